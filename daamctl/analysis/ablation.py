@@ -203,26 +203,8 @@ def difference(pairs: Sequence[RunDifference]) -> Difference:
     return Difference(per_fold=list(pairs), **vars(over_runs([pair.difference for pair in pairs])))
 
 
-def probe_difference(
-    probes: Mapping[tuple[int, int | None], Mapping[int, float]], high: Sequence[int], low: Sequence[int]
-) -> Difference:
-    """Difference between two groups of layers in the mean of linear probes of single layers.
-
-    Args:
-        probes: fold and seed (None: all seeds have the same split) -> layer -> metric of a linear probe of it alone.
-        high: layers of the first group.
-        low: layers of the second group.
-    """
-    return difference(
-        [
-            RunDifference(fold, statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low), seed)
-            for (fold, seed), by in probes.items()
-        ]
-    )
-
-
 def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
-    """Caution if an ablation and linear probes contradict each other, else None.
+    """Caution if an ablation and the closed-form probe contradict each other, else None.
 
     They do if their mean differences have opposite signs and differ by more than the sample standard deviation of
     either over its runs.
@@ -230,7 +212,7 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
     Args:
         what: name of the difference.
         found: difference found by the ablation.
-        probe: the same difference for linear probes.
+        probe: the same difference for the probe.
     """
     if found.mean is None or probe.mean is None or found.sample_std is None or probe.sample_std is None:
         return None
@@ -238,8 +220,8 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
     if found.mean * probe.mean >= 0 or abs(found.mean - probe.mean) <= spread:
         return None
     return (
-        f"{what}: the ablation finds {100 * found.mean:+.1f} points, linear probes of the same layers "
-        f"{100 * probe.mean:+.1f}. They contradict each other by more than either varies over its runs "
+        f"{what}: the ablation finds {100 * found.mean:+.1f} points, the closed-form probe on the same "
+        f"layers {100 * probe.mean:+.1f}. They contradict each other by more than either varies over its runs "
         f"({100 * spread:.1f} points), so the ablation's difference may be due to training rather than to the layers."
     )
 

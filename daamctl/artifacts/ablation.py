@@ -33,11 +33,11 @@ class RunAccuracy:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Difference between two groups of layers in one run; `seed` is None for most probes."""
+    """Difference between two groups of layers in one run."""
 
     fold: int
     difference: float
-    seed: int | None = None
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,19 @@ class OverRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerAccuracy(OverRuns):
-    """The metric after training on some layers."""
+    """The metric after training on some layers.
+
+    Args:
+        layers: the layers.
+        per_fold: the metric of every run.
+        probe: the metric of the closed-form probe on the same layers; without runs if there is no such probe.
+        mark: "undertrained" or "learned nothing", by the rules for methods; else empty.
+    """
 
     layers: list[int]
     per_fold: list[RunAccuracy]
+    probe: OverRuns
+    mark: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +96,17 @@ class Difference(OverRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbedDifference(Difference):
-    """Difference between layers of high and of low importance, beside that of linear probes.
+    """Difference between layers of high and of low importance, beside that of the closed-form probe.
 
     Args:
-        probe: the same difference for the mean of linear probes of single layers.
+        probe: the same difference for the probe; without runs if there is no such probe.
         contradicts: caution if the two differences contradict each other, else None.
+        judged: whether they could have: both groups were trained well, and there are several runs.
     """
 
     probe: Difference
     contradicts: str | None
+    judged: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +159,7 @@ class Ablation:
     Args:
         rank_by: method whose Importance Factor ranks the layers; None if no method qualifies.
         method: label of the method that is trained; None if no method qualifies.
+        probe: closed-form probe that is trained beside it; None if the method is one itself.
         unit: "utterance" or "clip".
         embeddings_key: content key of the embeddings.
         ranking: layers by Importance Factor, highest first; empty if they are not ranked.
@@ -165,6 +177,7 @@ class Ablation:
 
     rank_by: str | None
     method: str | None
+    probe: str | None
     unit: str
     embeddings_key: str
     ranking: list[int]

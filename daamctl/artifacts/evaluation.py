@@ -109,12 +109,12 @@ class ReferenceComparison:
     """Every method compared with the reference.
 
     Args:
-        reference: name of the reference; None if no method has all its folds and none is set.
+        reference: name of the reference.
         left_out: methods with missing folds, which are not compared.
-        result: None if the reference is left out.
+        result: None if the reference is left out, or was not trained on this machine.
     """
 
-    reference: str | None
+    reference: str
     left_out: list[str]
     result: Comparisons | None
 

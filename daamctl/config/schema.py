@@ -389,8 +389,8 @@ class EvaluateConfig(Section):
     """Unit of the main figure: clip logits averaged per utterance, or each clip by itself (published, D22). Both are
     always written."""
     reference: str | None = None
-    """Method that all others are tested against, as one family; null: `none` if it is trained, else the first method
-    that is neither undertrained nor learned nothing. Declare it before looking at results."""
+    """Method that all others are tested against, as one family; null: `none` if listed, else the first of `methods`,
+    then of `finetunes`, whatever the results. Declare it before looking at results."""
     margin: Fraction = 0.02
     """Largest allowed shortfall of a trained method against its closed-form counterpart (a ridge probe of the same
     input), as a fraction of accuracy, or of entity F1; a larger one marks it as undertrained."""
@@ -588,6 +588,11 @@ class Config(Section):
     def trained(self) -> tuple[str, ...]:
         """Everything that is trained, evaluated and reported: methods, then fine-tuning methods."""
         return (*self.methods, *self.finetunes)
+
+    @property
+    def reference(self) -> str:
+        """Method that all others are tested against: fixed by the settings, so that no result can change it."""
+        return self.evaluate.reference or ("none" if "none" in self.methods else self.trained[0])
 
     def unlisted(self) -> dict[str, str]:
         """Settings of `ablate` that name a method missing from `methods`, each with advice."""

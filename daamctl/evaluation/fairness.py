@@ -116,27 +116,20 @@ def assess_method(
     )
 
 
-def learned_nothing(
-    folds: Sequence[Fold],
-    probes: Mapping[str, Sequence[Fold]] | None = None,
-    *,
-    unit: str = "utterance",
-    margin: float = 0.02,
-) -> str | None:
-    """Reasons why a method learned nothing, by the rules of `assess`; None if it learned something.
+def judge(folds: Sequence[Fold], probes: Mapping[str, Sequence[Fold]], *, unit: str, margin: float) -> MethodFairness:
+    """Judge the training of one method from its folds, by the rules of `assess`.
 
     Args:
         folds: its finished folds.
-        probes: finished folds of closed-form probes of the same pipeline, by method.
+        probes: finished folds of closed-form probes of the same input, by method.
         unit: utterance or clip.
         margin: largest acceptable gap to the closed-form counterpart.
     """
     method = folds[0].result["run"]["method"]
-    known = {**(probes or {}), method: folds}
+    known = {**probes, method: folds}
     items = {name: [items_of(fold.predictions(), unit) for fold in part] for name, part in known.items()}
     tables = {name: item_table(part, items[name]) for name, part in known.items()}
-    found = assess_method(method, known, items[method], tables, margin=margin)
-    return "; ".join(found.reasons) if found.status == "learned nothing" else None
+    return assess_method(method, known, items[method], tables, margin=margin)
 
 
 def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]) -> list[Identical]:

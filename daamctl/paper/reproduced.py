@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from daamctl.artifacts.ablation import Ablation, GroupAccuracy
 from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation, Spread
 from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.results import marked
 from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
     DASH,
@@ -196,7 +197,9 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
     found = _group(ours, layers)
     if found is None:
         return _no_group(ours, layers)
-    return Linked(spread(found), f"{_ablated(ours)}, n = {found.n}", ours.links(f"ablate/{ours.pipeline}"))
+    return Linked(
+        spread(found), f"{marked(_ablated(ours), found.mark)}, n = {found.n}", ours.links(f"ablate/{ours.pipeline}")
+    )
 
 
 def high_minus_low(ours: Ours) -> Linked:
@@ -205,7 +208,8 @@ def high_minus_low(ours: Ours) -> Linked:
     high, low = _group(ours, layers_high), _group(ours, layers_low)
     if high is None or low is None:
         return _no_group(ours, layers_low if high else layers_high)
-    return Linked(Number(paired_mean(high, low), "points"), _ablated(ours), ours.links(f"ablate/{ours.pipeline}"))
+    words = marked(_ablated(ours), high.mark or low.mark)
+    return Linked(Number(paired_mean(high, low), "points"), words, ours.links(f"ablate/{ours.pipeline}"))
 
 
 def layers_by_importance(ours: Ours, method: str) -> Linked:

@@ -19,7 +19,7 @@ from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError
-from daamctl.evaluation.fairness import learned_nothing
+from daamctl.evaluation.fairness import judge
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
@@ -99,7 +99,8 @@ def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
         return None
     listed = [probe for probe in counterparts(name) if probe in config.methods]
     probes = {probe: part for probe in listed if (part := _folds(layout, probe))}
-    return learned_nothing(folds, probes, unit=config.evaluate.unit, margin=config.evaluate.margin)
+    found = judge(folds, probes, unit=config.evaluate.unit, margin=config.evaluate.margin)
+    return "; ".join(found.reasons) if found.status == "learned nothing" else None
 
 
 def layer_scores(folds: Iterable[Fold]) -> dict[int, float]:

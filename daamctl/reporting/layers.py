@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
+from daamctl.artifacts.ablation import Ablation, AloneTest, LayerAccuracy, ProbedDifference
 from daamctl.artifacts.audit import Audit, AuditRow
 from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
+from daamctl.artifacts.results import marked
 from daamctl.artifacts.terms import METRIC_NAMES, Terms, listed
 from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
@@ -101,15 +102,15 @@ def ablation(
     if not result.groups:
         return Section("ablation", title, [*notes, *published]) if published else None
     baseline = result.baseline
-    rows: list[list[Cell]] = [
-        ["baseline", layers_text(baseline.layers), spread(baseline), Number(baseline.n, "count"), DASH]
-    ]
-    rows += [_group_row(group, baseline) for group in result.groups]
+    rows = [_layers_row("baseline", baseline, baseline)]
+    rows += [_layers_row(group.name, group, baseline) for group in result.groups]
     text = f"The method “{result.method}” is trained again on the chosen layers only."
+    if result.probe:
+        text += f" Beside it, the closed-form probe {result.probe} is solved on the same layers."
     if result.ranking:
         ranking = ", ".join(map(str, result.ranking))
         text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
-    columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)"]
+    columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)", "Closed-form probe"]
     what = METRIC_NAMES[result.metric] + (f" per {words.unit(result.unit)}" if result.metric == "accuracy" else "")
     caption = f"{what[0].upper()}{what[1:]} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *notes]
@@ -381,9 +382,10 @@ def _first_layers(ranking: Sequence[int]) -> str:
     return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
 
 
-def _group_row(group: GroupAccuracy, baseline: LayerAccuracy) -> list[Cell]:
-    gap = Number(paired_mean(group, baseline), "points")
-    return [group.name, layers_text(group.layers), spread(group), Number(group.n, "count"), gap]
+def _layers_row(name: str, row: LayerAccuracy, baseline: LayerAccuracy) -> list[Cell]:
+    gap: Cell = DASH if row is baseline else Number(paired_mean(row, baseline), "points")
+    numbers = layers_text(row.layers)
+    return [marked(name, row.mark), numbers, spread(row), Number(row.n, "count"), gap, spread(row.probe)]
 
 
 def paired_mean(group: LayerAccuracy, baseline: LayerAccuracy) -> float | None:
@@ -407,15 +409,15 @@ def _differences(result: Ablation) -> list[Table]:
                 Number(part.n, "count"),
                 f"{ahead} of {len(part.per_fold)}",
                 spread(part.probe, "points"),
-                "yes" if part.contradicts else "no",
+                "yes" if part.contradicts else "no" if part.judged else "not judged",
             ]
         )
     if not rows:
         return []
-    columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Linear probes (points)", "Contradicted?"]
+    columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Closed-form probe (points)", "Contradicted?"]
     note = (
-        "Linear probes: the same difference, for the mean over ridge probes of single layers on test items. "
-        "Contradicted: the two differences have opposite signs and differ by more than either std."
+        "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
+        "method is undertrained or learned nothing on one of the groups, or there are too few runs."
     )
     metric = METRIC_NAMES[result.metric]
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"

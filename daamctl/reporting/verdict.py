@@ -198,8 +198,8 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
     compared = evaluation.comparison
     result, reference = compared.result, compared.reference
     if result is None:
-        why = f"{reference} has missing folds" if reference in compared.left_out else "no method has all its folds"
-        return [Text(f"No methods were tested against each other: {why}.", caution=True)]
+        why = "has missing folds" if reference in compared.left_out else "was not trained on this machine"
+        return [Text(f"No methods were tested: the reference, {reference}, {why}.", caution=True)]
     family = result.family
     items = f"{count(result.design.n_items)} test {item(evaluation)}s"
     if not family.size:
@@ -224,7 +224,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
 
 def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> ReferenceComparison:
     """Rename the methods in a comparison."""
-    reference = names.get(str(compared.reference), compared.reference)
+    reference = names.get(compared.reference, compared.reference)
     left_out = [names[name] for name in compared.left_out]
     result = compared.result
     if result is not None:
@@ -283,7 +283,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
         f"{plural(family.size, 'comparison')}"
     )
-    if doubts := doubtful(evaluation, [best, str(reference)]):
+    if doubts := doubtful(evaluation, [best, reference]):
         return "training may explain it", (
             f"{lead}. Whatever the p-value, training alone may explain this lead because of {listed(doubts)}; see “Is "
             "this comparison fair?”."

@@ -1,11 +1,11 @@
 """Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, the papers' layers, and given layers.
 
+A closed-form probe of the same input is trained beside the method on every group, to judge how well it was trained.
 Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json, see `daamctl.artifacts.ablation`.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 
 from daamctl.analysis.ablation import (
@@ -27,10 +26,7 @@ from daamctl.analysis.ablation import (
     group_name,
     over_runs,
     paired_differences,
-    probe_difference,
 )
-from daamctl.analysis.audit import PROBE_CLIPS, sample_rows
-from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import (
     FILE,
     Ablation,
@@ -40,19 +36,17 @@ from daamctl.artifacts.ablation import (
     RankedDifference,
     RunAccuracy,
 )
-from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold, read_folds
-from daamctl.artifacts.splits import chosen_folds, split_of
 from daamctl.artifacts.terms import metric_of
-from daamctl.artifacts.words import sentence_of
-from daamctl.config import AblateConfig, Config
+from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.evaluation.fairness import judge
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.evaluation.tagging import f1_of
 from daamctl.layout import Layout
-from daamctl.methods import resolve_method
+from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
@@ -72,8 +66,9 @@ NOTES = {
     "unranked": "Layers are not ranked: {why}. Choose layers with ablate.layers.",
     "tie": "Layers {inside} and {outside} have the same score, but only the first is in {group}: ties are broken by "
     "layer number.",
-    "nothing": "'{name}' learned nothing ({why}), but {where} names it. Results based on it say nothing about the "
-    "layers.",
+    "nothing": "'{name}' learned nothing ({why}), but ablate.rank_by names it. Results based on it say nothing about "
+    "the layers.",
+    "marked": "{name}: {mark}: {reasons}. Training, rather than the layers, may explain this figure{probe}.",
     "untrained": "No layers are trained alone: {why}. Add a method without a density, such as 'none'.",
     "constant": "On {groups} '{method}' does not weight anything: its initial weight is {weight:.3g} for every input, "
     "and training can only change that constant (D6, D33). These rows measure the decoder, not the weighting.",
@@ -112,56 +107,67 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     ranking = _rank(layout, config, features)
     order = ranked(ranking.score)
     groups = choose_groups(order, config.ablate.k, config.ablate.layers, features.layers, config.ablate.presets)
-    chosen, notes, cautions = _choose(layout, config, features, groups)
+    chosen, notes = _choose(layout, config, features, groups)
     groups, method = groups if chosen else [], chosen or ""
     ties = cut_ties(order, config.ablate.k, ranking.score) if groups else {}
     borders = [NOTES["tie"].format(group=name, inside=a, outside=b) for name, (a, b) in ties.items()]
     notes = [*ranking.notes, *borders, *notes, *_method_notes(method, config, features, groups)]
-    cautions = [*ranking.cautions, *cautions]
+    sets = {"all": features.layers, **{group.name: group.layers for group in groups}} if groups else {}
+    closest = counterparts(method)[:1] if groups else ()
     folder = layout.stage("ablate")
     tracker = make_tracker(layout.root, enabled=track)
     try:
         folder.mkdir(parents=True, exist_ok=True)
 
-        def train(layers: tuple[int, ...], name: str) -> list[Fold]:
-            target = folder / f"{name}-{method}"
-            return train_on_layers(method, features, layers, target, layout, config, tracker, force=force)
+        def train(what: str, name: str) -> list[Fold]:
+            target = folder / f"{name}-{what}"
+            return train_on_layers(what, features, sets[name], target, layout, config, tracker, force=force)
 
-        baseline = train(features.layers, "all") if groups else []
-        results = {}
-        for group in groups:
-            results[group.name] = train(group.layers, group.name)
-        _remove_strays(folder, {f"{name}-{method}" for name in ("all", *results)})
-        send_missing(tracker, [fold for folds in results.values() for fold in folds])
+        folds = {name: train(method, name) for name in sets}
+        probes = {name: {probe: train(probe, name) for probe in closest} for name in sets}
+        _remove_strays(folder, {f"{name}-{one}" for name in sets for one in (method, *closest)})
+        send_missing(tracker, [fold for name in sets if name != "all" for fold in folds[name]])
     finally:
         tracker.close()
-    rows = {group.name: _scores(results[group.name], config.evaluate.unit) for group in groups}
+    unit, margin = config.evaluate.unit, config.evaluate.margin
+    rows = {name: _scores(part, unit) for name, part in folds.items()}
+    beside = {name: [row for part in found.values() for row in _scores(part, unit)] for name, found in probes.items()}
+    judged = {name: judge(part, probes[name], unit=unit, margin=margin) for name, part in folds.items()}
+    marks = {name: one.mark for name, one in judged.items()}
+
+    def figures(name: str) -> dict[str, Any]:
+        own, probe = (over_runs([row.compared for row in part.get(name, [])]) for part in (rows, beside))
+        return {**vars(own), "per_fold": rows.get(name, []), "probe": probe, "mark": marks.get(name, "")}
+
     tables = [
-        GroupAccuracy(
-            name=group.name,
-            kind=group.kind,
-            k=group.k,
-            layers=list(group.layers),
-            per_fold=rows[group.name],
-            **_over_runs(rows[group.name]),
-        )
-        for group in groups
+        GroupAccuracy(name=one.name, kind=one.kind, k=one.k, layers=list(one.layers), **figures(one.name))
+        for one in groups
     ]
-    differences, presets = _differences(config, order, features, groups, rows)
-    base = _scores(baseline, config.evaluate.unit)
+    differences, presets = _differences(config, order, rows, beside, marks) if groups else ([], [])
+    cautions = list(ranking.cautions)
+    for name, one in judged.items():
+        if one.mark:
+            level = figures(name)["probe"].mean
+            probe = "" if level is None else f"; {closest[0]} reaches {100 * level:.1f} % on the same layers"
+            reasons = "; ".join(one.reasons)
+            cautions.append(NOTES["marked"].format(name=name, mark=one.mark, reasons=reasons, probe=probe))
+    cautions += [one.contradicts for one in (*differences, *presets) if one.contradicts]
+    for caution in cautions:
+        log.warning(caution)
     result = Ablation(
         rank_by=ranking.rank_by,
-        method=next((fold.label for folds in [baseline, *results.values()] for fold in folds), chosen),
-        unit=config.evaluate.unit,
+        method=next((fold.label for part in folds.values() for fold in part), chosen),
+        probe=next(iter(closest), None),
+        unit=unit,
         embeddings_key=features.head.key,
         ranking=order,
-        baseline=LayerAccuracy(layers=list(features.layers), per_fold=base, **_over_runs(base)),
+        baseline=LayerAccuracy(layers=list(features.layers), **figures("all")),
         groups=tables,
         differences=differences,
         presets=presets,
         alone=alone_tests(tables, ranking.score),
         notes=notes,
-        cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
+        cautions=cautions,
         run=layout.run_name,
         files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
         metric=metric_of(features.head.modality),
@@ -219,34 +225,31 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
     cautions = []
     nothing = why_nothing(layout, config, name) if named else None
     if nothing:
-        cautions.append(NOTES["nothing"].format(name=name, where="ablate.rank_by", why=nothing))
+        cautions.append(NOTES["nothing"].format(name=name, why=nothing))
     return Ranking(name, score, notes, cautions)
 
 
 def _choose(
     layout: Layout, config: Config, features: Features, groups: Sequence[LayerGroup]
-) -> tuple[str | None, list[str], list[str]]:
-    """The method that is trained on the groups (None if no method qualifies), notes on the choice, and cautions.
+) -> tuple[str | None, list[str]]:
+    """The method that is trained on the groups (None if no method qualifies), and notes on the choice.
 
     Raises:
         ArtifactError: the method is not trained on all layers, so it is unknown whether it learns anything.
     """
     if not groups:
-        return None, [], []
+        return None, []
     chosen = choose_method(layout, config, _sizes(features), {group.k for group in groups})
     if chosen.name is None:
         if chosen.rejected:
             why = f"no method without a density qualifies ({chosen.reasons})"
         else:
             why = "no method of this pipeline without a density fits these groups"
-        return None, [NOTES["untrained"].format(why=why)], []
+        return None, [NOTES["untrained"].format(why=why)]
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
-        passed = [NOTES["passed over"].format(what="method to train", why=chosen.reasons)] if chosen.rejected else []
-        return chosen.name, passed, []
-    nothing = why_nothing(layout, config, chosen.name)
-    cautions = [NOTES["nothing"].format(name=chosen.name, where="ablate.method", why=nothing)] if nothing else []
-    return chosen.name, [], cautions
+    passed = [NOTES["passed over"].format(what="method to train", why=chosen.reasons)] if chosen.rejected else []
+    return chosen.name, passed
 
 
 def _sizes(features: Features) -> tuple[int, int, int]:
@@ -346,81 +349,27 @@ def _scores(folds: Sequence[Fold], unit: str) -> list[RunAccuracy]:
     return rows
 
 
-def _over_runs(rows: Sequence[RunAccuracy]) -> dict[str, Any]:
-    return vars(over_runs([row.compared for row in rows]))
-
-
 def _differences(
     config: Config,
     ranking: Sequence[int],
-    features: Features,
-    groups: Sequence[LayerGroup],
     rows: Mapping[str, list[RunAccuracy]],
+    beside: Mapping[str, list[RunAccuracy]],
+    marks: Mapping[str, str],
 ) -> tuple[list[RankedDifference], list[PresetDifference]]:
-    """Highest minus lowest layers for every k, and the papers' high minus low layers, beside linear probes."""
-    if not groups:
-        return [], []
-    layers = {group.name: group.layers for group in groups}
-    probes = _probe(features, config, _compared(config.ablate, groups))
-    ranked = []
-    for k in dict.fromkeys(config.ablate.k if ranking else ()):
-        high, low = f"highest-{k}", f"lowest-{k}"
-        found = difference(paired_differences(rows[high], rows[low]))
-        probe = probe_difference(probes, layers[high], layers[low])
-        caution = contradiction(f"{high} minus {low}", found, probe)
-        ranked.append(RankedDifference(k=k, probe=probe, contradicts=caution, **vars(found)))
+    """Highest minus lowest layers for every k, and the papers' high minus low layers, beside the closed-form probe."""
+
+    def compared(what: str, high: str, low: str) -> dict[str, Any]:
+        found, probe = (difference(paired_differences(part[high], part[low])) for part in (rows, beside))
+        judged = not marks[high] and not marks[low] and min(found.n, probe.n) > 1
+        return {**vars(found), "probe": probe, "contradicts": contradiction(what, found, probe), "judged": judged}
+
+    ranked = [
+        RankedDifference(k=k, **compared(f"highest-{k} minus lowest-{k}", f"highest-{k}", f"lowest-{k}"))
+        for k in dict.fromkeys(config.ablate.k if ranking else ())
+    ]
     presets = []
     for name in dict.fromkeys(config.ablate.presets):
-        given, other = PRESETS[name]
-        found = difference(paired_differences(rows[group_name(given)], rows[group_name(other)]))
-        probe = probe_difference(probes, given, other)
-        presets.append(
-            PresetDifference(
-                name=name,
-                high=list(given),
-                low=list(other),
-                probe=probe,
-                contradicts=contradiction(name, found, probe),
-                **vars(found),
-            )
-        )
+        high, low = PRESETS[name]
+        found = compared(name, group_name(high), group_name(low))
+        presets.append(PresetDifference(name=name, high=list(high), low=list(low), **found))
     return ranked, presets
-
-
-def _compared(settings: AblateConfig, groups: Sequence[LayerGroup]) -> list[int]:
-    """The layers between which differences are taken."""
-    compared = {layer for group in groups if group.kind in ("highest", "lowest") for layer in group.layers}
-    return sorted(compared.union(*(group for name in settings.presets for group in PRESETS[name])))
-
-
-def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[tuple[int, int | None], dict[int, float]]:
-    """Fold and seed -> layer -> metric of the ablation on the test group, of a linear probe of that layer alone.
-
-    The seed is None unless seeds draw the training sentences. Of embeddings on disk a probe takes at most `PROBE_CLIPS`
-    clips of either part.
-    """
-    if not layers:
-        return {}
-    targets, classes = features.targets().numpy(), features.head.classes
-    words = features.head.modality == "tokens"
-    sentences = sentence_of(features.clips["utterance_id"]) if words else None
-    seeds: Sequence[int | None] = [None] if config.train.shots is None else config.train.seeds
-    found: dict[tuple[int, int | None], dict[int, float]] = {}
-    for number, seed in itertools.product(chosen_folds(features.clips["group"], None), seeds):
-        split = split_of(features.clips, number, config.train, seed or 0)
-        train, test = split.train, split.test
-        if isinstance(features.x, StoredVectors):
-            train, test = (sample_rows(rows, PROBE_CLIPS, number, sentences) for rows in (train, test))
-        tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
-        found[number, seed] = {}
-        for layer in layers:
-            place = features.layers.index(layer)
-            x_train, x_test = (torch.as_tensor(features.x[rows, place]).cpu() for rows in (train, test))
-            scores = ridge_probe(x_train, targets[train], x_test, len(classes))
-            predictions = tested.with_columns(logits=pl.Series(scores.tolist()))
-            if words:
-                found[number, seed][layer] = f1_of(predictions, classes)
-            else:
-                items = items_of(predictions, config.evaluate.unit)
-                found[number, seed][layer] = score_items(items, len(classes))["accuracy"]
-    return found

@@ -28,7 +28,6 @@ from daamctl.artifacts.evaluation import (
     EpochRule,
     EvalBatches,
     Evaluation,
-    Fairness,
     FoldScores,
     MethodEvaluation,
     MetricInfo,
@@ -45,7 +44,7 @@ from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Intervals
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
-from daamctl.errors import ArtifactError, ConfigError
+from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
 from daamctl.evaluation.consistency import check_method, check_methods, differences
@@ -69,29 +68,31 @@ UnitItems = dict[str, list[Items]]
 """Unit -> scored items of each fold."""
 
 
-def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None) -> Path:
+def run(layout: Layout, config: Config) -> Path:
     """Score the finished folds.
 
     Args:
         layout: paths of all artifacts.
         config: settings; `evaluate.unit` is the main unit.
-        methods: methods to score; None: `config.trained`.
 
     Returns:
         Path of evaluation.json.
 
     Raises:
         ArtifactError: a method has no finished fold, or folds were made with different settings.
-        ConfigError: `evaluate.reference` is not among the methods.
     """
-    folds, skipped = _collect(layout, config, tuple(methods or config.trained))
+    folds, skipped = _collect(layout, config)
     items: dict[str, UnitItems] = {}
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
     evaluation = replace(_evaluate(layout, config, folds, items, skipped), leaks=leaks(layout, config))
+    reference = evaluation.comparison.reference
     for note in (*evaluation.leaks, *evaluation.notes):
         logger.warning(note)
+    if reference in evaluation.methods and evaluation.fairness.methods[reference].mark and len(evaluation.methods) > 1:
+        label = evaluation.methods[reference].label
+        logger.warning("the reference is %s, so training alone may explain every difference from it", label)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
     if evaluation.counts.weighted or evaluation.counts.merged:
         words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
@@ -109,11 +110,11 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     return folder / FILE
 
 
-def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
+def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
     """The checked folds of every method, and the content of `skipped.json` of methods that were not trained."""
     folds: dict[str, list[Fold]] = {}
     skipped: dict[str, Any] = {}
-    for method in methods:
+    for method in config.trained:
         note = layout.method(method) / SKIPPED_FILE
         if note.exists():
             skipped[method] = read_note(note)
@@ -167,7 +168,7 @@ def _evaluate(
         )
         for method, part in folds.items()
     }
-    comparison = _comparison(config, tables, methods, fairness, first.modality)
+    comparison = _comparison(config.reference, tables, methods, first.modality)
     complete = [method for method, entry in methods.items() if not entry.missing]
     return Evaluation(
         run=layout.run_name,
@@ -195,24 +196,15 @@ def _evaluate(
 
 
 def _comparison(
-    config: Config,
-    tables: Mapping[str, pl.DataFrame],
-    methods: Mapping[str, MethodEvaluation],
-    fairness: Fairness,
-    modality: str,
+    reference: str, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], modality: str
 ) -> ReferenceComparison:
     """Compare every method with the reference on the same items. Methods with missing folds are listed instead.
 
     Raises:
-        ConfigError: `evaluate.reference` is not among the methods.
         ArtifactError: methods were tested on different items though no fold is missing.
     """
     complete = {method: table for method, table in tables.items() if not methods[method].missing}
     left_out = [method for method in tables if method not in complete]
-    wanted = config.evaluate.reference
-    if wanted is not None and wanted not in tables:
-        raise ConfigError(f"evaluate.reference: '{wanted}' is not among the methods {', '.join(tables)}")
-    reference = wanted or _default_reference(list(complete), fairness)
     result = None
     if reference in complete:
         result = compare_methods(complete, reference=reference, modality=modality)
@@ -235,22 +227,6 @@ def _against_single_layer(
         return None
     compared = {method: tables[method] for method in (reference, *fusing)}
     return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, modality=modality))
-
-
-def _default_reference(methods: Sequence[str], fairness: Fairness) -> str | None:
-    """`none` or else the first method, skipping methods that are undertrained or learned nothing."""
-    if not methods:
-        return None
-    ordered = sorted(methods, key=lambda method: method != "none")
-    marks = {method: fairness.methods[method].mark for method in ordered}
-    reference = next((method for method in ordered if not marks[method]), ordered[0])
-    passed = ordered[: ordered.index(reference)]
-    if marks[reference]:
-        logger.warning("the reference is %s, although all methods are undertrained or learned nothing", reference)
-    elif passed:
-        states = ", ".join(f"{method} ({marks[method]})" for method in passed)
-        logger.warning("the reference is %s, because these methods cannot serve as reference: %s", reference, states)
-    return reference
 
 
 def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:

@@ -487,7 +487,7 @@ def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], 
     found["missing_folds"] = sum(len(entry.missing) for entry in evaluation.methods.values())
     tags = {
         "best_method": best,
-        "reference": str(evaluation.comparison.reference),
+        "reference": evaluation.comparison.reference,
         "unit": evaluation.main_unit,
         "fairness": evaluation.fairness.verdict,
         "encoder": encoder_label(evaluation.provenance.encoder, config.section("extract")),

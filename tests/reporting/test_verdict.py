@@ -128,7 +128,7 @@ def test_family_is_told_in_words() -> None:
 def test_family_without_whole_methods_says_why() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["comparison"] |= {"result": None, "left_out": ["none"]}
-    assert "No methods were tested against each other: none has missing folds." in lines(data)
+    assert "No methods were tested: the reference, none, has missing folds." in lines(data)
 
 
 def test_changed_settings_and_stale_folds_are_warnings() -> None:

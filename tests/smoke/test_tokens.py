@@ -107,13 +107,18 @@ def check_layers(layout: Layout) -> None:
 
 
 def check_ablation(layout: Layout) -> None:
-    """Groups of layers are compared by the F1 of seqeval, and so are their linear probes."""
+    """Groups of layers are compared by the F1 of seqeval, and so are their closed-form probes."""
     found = find_ablation(layout.stage("ablate"), again="")
     assert found is not None
     assert found.metric == "entity_f1"
     assert [group.name for group in found.groups] == ["highest-1", "lowest-1"]
-    scores = {}
+    scores, probes = {}, {}
     for group in found.groups:
+        (fold,) = read_folds(layout.stage("ablate") / f"{group.name}-ridge-last")
+        words = fold.predictions()
+        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+        probes[group.name] = seqeval_f1(words, *tags, fold.result["run"]["classes"])
+        assert group.probe.mean == pytest.approx(probes[group.name])
         (fold,) = read_folds(layout.stage("ablate") / f"{group.name}-last-layer")
         words = fold.predictions()
         tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
@@ -124,12 +129,7 @@ def check_ablation(layout: Layout) -> None:
         scores[group.name] = row.entity_f1
     (difference,) = found.differences
     assert difference.mean == pytest.approx(scores["highest-1"] - scores["lowest-1"])
-    summary = find_importance(layout.stage("importance"), again="")
-    assert summary is not None
-    assert summary.probed is not None
-    probes = {height.layer: height.value for height in summary.probed.profile}
-    high, low = (probes[group.layers[0]] for group in found.groups)
-    assert difference.probe.mean == pytest.approx(high - low)
+    assert difference.probe.mean == pytest.approx(probes["highest-1"] - probes["lowest-1"])
 
 
 def check_truncation(project: Path, layout: Layout, whole: float) -> None:

@@ -8,13 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.evaluation.scoring import items_of
 from daamctl.reporting.document import Table, Text
 from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
@@ -187,7 +186,7 @@ def test_methods_are_chosen_among_those_listed(layout):
     listed = ["daam-v2", "mha-published", "weighted-sum", "none-mlp", "daam-v1"]
     result = run(layout, settings(listed, rank_by=None, method=None))
     assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
-    assert result["cautions"] == []
+    assert not any("ablate.rank_by" in caution for caution in result["cautions"])
     assert not any("Not used" in note for note in result["notes"])
 
 
@@ -200,7 +199,7 @@ def test_methods_that_learned_nothing_are_passed_over(layout):
     assert (result["rank_by"], result["method"]) == ("gct-b0", "weighted-sum")
     assert "Not used as ranking method: daam-v1: predicts the same class for every item of a fold." in result["notes"]
     assert "Not used as method to train: none-mlp: predicts the same class for every item of a fold." in result["notes"]
-    assert result["cautions"] == []
+    assert not any("ablate.rank_by" in caution for caution in result["cautions"])
 
 
 def test_named_methods_that_learned_nothing_are_used_with_a_caution(layout):
@@ -209,11 +208,10 @@ def test_named_methods_that_learned_nothing_are_used_with_a_caution(layout):
     result = run(layout, settings())
     assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
     assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
-    assert result["cautions"] == [
-        f"'{name}' learned nothing (predicts the same class for every item of a fold), but {where} names it. "
+    assert result["cautions"][0] == (
+        "'daam-v1' learned nothing (predicts the same class for every item of a fold), but ablate.rank_by names it. "
         "Results based on it say nothing about the layers."
-        for name, where in (("daam-v1", "ablate.rank_by"), ("none-mlp", "ablate.method"))
-    ]
+    )
 
 
 @pytest.mark.parametrize("rank_by", ["daam-v1", None])
@@ -271,60 +269,81 @@ def write_ranking(layout, order):
         write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
 
 
-def test_linear_probes_stand_beside_the_differences(layout):
-    """Layers 6 to 9 carry the class: what is trained on them agrees with their probes."""
+def test_the_closed_form_probe_stands_beside_every_group(layout):
+    """Layers 6 to 9 carry the class: the probe of the method's input finds it where two epochs of training do not."""
     write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
-    config = settings(k=[2], presets=["speech-9-23"])
-    result = run(layout, config)
-    features = ablate.load_features(layout, config)
-    accuracies = {layer: [] for layer in (4, 5, 6, 7, 9, 23)}
-    for fold in (1, 2, 3):
-        split = split_of(features.clips, fold, config.train)
-        targets = features.targets().numpy()
-        for layer, values in accuracies.items():
-            x = features.x[:, layer - 1]
-            scores = ridge_probe(x[split.train], targets[split.train], x[split.test], 4).numpy()
-            frame = pl.DataFrame({"item": features.clips["utterance_id"][split.test], "target": targets[split.test]})
-            frame = frame.with_columns(pl.Series(name=str(c), values=scores[:, c]) for c in range(4))
-            mean = frame.group_by("item").agg(pl.all().mean())
-            values.append(
-                float((mean.select("0", "1", "2", "3").to_numpy().argmax(1) == mean["target"].to_numpy()).mean())
-            )
-    by_layer = {layer: np.array(values) for layer, values in accuracies.items()}
+    result = run(layout, settings(k=[2], presets=["speech-9-23"]))
+    assert result["probe"] == "ridge-mean"
+    means, layers = {}, {"highest-2": [6, 7], "lowest-2": [4, 5], "layers-9": [9], "layers-23": [23]}
+    for name, numbers in {"all": list(range(1, 25)), **layers}.items():
+        folds = read_folds(layout.stage("ablate") / f"{name}-ridge-mean")
+        assert [fold.result["run"]["layers"] for fold in folds] == [numbers] * 3
+        items = [items_of(fold.predictions(), "utterance") for fold in folds]
+        means[name] = np.array([(part.predictions == part.targets).mean() for part in items])
+    assert result["baseline"]["probe"]["mean"] == pytest.approx(means["all"].mean())
+    for group in result["groups"]:
+        assert group["probe"]["mean"] == pytest.approx(means[group["name"]].mean())
+        assert group["probe"]["n"] == 3
     (found,), (preset,) = result["differences"], result["presets"]
-    expected = (by_layer[6] + by_layer[7]) / 2 - (by_layer[4] + by_layer[5]) / 2
+    expected = means["highest-2"] - means["lowest-2"]
     assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx(expected)
-    assert [row["difference"] for row in preset["probe"]["per_fold"]] == pytest.approx(by_layer[9] - by_layer[23])
     assert found["probe"]["mean"] > 0.3
-    assert (found["contradicts"], preset["contradicts"], result["cautions"]) == (None, None, [])
+    assert preset["probe"]["mean"] == pytest.approx((means["layers-9"] - means["layers-23"]).mean())
+    assert run(layout, settings(["ridge-mean"], k=[2], method="ridge-mean"))["probe"] is None
 
 
-def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
+@pytest.mark.parametrize(
+    ("skills", "marks", "contradicted"),
+    [
+        # skill of the method on the highest and on the lowest layer, then that of the probe
+        ((3.0, 0.8, 3.0, 0.8), ["", ""], "no"),
+        ((1.5, 0.8, 3.0, 0.8), ["undertrained", ""], "not judged"),
+        ((3.0, -1.0, 3.0, -1.0), ["", "learned nothing"], "not judged"),
+        ((-1.0, 3.0, 3.0, 0.8), ["learned nothing", ""], "yes"),
+    ],
+)
+def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, marks, contradicted):
     write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
+    known = dict(zip(("highest-1", "lowest-1"), zip(skills[:2], skills[2:], strict=True), strict=True))
 
-    def planted(method, features, layers, folder, layout, *_args, **_kwargs):
-        """What carries the class does worse than what does not."""
-        skill = 0.0 if "highest" in folder.name else 3.0
-        write_method(make_layout(layout.root, "planted"), settings(), folder.name, folds=(1, 2, 3), skill=skill)
-        return read_folds(make_layout(layout.root, "planted").method(folder.name))
+    def planted(method, features, layers, folder, layout, config, *_args, **_kwargs):
+        name = folder.name.removesuffix(f"-{method}")
+        skill = known.get(name, (3.0, 3.0))[method == "ridge-mean"]
+        place = make_layout(layout.root, f"planted-{name}")
+        write_method(place, Config(), method, folds=(1, 2, 3), skill=skill, utterances=200)
+        return read_folds(place.method(method))
 
     monkeypatch.setattr(ablate, "train_on_layers", planted)
-    result = run(layout, settings(k=[1]))
+    config = settings(k=[1])
+    result = run(layout, config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"margin": 0.1})}))
+    assert [group["mark"] for group in result["groups"]] == marks
+    cautions = {caution.partition(":")[0]: caution for caution in result["cautions"]}
+    assert [name in cautions for name in known] == list(map(bool, marks))
     (found,) = result["differences"]
-    assert found["mean"] < -0.3
-    assert found["probe"]["mean"] > 0.3
-    (caution,) = result["cautions"]
-    assert caution.startswith(
-        f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
-        f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either varies"
-    )
+    for group in result["groups"]:
+        if group["mark"]:
+            assert cautions[group["name"]].startswith(f"{group['name']}: {group['mark']}: ")
+            assert cautions[group["name"]].endswith(
+                "Training, rather than the layers, may explain this figure; ridge-mean reaches "
+                f"{100 * group['probe']['mean']:.1f} % on the same layers."
+            )
+    assert ("highest-1 minus lowest-1" in cautions) == (contradicted == "yes")
+    if contradicted == "yes":
+        assert cautions["highest-1 minus lowest-1"].startswith(
+            f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, the closed-form probe on "
+            f"the same layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either"
+        )
+    assert set(result["cautions"]) <= set(caplog.messages)
     again = "daamctl ablate -p toy"
     read = find_ablation(layout.stage("ablate"), again=again)
     part = ablation(read, None, [], labels={}, words=terms_of("speech"), command=again)
-    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]
-    (table,) = [block for block in part.blocks if isinstance(block, Table) and block.key == "high-low"]
-    assert table.columns[-2:] == ["Linear probes (points)", "Contradicted?"]
-    assert str(table.rows[0][-1]) == "yes"
+    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result["cautions"]
+    tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
+    table = tables["high-low"]
+    assert table.columns[-2:] == ["Closed-form probe (points)", "Contradicted?"]
+    assert str(table.rows[0][-1]) == contradicted
+    named = [f"{name} ({mark})" if mark else name for name, mark in zip(known, marks, strict=True)]
+    assert [row[0] for row in tables["few-layers"].rows] == ["baseline", *named]
 
 
 def test_streamed_embeddings_are_ablated(layout, monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_clip_can_be_the_main_unit(layout):
 def test_missing_folds_are_named(tmp_path, caplog):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", folds=(1, 2, 4))
-    report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
+    report = json.loads(evaluate.run(layout, Config(methods=["none"])).read_text())
     assert report["methods"]["none"]["missing"] == [[3, 1], [5, 1]]
     assert "none: some folds are missing: fold 3 seed 1, fold 5 seed 1" in report["notes"]
     assert "some folds are missing: fold 3 seed 1" in caplog.text
@@ -95,20 +96,20 @@ def test_missing_folds_are_named(tmp_path, caplog):
 def test_one_fold_has_no_deviation(tmp_path):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", folds=(2,))
-    report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
+    report = json.loads(evaluate.run(layout, Config(methods=["none"])).read_text())
     assert report["methods"]["none"]["summary"]["utterance"]["accuracy"]["sample_std"] is None
 
 
 def test_methods_that_are_gone_are_no_longer_shown(layout):
     evaluate.run(layout, CONFIG)
-    evaluate.run(layout, CONFIG, methods=["mha"])
+    evaluate.run(layout, Config(methods=["mha"]))
     assert list(shown_of(layout)) == ["mha"]
 
 
 def test_two_seeds(tmp_path):
-    layout, config = make_layout(tmp_path), Config.model_validate({"train": {"seeds": [1, 2]}})
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"], "train": {"seeds": [1, 2]}})
     write_method(layout, config, "none", seeds=(1, 2))
-    report = json.loads(evaluate.run(layout, config, methods=["none"]).read_text())
+    report = json.loads(evaluate.run(layout, config).read_text())
     assert report["methods"]["none"]["summary"]["clip"]["accuracy"]["n"] == 10
     assert report["counts"]["utterance"] == 5 * 40
 
@@ -121,7 +122,7 @@ def test_seeds_outside_the_settings_are_ignored(layout):
 
 def test_no_fold_names_the_command(layout):
     with pytest.raises(ArtifactError, match="no finished fold of method 'daam-v1'") as error:
-        evaluate.run(layout, CONFIG, methods=["none", "daam-v1"])
+        evaluate.run(layout, Config(methods=["none", "daam-v1"]))
     assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v1"
 
 
@@ -129,7 +130,7 @@ def test_only_other_seeds_says_so(tmp_path):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", seeds=(7,))
     with pytest.raises(ArtifactError, match=r"with seed 1 \(available: 7\)"):
-        evaluate.run(layout, CONFIG, methods=["none"])
+        evaluate.run(layout, Config(methods=["none"]))
 
 
 def test_skipped_method_is_left_out(layout):
@@ -138,7 +139,7 @@ def test_skipped_method_is_left_out(layout):
     assert list(report["methods"]) == ["none"]
     assert report["skipped"] == {"mha": {"reason": "not listed by the pipeline"}}
     with pytest.raises(ArtifactError, match="no method to evaluate; skipped: mha"):
-        evaluate.run(layout, CONFIG, methods=["mha"])
+        evaluate.run(layout, Config(methods=["mha"]))
 
 
 @pytest.mark.parametrize(
@@ -278,15 +279,30 @@ def test_undertrained_methods_are_marked_wherever_a_figure_stands(tmp_path, capl
     assert {row["method"] for row in rows} == {"none (undertrained)", "mha", "ridge-concat"}
 
 
-def test_the_default_reference_is_trained_well(tmp_path, caplog):
+def test_the_default_reference_does_not_depend_on_results(tmp_path, caplog):
     skills = {"mha": 0.0, "none": 0.8, "gqa": 2.6, "ridge-concat": 2.5}
     _, report = probed(tmp_path / "a", skills, margin=0.2)
+    assert report["comparison"]["reference"] == "none"
+    assert report["comparison"]["result"]["family"]["reference"] == "none"
+    warning = "the reference is {}, so training alone may explain every difference from it"
+    assert warning.format("none (undertrained)") in caplog.messages
+    _, report = probed(tmp_path / "b", {"mha": 0.0, "gqa": 2.6, "ridge-concat": 2.5})
+    assert report["comparison"]["reference"] == "mha"  # the first of the list
+    assert warning.format("mha (learned nothing)") in caplog.messages
+    caplog.clear()
+    _, report = probed(tmp_path / "c", skills, reference="gqa", margin=0.2)
     assert report["comparison"]["reference"] == "gqa"
-    assert "cannot serve as reference: none (undertrained), mha (learned nothing)" in caplog.text
-    _, report = probed(tmp_path / "b", skills, reference="none", margin=0.2)
-    assert report["comparison"]["reference"] == "none"
-    _, report = probed(tmp_path / "c", {"mha": 0.0, "none": 0.0}, margin=0.2)
-    assert report["comparison"]["reference"] == "none"
-    assert "the reference is none, although all methods" in caplog.text
     _, report = probed(tmp_path / "d", {"mha": 2.5, "none": 2.5})
     assert report["comparison"]["reference"] == "none"
+    assert not [message for message in caplog.messages if message.startswith("the reference is")]
+    assert Config(methods=[], finetunes=["lora-r8", "linear-probe"]).reference == "lora-r8"
+
+
+def test_a_reference_with_missing_folds_is_not_replaced(layout):
+    for number in (4, 5):
+        shutil.rmtree(layout.method("none") / f"fold{number}-seed1")
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    assert report["comparison"] == {"reference": "none", "left_out": ["none"], "result": None}
+    write_json(layout.method("none") / "skipped.json", {"reason": "no such GPU"})
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    assert report["comparison"] == {"reference": "none", "left_out": [], "result": None}

@@ -203,7 +203,7 @@ def test_plan_and_stage_agree_on_what_an_ablation_trains_again(project: Path, mo
         assert (state == "done") == (not changed and bool(trained))
         trained.clear()
         ablate.run(layout, config, track=False)
-        assert len(trained) == again
+        assert len([path for path in trained if "ridge" not in str(path)]) == again
         assert left()[1] == "done"
         trained.append(Path())
 

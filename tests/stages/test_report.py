@@ -85,7 +85,7 @@ class Page(HTMLParser):
 
 
 def ablation() -> dict[str, Any]:
-    gap = {**difference_of(0.03), "probe": difference_of(0.02), "contradicts": None}
+    gap = {**difference_of(0.03), "probe": difference_of(0.02), "contradicts": None, "judged": True}
     groups = [
         group_of([2], 0.55, name="highest-1", kind="highest"),
         group_of([4], 0.52, name="lowest-1", kind="lowest"),

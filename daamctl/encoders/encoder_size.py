@@ -166,7 +166,7 @@ def answers(url: str) -> bool:
     """
     import requests
     from huggingface_hub import constants
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils._headers import build_hf_headers
 
     hub = url.startswith(HUB)
     if hub and constants.HF_HUB_OFFLINE:

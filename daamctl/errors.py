@@ -141,9 +141,3 @@ def _size(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number:.0f} bytes"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest in spelling to `name`, or None when nothing is close."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None

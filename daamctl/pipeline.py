@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from daamctl.config import Config
-from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
+from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES, stages_of_task
 
@@ -42,11 +42,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         CorpusError, EncoderError: the corpus or the encoder cannot be had here; nothing has run.
     """
     importlib.import_module("daamctl.stages.check").refuse_problems(config, layout.run_name)
-    blockers = importlib.import_module("daamctl.stages.inventory").blockers(layout.root, config)
-    if source is None and (obstacle := blockers["corpus"]) is not None:
-        raise CorpusError(obstacle.reason, fix=obstacle.fix)
-    if (obstacle := blockers["encoder"]) is not None and not (layout.embeddings / STAGES["extract"].finished).is_file():
-        raise EncoderError(obstacle.reason, fix=obstacle.fix)
+    needs = {"corpus": source is None, "encoder": not (layout.embeddings / STAGES["extract"].finished).is_file()}
+    inventory = importlib.import_module("daamctl.stages.inventory")
+    inventory.require(layout.root, config, [need for need, open_yet in needs.items() if open_yet])
     steps: list[tuple[str, Callable[[], Path]]] = []
     for name, spec in stages_of_task(config.task).items():
         options: dict[str, Any] = {"track": track} if spec.tracked else {}

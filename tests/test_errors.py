@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.errors import first_few, two_sizes
+from daamctl.errors import first_few, suggest, two_sizes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_the_number_of_further_lines_has_its_own_line() -> None:
 )
 def test_two_sizes_differ_where_the_numbers_do(need: int, there: int, shown: tuple[str, str]) -> None:
     assert two_sizes(need, there) == shown
+
+
+def test_a_message_proposes_three_names() -> None:
+    known = [f"method-{number:02d}" for number in range(40)]
+    assert suggest("metod-07", known) == "did you mean 'method-07'? similar: method-37, method-30"
+    assert suggest("x", known).endswith("method-07 and 32 more")
+    assert suggest("method-1", known[:2]) == "did you mean 'method-01'? known: method-00, method-01"

@@ -126,7 +126,7 @@ IfPossible = Annotated[
 
 
 def pipeline_first(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take its `Pipeline` or `Run` as the first argument, too; other commands are returned as they are.
+    """Let a command take its `Pipeline` or `Run` as its last argument, too; other commands are returned as they are.
 
     An option without a default must be given in either form. Both may be given if they agree.
     """
@@ -138,28 +138,36 @@ def pipeline_first(command: Callable[..., None]) -> Callable[..., None]:
     metavar, complete = ("PIPELINE", complete_pipeline) if hints[option] == Pipeline else ("RUN", complete_run)
 
     @functools.wraps(command)
-    def either(first: str | None, **given: Any) -> None:
-        from daamctl.errors import ConfigError
-
-        named = given.pop(option)
-        if None not in (first, named) and first != named:
-            raise ConfigError(f"{metavar} is '{first}', but --pipeline is '{named}'", fix="give one of the two")
-        chosen = first or named
+    def either(argument: str | None, **given: Any) -> None:
+        chosen = one_of(argument, given.pop(option), metavar)
         if chosen is None and own[option].default is inspect.Parameter.empty:
-            raise typer.BadParameter(f"give it as the first argument, or with -p {metavar}", param_hint=metavar)
+            raise typer.BadParameter(f"give it as an argument, or with -p {metavar}", param_hint=metavar)
         if chosen and metavar == "RUN":
             check_run(chosen)
         command(**given, **{option: chosen})
 
     argument = typer.Argument(metavar=metavar, help="The same as --pipeline.", autocompletion=complete)
-    hints = {"first": Annotated[str | None, argument], **hints}
-    defaults = {name: parameter.default for name, parameter in own.items()} | {"first": None, option: None}
+    hints["argument"] = Annotated[str | None, argument]
+    defaults = {name: parameter.default for name, parameter in own.items()} | {"argument": None, option: None}
     keyword = inspect.Parameter.KEYWORD_ONLY
     either.__annotations__ = hints
     either.__dict__["__signature__"] = inspect.Signature(
         [inspect.Parameter(n, keyword, default=defaults[n], annotation=hints[n]) for n in hints if n != "return"]
     )
     return either
+
+
+def one_of(argument: str | None, option: str | None, metavar: str) -> str | None:
+    """The argument or `--pipeline`, whichever is given.
+
+    Raises:
+        ConfigError: both are, and they differ.
+    """
+    from daamctl.errors import ConfigError
+
+    if None not in (argument, option) and argument != option:
+        raise ConfigError(f"{metavar} is '{argument}', but --pipeline is '{option}'", fix="give one of the two")
+    return argument or option
 
 
 def resolve(
@@ -294,8 +302,9 @@ def stop_if_impossible(
 
     Raises:
         ConfigError: the stage is of another task than the pipeline, a name is unknown, or settings contradict.
+        EncoderError: the encoder that the stage would open cannot be had here.
     """
-    from daamctl.artifacts.skipped import leave_out, obstacle_of, remove_note
+    from daamctl.artifacts.skipped import folder_of, is_finished, leave_out, obstacle_of, remove_note
     from daamctl.errors import ConfigError
     from daamctl.stage_table import STAGES, stages_of_task
 
@@ -311,12 +320,15 @@ def stop_if_impossible(
         from daamctl.adapters import FINETUNES
         from daamctl.methods import resolve_method
         from daamctl.reconstruction import BLOCKS
+        from daamctl.stages import inventory
         from daamctl.stages.check import refuse_problems
 
         remove_note(layout, stage, method)
         if method is not None:
             {"train": resolve_method, "finetune": FINETUNES.module_of, "reconstruct": BLOCKS.module_of}[stage](method)
         refuse_problems(config, layout.run_name)
+        if stage in ("extract", "finetune") and not is_finished(folder_of(layout, stage, method), stage):
+            inventory.require(layout.root, config, ["encoder"])
         return
     what = " ".join([layout.run_name, stage, *([method] if method else [])])
     left_out = leave_out(layout, stage, obstacle, method)

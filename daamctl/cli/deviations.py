@@ -19,6 +19,12 @@ def command(
             help="Names of files in pipelines/, without .yaml. Default: all.", autocompletion=common.complete_pipeline
         ),
     ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pipeline", "-p", help="The same as PIPELINES. Repeatable.", autocompletion=common.complete_pipeline
+        ),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     definitions: Annotated[
         bool,
@@ -29,6 +35,7 @@ def command(
     from daamctl.config import find_root, load_config, pipeline_names
     from daamctl.paper.deviations import deviations, verdict
 
+    pipelines = [*(pipelines or []), *(named or [])]
     if definitions and pipelines:
         raise typer.BadParameter(
             "cannot be combined with pipelines: it shows the deviations only", param_hint="--definitions"

@@ -15,7 +15,9 @@ def command(
         str | None,
         typer.Argument(help="Corpus (see `daamctl ls corpora`), or pipeline.", autocompletion=common.complete_corpus),
     ] = None,
-    pipeline: Annotated[str | None, typer.Option("--pipeline", "-p", help="Pipeline.")] = None,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", help="Pipeline.", autocompletion=common.complete_pipeline)
+    ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -34,8 +36,8 @@ def command(
     from daamctl.config import find_root, pipeline_names
     from daamctl.corpora import CORPORA
 
-    if corpus == pipeline or (pipeline is None and corpus not in CORPORA and corpus in pipeline_names(find_root())):
-        corpus, pipeline = None, corpus
+    if pipeline or (corpus not in CORPORA and corpus in pipeline_names(find_root())):
+        corpus, pipeline = None, common.one_of(corpus, pipeline, "CORPUS")
     layout, config = common.resolve(pipeline, sets, corpus=corpus)
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "download")

@@ -13,14 +13,12 @@ def command(
     setting: Annotated[
         str | None, typer.Argument(help="Setting, e.g. train.search_lr, or a section, e.g. train.")
     ] = None,
-    of: Annotated[
-        str | None,
-        typer.Option(
-            "--pipeline", "-p", help="Also show the value in this pipeline.", autocompletion=common.complete_pipeline
-        ),
-    ] = None,
+    pipeline: common.Pipeline = None,
 ) -> None:
-    """Explain a setting: meaning, allowed values, default, what it can change. Alone: the ten that people set first."""
+    """Explain a setting: meaning, allowed values, default, what it can change, and its value in a pipeline.
+
+    Without a setting: the ten that people set first.
+    """
     from daamctl.config import (
         PARAMS_FILE,
         PIPELINES_DIR,
@@ -33,19 +31,19 @@ def command(
     )
 
     names = explain.FIRST if setting is None else explain.find(setting)
-    root = find_root() if of else nearest_root()
+    root = find_root() if pipeline else nearest_root()
     plain = load_config(root) if root else Config()
-    own = load_config(root, of) if root and of else plain
-    file = f"{PIPELINES_DIR}/{of}.yaml"
-    given = read_yaml(root / file) if root and of else {}
+    own = load_config(root, pipeline) if root and pipeline else plain
+    file = f"{PIPELINES_DIR}/{pipeline}.yaml"
+    given = read_yaml(root / file) if root and pipeline else {}
     for name in names:
         typer.echo(f"{name}: {explain.meaning(name)}")
         typer.echo(f"  default: {explain.value_of(plain, name)}; allowed: {explain.allowed(name)}")
-        if of:
+        if pipeline:
             section, _, last = name.rpartition(".")
             inherited = PARAMS_FILE if explain.value_of(own, name) == explain.value_of(plain, name) else "its recipe"
             where = file if last in (given.get(section) or {} if section else given) else inherited
-            typer.echo(f"  {of}: {explain.value_of(own, name)}, from {where}")
+            typer.echo(f"  {pipeline}: {explain.value_of(own, name)}, from {where}")
         if len(names) == 1:
             typer.echo(f"  can change: {explain.can_change(name)}")
     if setting is None:

@@ -51,15 +51,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print mlm.json instead of the table.")] = False,
 ) -> None:
     """Perplexity of masked tokens: an encoder with its own head, and layer fusions between the two."""
-    from daamctl.encoders.encoder_size import check_name
+    from daamctl.config import Config, ExtractConfig, find_root
+    from daamctl.stages import inventory
 
-    check_name(encoder)
-    from daamctl.config import find_root
+    root = find_root()
+    inventory.require(root, Config(extract=ExtractConfig(encoder=encoder)), ["encoder"])
     from daamctl.stages import mlm
     from daamctl.training.masked import MaskedSettings
 
     path = mlm.run(
-        find_root(),
+        root,
         encoder,
         source=source,
         fusions=fusion or ("weighted-sum", "concat", "dwatt"),

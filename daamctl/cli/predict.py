@@ -44,9 +44,16 @@ def command(
     device: common.DeviceName = None,
 ) -> None:
     """Predict recordings, texts, images or the tags of words with an exported model."""
-    from daamctl.stages import predict
+    from daamctl.models.folder import record_file
+    from daamctl.models.inputs import files_of
 
     words = inputs or ["-"]
+    record_file(model)
+    for word in words:
+        if word != "-" and not Path(word).expanduser().is_dir():
+            files_of(word, ())
+    from daamctl.stages import predict
+
     lines = sys.stdin.read().splitlines() if "-" in words else []
     found = predict.run(
         model,

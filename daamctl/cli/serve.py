@@ -33,6 +33,9 @@ def command(
     ] = None,
 ) -> None:
     """Serve an exported model over HTTP, until Ctrl+C."""
+    from daamctl.models.folder import record_file
+
+    record_file(model)
     from daamctl.models.server import Limits
     from daamctl.stages import serve
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from daamctl.config.schema import RECIPES, Config, TrainConfig
-from daamctl.errors import ConfigError, nearest, suggest
+from daamctl.errors import ConfigError, suggest
 
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
@@ -284,10 +284,7 @@ def _explain(error: Any) -> str:
     """Format a pydantic error as `dotted.path: problem, the value found, the nearest name`."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        known = _fields_at(error["loc"][:-1])
-        close = nearest(str(error["loc"][-1]), known)
-        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
-        return f"{path}: unknown setting; {hint}"
+        return f"{path}: unknown setting; {suggest(str(error['loc'][-1]), _fields_at(error['loc'][:-1]))}"
     message = error["msg"].removeprefix("Value error, ")
     got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"  # own checks include the value
     # a check across sections has no path; its message names the settings

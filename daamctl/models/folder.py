@@ -181,17 +181,26 @@ class ModelRecord:
     files: dict[str, str] = field(default_factory=dict)
 
 
+def record_file(folder: Path) -> Path:
+    """Path of the record of an exported model.
+
+    Raises:
+        ArtifactError: the folder is missing, or is not an exported model.
+    """
+    if not folder.is_dir():
+        raise ArtifactError(f"no folder {folder}", fix="give the folder of an exported model")
+    if not (folder / FILE).is_file():
+        raise ArtifactError(f"{folder} is not an exported model: it has no {FILE}", fix=AGAIN)
+    return folder / FILE
+
+
 def read_model(folder: Path) -> ModelRecord:
     """Read and check an exported model: the record, and the hash of every file.
 
     Raises:
         ArtifactError: the folder is missing, is not an exported model, follows a newer schema, or is damaged.
     """
-    if not folder.is_dir():
-        raise ArtifactError(f"no folder {folder}", fix="give the folder of an exported model")
-    path = folder / FILE
-    if not path.is_file():
-        raise ArtifactError(f"{folder} is not an exported model: it has no {FILE}", fix=AGAIN)
+    path = record_file(folder)
     found = read_json(path, fix=AGAIN)
     schema = found.get("schema") if isinstance(found, dict) else None
     if type(schema) is not int:

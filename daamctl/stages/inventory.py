@@ -31,7 +31,7 @@ from daamctl.corpora.fetch import is_whole
 from daamctl.corpora.sources import source_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
-from daamctl.errors import ConfigError, EncoderError
+from daamctl.errors import ConfigError, CorpusError, EncoderError
 
 WATCHED_CODE = ("methods", "adapters")
 """Parts of the package on which stages of dvc.yaml depend."""
@@ -91,6 +91,23 @@ def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
         `corpus` and `encoder` -> what is missing, or None. A missing GPU is reported under the encoder.
     """
     return _judge({"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]})
+
+
+def require(root: Path, config: Config, needs: Collection[str]) -> None:
+    """Refuse to start without what work needs.
+
+    Args:
+        root: project folder.
+        config: settings of the pipeline.
+        needs: `corpus`, `encoder`.
+
+    Raises:
+        CorpusError, EncoderError: it cannot be had here.
+    """
+    found = blockers(root, config)
+    for name, kind in {"corpus": CorpusError, "encoder": EncoderError}.items():
+        if name in needs and (obstacle := found[name]) is not None:
+            raise kind(obstacle.reason, fix=obstacle.fix)
 
 
 def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obstacle | None]:

@@ -28,6 +28,7 @@ from daamctl.stages import (
     evaluate,
     extract,
     finetune,
+    inventory,
     plan,
     report,
     track,
@@ -36,6 +37,12 @@ from daamctl.stages import (
 
 STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in stage_table.STAGES}
 NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"], "reconstruct": ["--method", "daam"]}
+
+
+@pytest.fixture(autouse=True)
+def hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages do not run, so that nothing is loaded."""
+    monkeypatch.setattr(inventory, "answers", lambda _: True)
 
 
 def pipeline_with(stage: str) -> str:

@@ -1,4 +1,4 @@
-"""`--if-possible`: a stage that cannot run leaves a note, prints one line and succeeds, and loads nothing for that."""
+"""What commands share: how they take a pipeline, names that are refused before any work, and `--if-possible`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from daamctl.artifacts.skipped import Obstacle, folder_of, leave_out
@@ -20,6 +21,7 @@ from daamctl.layout import Layout
 from daamctl.stage_table import stages_of_task
 
 NAMES = {"train": "none", "finetune": "lora-r4"}
+HEAVY = ("torch", "transformers", "mlflow", "sklearn")
 REASON = "corpus 'iemocap' is not on this machine"
 
 
@@ -102,3 +104,120 @@ def test_options_and_settings_given_are_repeated_in_the_command_that_repairs(pro
         "--set", "train.seeds=[1,2]", "--set", "train.device=cpu", "--set", "extract.layer_00=true",
     ]  # fmt: skip
     assert resolve(None, corpus="demo", encoder="wavlm-micro")[0].overrides == ()
+
+
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+NO_PIPELINE = {"init", "ls", "new", "mlm", "paper", "predict", "serve", "ui", "import-checkpoint"}
+"""Commands that take none."""
+OTHERWISE = {"compare", "shots"}
+"""Commands that take two runs, or a family of pipelines."""
+WORDS = {"explain": ["train.lr"]}
+"""Arguments before the pipeline."""
+REQUIRED = {"--method": "nine", "--out": "x"}
+
+
+def required(name: str) -> list[str]:
+    """Options without which a command does not start."""
+    return [word for option in COMMANDS[name].params if option.required and option.opts[0] in REQUIRED
+            for word in (option.opts[0], REQUIRED[option.opts[0]])]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - NO_PIPELINE - OTHERWISE))
+def test_the_pipeline_is_an_argument_or_an_option(project: Path, name: str) -> None:
+    """Every command is walked: one that takes a pipeline takes it in both forms."""
+    before, more = WORDS.get(name, []), required(name)
+    unknown = [call(name, *before, *words, *more) for words in (["dmeo"], ["-p", "dmeo"], ["dmeo", "-p", "dmeo"])]
+    for result in unknown:
+        assert result.exit_code == 3, result.output
+        assert "'dmeo'" in result.stderr
+        assert name == "track" or "did you mean 'demo'?" in result.stderr  # nothing here is finished
+    assert len({result.stderr for result in unknown[1:]}) == 1
+    if name != "deviations":  # which takes several
+        differs = call(name, *before, "demo", "-p", "emodb", *more)
+        assert differs.exit_code == 3
+        assert all(text in differs.stderr for text in ("is 'demo', but --pipeline is 'emodb'", "give one of the two"))
+
+
+@pytest.mark.parametrize("name", sorted(NO_PIPELINE | OTHERWISE))
+def test_other_commands_take_no_pipeline(name: str) -> None:
+    options = [word for option in COMMANDS[name].params for word in (*option.opts, option.metavar)]
+    assert not {"-p", "--pipeline", "PIPELINE", "RUN"} & set(options)
+
+
+@pytest.mark.usefixtures("project")
+def test_both_forms_mean_the_same() -> None:
+    for words in (["deviations"], ["explain", "train.lr"], ["train", "-m", "mean", "--dry-run"], ["check"]):
+        results = [call(*words, *form) for form in (["demo"], ["-p", "demo"], ["demo", "-p", "demo"])]
+        assert {(result.exit_code, result.stdout) for result in results} == {(0, results[0].stdout)}
+        assert results[0].stdout != call(*words).stdout
+
+
+@pytest.mark.usefixtures("project")
+def test_a_command_that_needs_a_pipeline_says_so() -> None:
+    for name in ("run", "plan", "truncate"):
+        result = call(name)
+        assert result.exit_code == 2
+        assert "give it as an argument, or with -p" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "demo", "-m", "daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
+        (["finetune", "demo", "-m", "lora-r9"], "unknown fine-tuning method 'lora-r9'\n  did you mean 'lora-r8'?"),
+        (["reconstruct", "demo-vqvae", "-m", "damm"], "unknown block 'damm'\n  did you mean 'daam'?"),
+        (["ablate", "demo", "-m", "daam-v9"], "ablate.method: unknown name 'daam-v9'; did you mean 'daam-v2'?"),
+        (["ablate", "demo", "--set", "ablate.rank_by=mah"], "ablate.rank_by: unknown name 'mah'; did you mean 'mha'?"),
+        (["evaluate", "demo", "--set", "evaluate.reference=meen"], "evaluate.reference: unknown name 'meen'; known:"),
+        (["evaluate", "demo", "--set", "train.epoch=3"], "train.epoch: unknown setting; did you mean 'epochs'?"),
+        (["report", "demo", "--set", "report.published=T2-x"], "report.published: unknown published table 'T2-x'"),
+        (["extract", "demo", "--set", "extract.encoder=wavlm-lrage"], "'wavlm-lrage'\n  did you mean 'wavlm-large'?"),
+        (["extract", "demo-text", "--set", "extract.encoder=lama-micro"], "did you mean 'llama-micro'?"),
+        (["extract", "digits", "--set", "extract.encoder=biet-micro"], "did you mean 'beit-micro'?"),
+        (["run", "demo", "--set", "extract.encoder=../x/whisper"], "extract.encoder: no folder ../x/whisper\n"),
+        (["run", "demo", "--set", "extract.encoder=a/b/whisper"], "extract.encoder: no folder a/b/whisper\n"),
+        (["extract", "--corpus", "demmo", "--encoder", "wavlm-demo"], "download.corpus: unknown name 'demmo'; did"),
+        (["extract", "demo", "--engine", "lokal"], "unknown engine 'lokal'\n  did you mean 'local'?"),
+        (["truncate", "demo/daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
+        (["export", "dmeo/daam-v1", "--out", "x"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),
+        (["compare", "demo/mean", "dmeo"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),
+        (["doctor", "-m", "daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
+        (["mlm", "--encoder", "bert/base"], "encoder 'bert/base' is neither a folder here nor in the local cache"),
+        (["mlm", "--encoder", "../x/bert"], "no folder ../x/bert\n"),
+        (["run", "far"], "encoder 'microsoft/wavlm-large' is not in the local cache"),
+        (["extract", "far"], "encoder 'microsoft/wavlm-large' is not in the local cache"),
+        (["extract", "--encoder", "wavlm-large"], "encoder 'microsoft/wavlm-large' is not in the local cache"),
+        (["extract", "--encoder", "../x/whisper"], "extract.encoder: no folder ../x/whisper\n"),
+        (["finetune", "far", "-m", "ia3"], "encoder 'microsoft/wavlm-large' is not in the local cache"),
+        (["download", "--from", "no/corpus", "emodb"], "no/corpus"),
+        (["predict", "no/model", "x.wav"], "no folder no/model\n"),
+        (["serve", "no/model"], "no folder no/model\n"),
+    ],
+)
+def test_a_name_is_refused_before_any_work(
+    project: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    (project / "pipelines/far.yaml").write_text("download: {corpus: demo}\nextract: {encoder: wavlm-large}\n")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(project / "hub"))
+    result = call(*words)
+    assert result.exit_code == 3, result.output
+    assert message in result.stderr
+    assert not (project / "data/download").exists()
+
+
+def test_names_are_refused_without_torch(project: Path) -> None:
+    """In processes of their own, since this one has imported it; several commands in each, to be quick."""
+    (project / "pipelines/far.yaml").write_text("download: {corpus: demo}\nextract: {encoder: some/encoder}\n")
+    lines = ["run far", "train demo -m daam-v9", "extract demo --set extract.encoder=wavlm-lrage", "doctor -m x",
+             "finetune demo -m x", "truncate demo/x", "export demo/x --out y", "compare demo/x emodb", "check dmeo",
+             "extract demo --engine x", "evaluate demo --set train.epoch=3", "mlm --encoder ./x",
+             "extract far", "finetune far -m ia3", "predict no/model x", "serve no/model"]  # fmt: skip
+    script = (
+        "import sys\nfrom daamctl.cli.app import app\n"
+        f"for line in {lines!r}:\n"
+        "    try: app(line.split())\n"
+        "    except SystemExit as end: assert end.code == 3, line\n"
+        f"    assert not [n for n in {HEAVY!r} if n in sys.modules], line\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=project)
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import read_clips
 from daamctl.cli.app import app
+from tests.fixtures.recordings import write_pipeline
 
 
 def call(*words: str) -> Any:
@@ -73,3 +74,10 @@ def test_corpora_say_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         "manifest": "speech, text or image",
         "embeddings": "embeddings",
     }
+
+
+def test_download_takes_a_pipeline(project: Path) -> None:
+    write_pipeline(project, "tones")
+    assert call("download", "tones").stdout == "data/download/tones/utterances.parquet\n"
+    assert call("download", "demo", "--dry-run").exit_code == 0
+    assert "unknown name 'emdob'; did you mean 'emodb'?" in call("download", "emdob").stderr

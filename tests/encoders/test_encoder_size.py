@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from huggingface_hub.constants import is_offline_mode
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of, is_cached, shape_of, weight_bytes
+from daamctl.encoders.encoder_size import (
+    EncoderSize,
+    encoder_size_of,
+    is_cached,
+    shape_of,
+    use_cache_without_hub,
+    weight_bytes,
+)
 from daamctl.encoders.load import open_encoder
 from tests.fixtures.tiny_models import tiny
 
@@ -141,3 +150,15 @@ def test_cached_means_all_files_of_the_weights(hub: Path) -> None:
     (folder / "snapshots/abc/model-2.safetensors").touch()
     assert is_cached("a/b", None)
     assert not is_cached("a/b", "other")
+
+
+def test_without_the_hub_only_the_cache_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would try to reach the hub for a minute."""
+
+    def head(*_: object, **__: object) -> None:
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests, "head", head)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    use_cache_without_hub()
+    assert is_offline_mode()

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from daamctl.cli.app import app
 from daamctl.errors import ConfigError
 from daamctl.stages import check
+from tests.fixtures.recordings import write_pipeline
 
 
 def problems(project: Path, text: str) -> list[str]:
@@ -246,3 +249,18 @@ def test_an_encoder_of_unknown_depth_is_passed_over(project: Path) -> None:
         "extract: {encoder: someone/not-here}\nmethods: [daam-v1]\nmethod_settings: {daam-v1: {num_heads: 7}}\n"
     )
     assert check.run(project, ["mine"]) == ["mine"]
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_source_that_does_not_exist_fails_check_and_run(project: Path) -> None:
+    write_pipeline(project, "tones")
+    assert call("check", "tones").exit_code == 0
+    (project / "tones/tones.csv").unlink()
+    for words in (["check", "tones"], ["run", "tones"]):
+        result = call(*words)
+        assert result.exit_code == 3
+        assert f"{project}/tones/tones.csv" in result.stderr
+    assert call("check", "tones", "--write").exit_code == 0  # dvc repro leaves it out and goes on

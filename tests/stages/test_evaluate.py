@@ -290,3 +290,14 @@ def test_the_default_reference_is_trained_well(tmp_path, caplog):
     assert "the reference is none, although all methods" in caplog.text
     _, report = probed(tmp_path / "d", {"mha": 2.5, "none": 2.5})
     assert report["comparison"]["reference"] == "none"
+
+
+def test_formats_of_folds_from_several_runs_are_named(layout):
+    """Where they were copied together; a run trains in one."""
+    assert not any("precision" in note for note in json.loads(evaluate.run(layout, CONFIG).read_text())["notes"])
+    write_method(layout, CONFIG, "mha", skill=0.5, changes={"meta.precision": "bfloat16"})
+    notes = json.loads(evaluate.run(layout, CONFIG).read_text())["notes"]
+    assert [note for note in notes if "precision" in note] == [
+        "train.precision is auto, but folds from several runs were trained in bfloat16 and float32; to compare them in "
+        "one, name it in the pipeline's file (train.precision) and train again"
+    ]

@@ -25,7 +25,7 @@ import typer
 from torch import Tensor, nn
 
 from benchmarks.harness import conclude, in_turns, ratio
-from daamctl.config import TrainConfig
+from daamctl.config import Config, TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.energy import joules
 from daamctl.environment import prepare
@@ -38,11 +38,12 @@ from daamctl.training.fusion_training import (
     build_optimizer,
     channels_last,
     order_weights,
-    train_precision,
 )
 from daamctl.training.loop import TrainingSetup
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import seed_everything
+from daamctl.training.run_precision import run_precision
+from daamctl.training.trial import FoldSpec
 
 CLASSES = 4
 CLIPS = {"cpu": 240, "cuda": 4654}
@@ -82,7 +83,7 @@ def main(
     with TemporaryDirectory(prefix="daamctl-bench-") as work:
         makers: dict[str, Measure] = {
             "reference": reference(method, part, config, device),
-            "limit": limit(model_of(method, part), part, config, device),
+            "limit": limit(method, part, config, device),
             "ours": alone([training(method, part, config, device, Path(work))]),
             "reference fold": reference_fold(method, part, test, fold, device),
             "ours fold": our_fold(method, part, test, fold, device),
@@ -103,7 +104,7 @@ def main(
         *(ratio(ways, "step_s", f"{name} together", f"{name} apart", inverse=True, goal=">= 1.3") for name in SMALL),
     ]
     sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "batch": batch_size, "epochs": epochs}
-    precision = train_precision(model_of(method, part), config, device)
+    precision = precision_of(method, config, device)
     facts = {"method": method, "precision": precision, "together": {"layers": small_layers, "embed_dim": small_dim}}
     conclude("training", sizes, ways, ratios, device=device, out=out, members=MEMBERS, **facts)
 
@@ -120,12 +121,17 @@ def model_of(method: str, part: InMemorySplit, seed: int = 0) -> FusionClassifie
     return build(method, num_layers=part.x.shape[1], embed_dim=part.x.shape[2], num_classes=CLASSES)
 
 
+def precision_of(method: str, config: TrainConfig, device: str) -> str:
+    """Number format of the method's step in a run of its own."""
+    return run_precision(FoldSpec("", method, 1, 1, Config(train=config)), "train", device)
+
+
 def training(
     method: str, part: InMemorySplit, config: TrainConfig, device: str, work: Path, seed: int = 0
 ) -> FusionTraining:
     """A training of ours, before its first epoch; little is tested, as evaluation is not measured."""
     model, few = model_of(method, part, seed), InMemorySplit(part.x[:2], part.y[:2])
-    precision = train_precision(model, config, device)
+    precision = precision_of(method, config, device)
     setup = TrainingSetup(seed, device, precision, work, key="")
     return FusionTraining(model, part, None, few, config, setup)
 
@@ -187,16 +193,16 @@ def our_fold(method: str, part: InMemorySplit, test: InMemorySplit, config: Trai
     def run() -> None:
         model = model_of(method, part)
         with TemporaryDirectory(prefix="daamctl-bench-") as work:
-            setup = TrainingSetup(1, device, train_precision(model, config, device), Path(work), key="")
+            setup = TrainingSetup(1, device, precision_of(method, config, device), Path(work), key="")
             FusionTraining(model, part, None, test, config, setup).complete()
 
     return timed(run, config.epochs * steps_of(part, config), device, fold=True)
 
 
-def limit(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+def limit(method: str, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
     """The bare step, over and over on one batch."""
-    precision, loss_of = train_precision(model, config, device), build_loss(config)
-    model.to(device)
+    precision, loss_of = precision_of(method, config, device), build_loss(config)
+    model = model_of(method, part).to(device)
     if channels_last(device, precision):
         order_weights(model, torch.channels_last)
     optimizer = build_optimizer(model, config, fused=True)

@@ -172,23 +172,6 @@ class Identical:
 
 
 @dataclass(frozen=True)
-class Precision:
-    """Number formats of training.
-
-    Args:
-        usual: format of most methods trained over layers.
-        others: method -> format, for methods with another format.
-        text: description; empty if all methods use the same format.
-        mixed: whether the methods trained over layers use different formats.
-    """
-
-    usual: str
-    others: dict[str, str]
-    text: str
-    mixed: bool
-
-
-@dataclass(frozen=True)
 class Fairness:
     """Whether the methods of a comparison were trained well enough to be compared.
 
@@ -198,7 +181,6 @@ class Fairness:
         margin: largest acceptable gap to the counterpart.
         methods: method -> how well it was trained.
         identical: groups of methods with the same predictions.
-        precision: number formats of training.
     """
 
     verdict: Literal["fair", "not fair", "not checked"]
@@ -206,14 +188,12 @@ class Fairness:
     margin: float
     methods: dict[str, MethodFairness]
     identical: list[Identical]
-    precision: Precision
 
     @property
     def notes(self) -> list[str]:
         """Notes for the reader of the results, one line per method or group."""
         lines = [f"{name}: {one.status}: {'; '.join(one.reasons)}" for name, one in self.methods.items() if one.mark]
-        lines += [group.text for group in self.identical]
-        return lines + ([self.precision.text] if self.precision.mixed else [])
+        return lines + [group.text for group in self.identical]
 
 
 @dataclass(frozen=True)

@@ -238,9 +238,10 @@ class TrainConfig(Section):
     every clip with equal weight; all-epochs: mean over the test batches of every epoch up to the selected one
     (published, D19)."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "published"] = "auto"
-    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if the model has 2-D
-    convolutions, as the conv decoder does, and a measurement shows that they are faster in it, else float32; published:
-    float16 with loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
+    """Mixed precision of the training step. auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if a method of the
+    pipeline has the conv decoder and a measurement shows that its convolutions are faster in it, else float32. The
+    first training settles it for all methods and folds of the run, wherever they are trained. published: float16 with
+    loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     batch_folds: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
@@ -308,8 +309,8 @@ class AdapterConfig(Section):
     """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
     computes as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation has a setting of its
-    own."""
+    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU, as the first training of the run
+    settles it for all. Evaluation has a setting of its own."""
     eval_precision: Annotated[Literal["same"] | None, Changes.IF_SET] = None
     """Precision of evaluation and of the recorded predictions. null: the number format of the encoder's weights
     (`extract.weights_dtype`, where auto means float32), without autocast; same: autocast as in training, which changes

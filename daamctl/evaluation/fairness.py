@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from scipy import stats
 
-from daamctl.artifacts.evaluation import Fairness, Identical, MethodFairness, Precision, Status
+from daamctl.artifacts.evaluation import Fairness, Identical, MethodFairness, Status
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
@@ -62,7 +62,6 @@ def assess(
         margin=margin,
         methods=methods,
         identical=identical_groups(folds, items),
-        precision=precision_of(folds),
     )
 
 
@@ -155,32 +154,6 @@ def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Se
                 groups.append(Identical([first, *same], _why_identical({name: folds[name] for name in (first, *same)})))
             methods = [name for name in others if name not in same]
     return groups
-
-
-def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
-    """Number format that every method was trained in, and the methods that differ from the majority."""
-    found = {
-        name: ", ".join(sorted({fold.result["meta"]["precision"] for fold in part})) for name, part in folds.items()
-    }
-    kinds = {name: _kind(name, part[0]) for name, part in folds.items()}
-    trained = [value for name, value in found.items() if not kinds[name]] or list(found.values())
-    usual = Counter(trained).most_common(1)[0][0]
-    others = {name: value for name, value in found.items() if value != usual}
-    text = ""
-    if others:
-        named = []
-        for name, value in others.items():
-            kind = f" ({kinds[name]})" if kinds[name] else ""
-            named.append(f"{name}{kind} in {value}")
-        text = f"the methods were trained in different precisions: {listed(named)}, the others in {usual}"
-    return Precision(usual, others, text, any(not kinds[name] for name in others))
-
-
-def _kind(method: str, fold: Fold) -> str:
-    """Kind of a method that is not trained over layers, else an empty string."""
-    if method in CLOSED_FORM:
-        return "closed form"
-    return "fine-tuned" if fold.result["run"].get("finetune") else ""
 
 
 def _gaps(

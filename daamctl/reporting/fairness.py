@@ -77,8 +77,6 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     )
     blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
     blocks += [Text(sentence(group.text), caution=True) for group in found.identical]
-    if found.precision.text:
-        blocks.append(Text(sentence(found.precision.text), caution=found.precision.mixed))
     blocks.append(_table(evaluation))
     if any(one.counterpart for one in found.methods.values()):
         blocks.append(_gaps(evaluation))

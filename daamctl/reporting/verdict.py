@@ -357,13 +357,12 @@ def _guess(evaluation: Evaluation, best: str) -> str:
 
 
 def _unfair(evaluation: Evaluation) -> list[str]:
-    """Warnings about an undertrained reference, identical predictions and different number formats."""
+    """Warnings about an undertrained reference and identical predictions."""
     fairness, reference = evaluation.fairness, evaluation.comparison.reference
     texts = []
     if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:
         texts.append(f"The reference is {reference}, so training alone may explain every difference from it.")
-    texts += [sentence(group.text) for group in fairness.identical]
-    return texts + ([sentence(fairness.precision.text)] if fairness.precision.mixed else [])
+    return texts + [sentence(group.text) for group in fairness.identical]
 
 
 def _missing_note(evaluation: Evaluation) -> list[str]:

@@ -42,7 +42,7 @@ from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Intervals
-from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.terms import listed, terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
@@ -347,6 +347,15 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
                 f"{entry.eval_batches.size} {clips} in the order of the clip table (hash in each result.json)"
             )
         notes += entry.notes
+    for stage in ("train", "finetune"):  # a run has one format, but folds may come from several
+        auto = [fold for part in folds.values() for fold in part
+                if fold.result["run"]["config"].get(stage, {}).get("precision") == "auto"]  # fmt: skip
+        formats = sorted({fold.result["meta"]["precision"] for fold in auto})
+        if len(formats) > 1:
+            notes.append(
+                f"{stage}.precision is auto, but folds from several runs were trained in {listed(formats)}; to compare "
+                f"them in one, name it in the pipeline's file ({stage}.precision) and train again"
+            )
     changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
     notes += [f"trained with other settings than the current ones: {text}" for text in sorted(changed)]
     return notes

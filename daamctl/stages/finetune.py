@@ -94,7 +94,7 @@ def run(
     if config.extract.max_unreadable_fraction > 0 or clips.modality == "tokens":
         source = _readable(source, layout, config, method)
     seeds = None if seed is None else (seed,)
-    trials = trials_of(AdapterTrial, layout.run_name, method, source, config, fold=fold, seeds=seeds)
+    trials = trials_of(AdapterTrial, layout, method, source, config, fold=fold, seeds=seeds)
     if engine is not None and not engine.in_process:
         source.ask_worker(engine, config.finetune.device)
     folder = layout.method(method)

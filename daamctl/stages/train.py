@@ -53,7 +53,7 @@ def run(
     resolve_method(method)
     features = open_features(layout, config)
     seeds = None if seed is None else (seed,)
-    trials = trials_of(FusionTrial, layout.run_name, method, features, config, fold=fold, seeds=seeds)
+    trials = trials_of(FusionTrial, layout, method, features, config, fold=fold, seeds=seeds)
     folder = layout.method(method)
     whole = fold is None and seed is None
     with closing(make_tracker(layout.root, enabled=track and method not in CLOSED_FORM)) as tracker:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
 from daamctl.cpu_formats import cpu_formats
-from daamctl.devices import autocast, resolve_precision
+from daamctl.devices import autocast
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.feature_split import InBatches, InMemorySplit, Part, on_device
@@ -352,19 +352,6 @@ class _EpochMaps:
         """Keep the mean up to this epoch, (L, D) float32."""
         assert self.total is not None
         self.kept = (self.total / self.count).float()
-
-
-def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
-    """Resolve the number format of the training step.
-
-    On a CPU, `auto` means bfloat16 at most for models with 2-D convolutions, where these are faster in it: they gain
-    more than autocast costs, while the small matrices of the other methods do not.
-
-    Raises:
-        ConfigError: the device does not support it.
-    """
-    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return resolve_precision(train.precision, device, work="convolutions" if convolves else "other")
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:

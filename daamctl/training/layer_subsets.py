@@ -43,10 +43,8 @@ def train_on_layers(
     """
     if layers != features.layers:
         features = place_features(features.subset(layers), config)  # few layers may fit where all do not
-        return train_all(
-            trials_of(FusionTrial, layout.run_name, method, features, config), folder, layout, tracker, force=force
-        )
-    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
+        return train_all(trials_of(FusionTrial, layout, method, features, config), folder, layout, tracker, force=force)
+    trials = trials_of(FusionTrial, layout, method, features, config)
     kept = [fold for fold in (kept_fold(layout.method(method), trial) for trial in trials) if fold is not None]
     if len(kept) == len(trials):
         return kept

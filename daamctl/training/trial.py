@@ -20,7 +20,9 @@ from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.splits import Split, chosen_folds, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
+from daamctl.layout import Layout
 from daamctl.training.loop import Training
+from daamctl.training.run_precision import run_precision
 from daamctl.training.search import Grid, Start, most_epochs, refits
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class FoldSpec:
         fold: 1-based.
         seed: initial weights and order of batches.
         config: all settings; those of the method itself have been applied.
+        layout: locations of the run that it belongs to; None: to no run.
     """
 
     name: str
@@ -44,6 +47,7 @@ class FoldSpec:
     fold: int
     seed: int
     config: Config
+    layout: Layout | None = None
 
 
 class TrialData:
@@ -174,6 +178,11 @@ class Trial(ABC):
         return resolve_device(self.device_setting)
 
     @cached_property
+    def precision(self) -> str:
+        """Number format of the training step, see `run_precision`."""
+        return run_precision(self.spec, self.stage, self.device)
+
+    @cached_property
     def split(self) -> Split:
         """Rows of the training, held-out and test part."""
         return split_of(self.clips.rows, self.spec.fold, self.config.train, self.spec.seed)
@@ -212,7 +221,7 @@ Kind = TypeVar("Kind", bound=Trial)
 
 def trials_of(
     kind: type[Kind],
-    name: str,
+    layout: Layout,
     method: str,
     data: TrialData,
     config: Config,
@@ -224,7 +233,7 @@ def trials_of(
 
     Args:
         kind: kind of the trials.
-        name: pipeline or ad-hoc run name.
+        layout: locations of the run.
         method: name of the method.
         data: data of this kind.
         config: all settings, with the method's overrides applied.
@@ -236,4 +245,5 @@ def trials_of(
     """
     seeds = seeds or config.seeds_of(kind.stage)
     folds = chosen_folds(data.table.rows["group"], fold)
-    return [kind(FoldSpec(name, method, number, seed, config), data) for number in folds for seed in seeds]
+    specs = (FoldSpec(layout.run_name, method, number, seed, config, layout) for number in folds for seed in seeds)
+    return [kind(spec, data) for spec in specs]

@@ -69,7 +69,7 @@ def train_on_all(
     epochs = [int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds]
     fixed = {"selection": "last", "search": "none", "patience": None, "refit": False, "epochs": median_low(epochs)}
     train = config.train.model_copy(update={**fixed, **_chosen(folds)})
-    spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}))
+    spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
     fold = train_fold(WholeTrial(spec, features), folder / method, folder / "work", root=layout.root)
     weights = fold.weights()
     assert weights is not None

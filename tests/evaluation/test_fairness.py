@@ -309,20 +309,3 @@ def test_nearly_identical_is_not_identical(tmp_path: Path) -> None:
     assert group.methods == ["mean", "gqa"]
     write_method(layout, CONFIG, "gqa", folds=(5,))
     assert judge(layout, ["mean", "mha", "gqa"]).identical == []
-
-
-def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
-    found = judged(
-        tmp_path,
-        {"mean": {}, "none": {}, "mha": {"changes": {"meta.precision": "bfloat16"}},
-         "ridge-mean": {"changes": {"meta.precision": "float64"}},
-         "lora-r8": {"changes": {"meta.precision": "float16", "run.finetune": True}}},
-    ).precision  # fmt: skip
-    assert (found.usual, found.mixed) == ("float32", True)
-    assert found.text == (
-        "the methods were trained in different precisions: mha in bfloat16, ridge-mean (closed form) in float64 and "
-        "lora-r8 (fine-tuned) in float16, the others in float32"
-    )
-    methods = {"mean": {}, "ridge-mean": {"changes": {"meta.precision": "float64"}}}
-    assert not judged(tmp_path / "probe", methods).precision.mixed
-    assert judged(tmp_path / "one", {"mean": {}}).precision.text == ""

@@ -177,13 +177,11 @@ def test_a_reference_on_top_of_undertrained_methods() -> None:
     assert "Training alone may explain the lead over sga (reconstructed)." in text
 
 
-def test_equal_predictions_and_precisions_are_cautions() -> None:
+def test_equal_predictions_are_a_caution() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["fairness"]["identical"] = [{"methods": ["none", "sga"], "reason": None}]
-    data["fairness"]["precision"] |= {"text": "not all: sga in bfloat16", "mixed": True}
     section = headline(labelled(parsed(data)), declared=True)
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
         "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",
-        "Not all: sga in bfloat16.",
     ]

@@ -306,3 +306,14 @@ def test_a_reference_with_missing_folds_is_not_replaced(layout):
     write_json(layout.method("none") / "skipped.json", {"reason": "no such GPU"})
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
     assert report["comparison"] == {"reference": "none", "left_out": [], "result": None}
+
+
+def test_formats_of_folds_from_several_runs_are_named(layout):
+    """Where they were copied together; a run trains in one."""
+    assert not any("precision" in note for note in json.loads(evaluate.run(layout, CONFIG).read_text())["notes"])
+    write_method(layout, CONFIG, "mha", skill=0.5, changes={"meta.precision": "bfloat16"})
+    notes = json.loads(evaluate.run(layout, CONFIG).read_text())["notes"]
+    assert [note for note in notes if "precision" in note] == [
+        "train.precision is auto, but folds from several runs were trained in bfloat16 and float32; to compare them in "
+        "one, name it in the pipeline's file (train.precision) and train again"
+    ]

@@ -101,7 +101,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
     """Folds here share what is there; memory too small for the set does not matter."""
     settings = config(epochs=1)
     features = open_features(layout, settings)
-    trials = trials_of(FusionTrial, "test", "daam-v1", features, settings)[:2]
+    trials = trials_of(FusionTrial, layout, "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     real = runner.train_group
@@ -142,7 +142,7 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
     for device in ("cpu", "cuda"):
         settings = config(device=device, batch_folds="always", precision="float32", epochs=6)
         features = open_features(layout, settings)
-        trials, folder = trials_of(FusionTrial, "test", method, features, settings), layout.method(method) / device
+        trials, folder = trials_of(FusionTrial, layout, method, features, settings), layout.method(method) / device
         folds = train_all(trials, folder, layout, NoTracker(), force=False)
         assert {fold.result["meta"]["features"] for fold in folds} == {"memory" if device == "cpu" else "device"}
         assert {fold.result["meta"].get("together") for fold in folds} == {5 if method == "weighted-sum" else None}
@@ -174,7 +174,7 @@ def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureF
 def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     settings = config(features="stream", epochs=1)
     features = load_features(layout, settings)
-    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, layout, "weighted-sum", features, settings)
     tracker = make_tracker(layout.root, enabled=False)
     first = train_all(trials, layout.method("weighted-sum"), layout, tracker, force=False)
     stamps = [(fold.folder / "result.json").stat().st_mtime_ns for fold in first]
@@ -213,7 +213,7 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
 ) -> None:
     settings = config(epochs=1)
     features = open_features(layout, settings)
-    trials, gpu = trials_of(FusionTrial, "test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
+    trials, gpu = trials_of(FusionTrial, layout, "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     folder = layout.method("weighted-sum")
     folds = train_all(trials, folder, layout, NoTracker(), force=False, engine=Elsewhere())
@@ -225,7 +225,7 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
 def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: str) -> None:
     settings = config(features=wanted, epochs=1)
     features = load_features(layout, settings)
-    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, layout, "weighted-sum", features, settings)
     tracker = Listing()
     folder = layout.method("weighted-sum")
     there = train_all(trials, folder, layout, tracker, force=False, engine=Elsewhere())
@@ -241,7 +241,7 @@ def test_gpus_that_are_not_used_are_named(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = config(epochs=1)
-    trials = trials_of(FusionTrial, "test", "mean", load_features(layout, settings), settings)
+    trials = trials_of(FusionTrial, layout, "mean", load_features(layout, settings), settings)
     monkeypatch.setattr(runner, "_train_in_process", lambda missing, *_: {(i, 1): None for i in range(1, 6)})
     caplog.set_level("INFO")
     for gpus, number, expected in ((1, 5, ""), (4, 1, ""), (4, 5, "4"), (8, 5, "5")):
@@ -254,7 +254,7 @@ def test_gpus_that_are_not_used_are_named(
 def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(epochs=1)
     features = load_features(layout, settings)
-    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings, fold=2)
+    trials = trials_of(FusionTrial, layout, "weighted-sum", features, settings, fold=2)
     real = runner.train_fold
 
     def other_version(trial: Trial, *words: Any, **options: Any) -> Fold:

@@ -19,7 +19,7 @@ from daamctl.artifacts.io import content_key
 from daamctl.artifacts.splits import Split, joined
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import free_on, resolve_precision
+from daamctl.devices import free_on
 from daamctl.engines.base import Engine
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
@@ -225,8 +225,7 @@ class AdapterTrial(Trial):
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
     def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
-        precision = resolve_precision(self.config.finetune.precision, self.device, work="other")
-        return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
+        return TrainingSetup(self.spec.seed, self.device, self.precision, work, key, advance=advance, **options)
 
     def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:
         """Training of a fresh encoder with these settings."""

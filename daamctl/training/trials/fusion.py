@@ -29,10 +29,11 @@ from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.batched import MOST_MEMBERS, separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
-from daamctl.training.fusion_training import FusionTraining, train_precision
+from daamctl.training.fusion_training import FusionTraining
 from daamctl.training.graphed import MOST_STREAMS, obstacle
 from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
+from daamctl.training.run_precision import run_precision
 from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
 from daamctl.training.trial import FoldSpec, ResultParts, Trial, entity_f1_of, for_refit
@@ -125,8 +126,7 @@ class FusionTrial(Trial):
                 if standardize not in fitted:
                     fitted[standardize] = fit_standardize(train, standardize, self.device)
                 model.standardize = deepcopy(fitted[standardize])
-            precision = train_precision(model, config, self.device)
-            setup = self._setup(precision, work, key, advance, may_diverge=settings is not None, entity_f1=f1)
+            setup = self._setup(self.precision, work, key, advance, may_diverge=settings is not None, entity_f1=f1)
             training = FusionTraining(model, train, dev, test, config, setup, untrained=untrained.get(standardize))
             untrained.setdefault(standardize, training.done)
             if config.graphs == "auto" and training.obstacle is not None:
@@ -304,10 +304,12 @@ def most_members(spec: FoldSpec, features: Features) -> int:
     with torch.device("meta"):
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         model = build_method(spec.method, spec.config, *sizes)
-    graphed = train.graphs == "auto" and not model.traits.closed_form
-    if graphed and obstacle(model, device, train_precision(model, train, device), held=True) is None:
+    if model.traits.closed_form:
+        return 1
+    precision = run_precision(spec, "train", device)
+    if train.graphs == "auto" and obstacle(model, device, precision, held=True) is None:
         return MOST_STREAMS
-    if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
+    if not separable(model) or train.density_maps == "all-epochs" or precision == "float16":
         return 1
     numbers = train.batch_size * sizes[0] * sizes[1]
     if train.batch_folds == "always":

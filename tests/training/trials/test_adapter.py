@@ -533,7 +533,7 @@ def test_published_form_without_effect_is_recorded_and_said(
     assert "lora-r4-published: no gradient reaches 8 of the 8 tensors trained in the encoder" in caplog.text
     assert "random frozen score map (D4)" in caplog.text
     assert any(note.startswith("no gradient reaches") for note in fold.result["run"]["notes"])
-    monkeypatch.setattr("daamctl.training.trials.adapter.resolve_precision", lambda *_, **__: "float16")
+    monkeypatch.setattr("daamctl.training.run_precision.resolve_precision", lambda *_, **__: "float16")
     scaled = make(tmp_path, "c", method="lora-r4-published")  # there is nothing to unscale
     assert logits_of(scaled).tolist() == logits_of(fold).tolist()
     with pytest.raises(TrainingError, match="lora-r4 does not act on BertModel"):
@@ -772,7 +772,7 @@ def test_scaled_gradients_are_clipped_unscaled(tmp_path: Path, method: str, monk
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
     make(tmp_path, "a", method=method, epochs=1)
     exact = norms[0]
-    monkeypatch.setattr("daamctl.training.trials.adapter.resolve_precision", lambda *_, **__: "float16")
+    monkeypatch.setattr("daamctl.training.run_precision.resolve_precision", lambda *_, **__: "float16")
     fold = make(tmp_path, "b", method=method, epochs=1)
     assert fold.result["meta"]["precision"] == "float16"
     assert norms[2] == pytest.approx(exact, rel=0.1)  # two steps each; unscaled, not 65536 times as large

@@ -16,7 +16,7 @@ from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
-from daamctl.engines.base import EngineBase
+from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.tracking import NoTracker, make_tracker
@@ -183,18 +183,21 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
 
 
-class Elsewhere(EngineBase):
+class Elsewhere(Engine):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
     in_process = False
 
-    def facts(self, open_worker: Any, device: str) -> Any:
+    def describe(self, open_worker: Any, device: str) -> Any:
         raise NotImplementedError
 
     def map(self, open_worker: Callable[[str], Any], tasks: Sequence[Any], *, device: str, **_: Any) -> Iterator[Any]:
         worker = pickle.loads(pickle.dumps(open_worker))(device)
         for task in reversed(tasks):
             yield from worker.work([pickle.loads(pickle.dumps(task))], lambda units: None)
+
+    def close(self) -> None:
+        pass
 
 
 class Listing(NoTracker):

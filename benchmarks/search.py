@@ -33,7 +33,7 @@ from daamctl.artifacts.embeddings import EmbeddingsMetadata
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.tracking import NoTracker
+from daamctl.tracking import Tracker
 from daamctl.training.features import Features
 from daamctl.training.runner import train_all
 from daamctl.training.trial import FoldSpec
@@ -111,7 +111,7 @@ def train(method: str, settings: dict[str, Any], features: Features) -> list[Fol
         layout = Layout(Path(folder), NAME, NAME, NAME)
         specs = [FoldSpec(NAME, method, fold, 1, config) for fold in range(1, GROUPS + 1)]
         trials = [FusionTrial(spec, features) for spec in specs]
-        return train_all(trials, layout.method(method), layout, NoTracker(), force=False)
+        return train_all(trials, layout.method(method), layout, Tracker(), force=False)
 
 
 def measure(method: str, settings: dict[str, Any], features: Features) -> dict[str, float]:

@@ -89,10 +89,6 @@ class Tracker:
         """Wait, for a limited time, until everything is sent."""
 
 
-class NoTracker(Tracker):
-    """Logs nothing."""
-
-
 def store_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI, or the SQLite store inside the project."""
     return os.environ.get("MLFLOW_TRACKING_URI") or _local_uri(root)
@@ -302,19 +298,18 @@ class _Sender:
 
     def is_stored(self, fold: Fold, *, look: bool) -> bool:
         """Whether the store has a fold: by our record and, if it is open or `look`, by its own; else by the key."""
-        run = fold.result["run"]
-        note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-        if is_sent(self.root, fold) and self._has(_read_note(note)["run_id"], look=look):
+        note = _note_of(self.root, fold)
+        if is_sent(self.root, fold) and self._has(_read_note(self.root, note)["run_id"], look=look):
             return True
         found = self.find(fold)
         if found is not None:  # the project was copied without our notes, or another copy of it has sent the fold
-            write_json(note, {"run_id": found.info.run_id, "store": _store_name(self.root), "key": run["key"]})
+            self._note(note, found.info.run_id, key=fold.result["run"]["key"])
         return found is not None
 
     def find(self, fold: Fold) -> Run | None:
         """The run of a fold, by its content key."""
         run = fold.result["run"]
-        return self._find(run["pipeline"], kind="fold", method=_address(fold), key=run["key"])
+        return self._find(run["pipeline"], kind="fold", method=fold.folder.parent.name, key=run["key"])
 
     def _find(self, name: str, **tags: str) -> Run | None:
         """A finished run with these tags that is not superseded."""
@@ -338,24 +333,23 @@ class _Sender:
         if self._started is None:
             return False
         (name, folder, fold, seed), self._started = self._started, None
-        method, store = folder.name, _store_name(self.root)
-        note = _note(self.root, name, method, fold, seed)
+        run_name = f"{folder.name}-fold{fold}-seed{seed}"
+        note = _note_path(self.root, name, run_name)
         if not self._take(note.with_suffix(".lock")):
             return False
         if finished is not None and self.is_stored(finished, look=True):
             self.release()
             return False
-        before = _read_note(note)
-        if before.get("store") != store:
-            before = {}
-        self._end_interrupted(before)
+        before = _read_note(self.root, note)
+        if before and before["key"] is None:  # its process was killed, or it would stay `running`
+            self._if_there(before["run_id"], lambda run_id: self.client.set_terminated(run_id, "KILLED"))
         self._replaces = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         self._parent_id = self._parent(name, folder)
-        tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
+        tags = {"pipeline": name, "method": folder.name, "fold": str(fold), "seed": str(seed)}
         tags |= {"kind": "fold", STATE: CURRENT, "mlflow.parentRunId": self._parent_id}
-        run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
+        run = self.client.create_run(self._experiment(name), run_name=run_name, tags=tags)
         self._run_id = run.info.run_id
-        write_json(note, {"run_id": self._run_id, "store": store, "key": None, "replaces": self._replaces})
+        self._note(note, self._run_id, key=None, replaces=self._replaces)
         return True
 
     def _take(self, path: Path) -> bool:
@@ -428,29 +422,25 @@ class _Sender:
         for old in self._replaces:
             self._if_there(old, lambda run_id: self.client.set_tag(run_id, STATE, SUPERSEDED))
         self._summarise(run["pipeline"], facts["encoder"])
-        note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-        write_json(note, {"run_id": self._run_id, "store": _store_name(self.root), "key": run["key"]})
+        self._note(_note_of(self.root, fold), self._run_id, key=run["key"])
         self._run_id = ""
         self.num_finished += 1
         self.release()
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        note, store = _note_path(self.root, name, "report"), _store_name(self.root)
-        before = _read_note(note)
+        note = _note_path(self.root, name, "report")
+        before = _read_note(self.root, note)
         key = sha256_file(folder / "report.html")
-        if before.get("store") != store:
-            before = {}
         if before.get("key") == key and self._has(before["run_id"], look=False):
             return
         if (found := self._find(name, kind="report", key=key)) is not None:
-            write_json(note, {"run_id": found.info.run_id, "store": store, "key": key})
+            self._note(note, found.info.run_id, key=key)
             return
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         tags = {"pipeline": name, "kind": "report", STATE: CURRENT, "key": key, **tags}
         run = self.client.create_run(self._experiment(name), run_name="report", tags=tags)
         self._run_id = run.info.run_id
-        entry = {"run_id": self._run_id, "store": store, "key": None, "replaces": replaced}
-        write_json(note, entry)
+        self._note(note, self._run_id, key=None, replaces=replaced)
         self._metrics(self._run_id, metrics, step=0)
         self.client.log_artifact(self._run_id, str(folder / "report.html"))
         self.client.log_artifacts(self._run_id, str(folder / "tables"), "tables")
@@ -458,15 +448,17 @@ class _Sender:
         for old in replaced:
             self._if_there(old, self.client.delete_run)
         self._add_files(name, folder)
-        write_json(note, {**entry, "key": key, "replaces": []})
+        self._note(note, self._run_id, key=key)
+
+    def _note(self, path: Path, run_id: str, **more: Any) -> None:
+        write_json(path, {"run_id": run_id, "store": _store_name(self.root), **more})
 
     def _add_files(self, name: str, folder: Path) -> None:
         """Add the pictures that a report shows of a method, `<method>-<what>.png`, and its figures to its run."""
         figures = folder.parents[1] / "metrics" / name
         for path in sorted([*figures.glob("*.json"), *(folder / "pictures").glob("*-*.png")]):
             method = path.stem if path.parent == figures else path.stem.rpartition("-")[0]
-            note = _read_note(_note_path(self.root, name, method))
-            if note.get("store") == _store_name(self.root):
+            if note := _read_note(self.root, _note_path(self.root, name, method)):
                 place = "metrics" if path.parent == figures else "pictures"
                 self._if_there(note["run_id"], partial(self.client.log_artifact, local_path=path, artifact_path=place))
 
@@ -514,20 +506,20 @@ class _Sender:
 
     def _parent(self, name: str, folder: Path) -> str:
         """The run under which the folds of a method are nested; made if it is not in the store."""
-        note, store = _note_path(self.root, name, folder.name), _store_name(self.root)
+        note = _note_path(self.root, name, folder.name)
         with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
-            known = _read_note(note)
-            if known.get("store") == store and self._is_there(known["run_id"]):
+            known = _read_note(self.root, note)
+            if known and self._is_there(known["run_id"]):
                 return str(known["run_id"])
             for fold in intact_folds(folder):  # their notes may be lost while the store has their runs
                 found = self.find(fold)
                 if found is not None and self._is_there(parent := found.data.tags["mlflow.parentRunId"]):
-                    write_json(note, {"run_id": parent, "store": store})
+                    self._note(note, parent)
                     return str(parent)
             kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
             tags = {"pipeline": name, "method": folder.name, "kind": kind, STATE: CURRENT}
             run = self.client.create_run(self._experiment(name), run_name=folder.name, tags=tags)
-            write_json(note, {"run_id": run.info.run_id, "store": store})
+            self._note(note, run.info.run_id)
             return str(run.info.run_id)
 
     def _summarise(self, pipeline: str, encoder: str) -> None:
@@ -548,11 +540,6 @@ class _Sender:
         metric = next((name for name in reversed(MEANS) if name in means), MEANS[0])
         self.client.set_experiment_tag(experiment, VIEW_TAG, _view(metric))
         self.client.set_terminated(self._parent_id, "FINISHED")
-
-    def _end_interrupted(self, note: dict[str, Any]) -> None:
-        """Mark the run that was in progress when its process was killed; otherwise it would stay `running`."""
-        if note and note["key"] is None:
-            self._if_there(note["run_id"], lambda run_id: self.client.set_terminated(run_id, "KILLED"))
 
     def _is_there(self, run_id: str) -> bool:
         """Whether the store has a run that nobody deleted."""
@@ -587,7 +574,7 @@ def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl trac
         enabled: log to MLflow.
         again: command that sends what is missing; warnings name it.
     """
-    return MLflowTracker(root, again=again) if enabled else NoTracker()
+    return MLflowTracker(root, again=again) if enabled else Tracker()
 
 
 EXPORTED = "exported-models"
@@ -633,9 +620,8 @@ def register_model(root: Path, folder: Path, name: str) -> str:
 
 def is_sent(root: Path, fold: Fold) -> bool:
     """Whether the current store has this result, by our own record of what was sent."""
-    run = fold.result["run"]
-    note = _read_note(_note(root, run["pipeline"], _address(fold), run["fold"], run["seed"]))
-    return bool(note.get("key") == run["key"] and note.get("store") == _store_name(root)) and _store_exists(root)
+    note = _read_note(root, _note_of(root, fold))
+    return bool(note.get("key") == fold.result["run"]["key"]) and _store_exists(root)
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
@@ -651,24 +637,17 @@ def _store_exists(root: Path) -> bool:
     return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).is_file()
 
 
-def _address(fold: Fold) -> str:
-    """Method folder name: the method, with the layers in an ablation."""
-    return fold.folder.parent.name
+def _note_of(root: Path, fold: Fold) -> Path:
+    return _note_path(root, fold.result["run"]["pipeline"], f"{fold.folder.parent.name}-{fold.folder.name}")
 
 
-def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
-    return _note_path(root, name, f"{method}-fold{fold}-seed{seed}")
-
-
-def _read_note(path: Path) -> dict[str, Any]:
-    """What was sent of a run; empty if nothing, or if the note is damaged."""
+def _read_note(root: Path, path: Path) -> dict[str, Any]:
+    """What was sent of a run to the current store; empty if nothing, or if the note is damaged."""
     try:
         found = read_json(path)
     except ArtifactError:
         return {}
-    if not isinstance(found, dict) or "run_id" not in found:
-        return {}
-    return {**found, "store": _without_folder(str(found.get("store")))}  # older notes name the project's folder
+    return found if isinstance(found, dict) and "run_id" in found and found.get("store") == _store_name(root) else {}
 
 
 def _note_path(root: Path, name: str, run: str) -> Path:
@@ -740,11 +719,7 @@ def _correct_artifacts(root: Path) -> None:
 
 def _store_name(root: Path) -> str:
     """The store in our notes: like `shown_store`, but the project's own without its folder, which may move."""
-    return _without_folder(shown_store(root))
-
-
-def _without_folder(store: str) -> str:
-    return DATABASE if store.startswith("sqlite:") and store.endswith(f"/{DATABASE}") else store
+    return DATABASE if store_uri(root) == _local_uri(root) else shown_store(root)
 
 
 def shown_store(root: Path) -> str:

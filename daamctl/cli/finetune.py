@@ -69,6 +69,3 @@ def command(
             engine=opened,
         )
     common.show_path(folder)
-
-
-command.__name__ = "finetune"

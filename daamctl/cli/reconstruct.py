@@ -48,6 +48,3 @@ def command(
 
         folder = reconstruct.run(layout, config, method=method, seed=seed, force=force, engine=opened)
     common.show_path(folder)
-
-
-command.__name__ = "reconstruct"

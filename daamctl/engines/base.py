@@ -1,4 +1,4 @@
-"""Engine and worker protocols, and the messages by which workers answer.
+"""The engine and the protocol of its workers, and the messages by which workers answer.
 
 A task is a shard to extract or a fold to train. Messages are pickled bytes between processes of one run; they are never
 written to files. Errors are pickled unchanged, so a failure reads the same wherever it happens.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -50,13 +51,15 @@ class Worker(Protocol[T_contra, R_co]):
         """
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs tasks somewhere. Arguments must be picklable. Use it as a context manager, which closes it at the end."""
 
     @property
+    @abstractmethod
     def in_process(self) -> bool:
         """Whether a single worker is wanted, which is this process."""
 
+    @abstractmethod
     def describe(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open one worker where the workers will run, and return its description of the work.
 
@@ -65,6 +68,7 @@ class Engine(Protocol):
             device: the setting: auto, cpu, mps, cuda or cuda:N.
         """
 
+    @abstractmethod
     def map(
         self,
         open_worker: Callable[[str], Worker[T, R]],
@@ -87,21 +91,7 @@ class Engine(Protocol):
             WorkerError: a worker died, and no other can do its work.
         """
 
-    def close(self) -> None:
-        """Stop everything that this engine has started."""
-
-    def __enter__(self) -> Self:
-        """Return the engine; nothing is started yet."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the engine."""
-
-
-class EngineBase:
-    """Base class that makes an engine a context manager."""
-
+    @abstractmethod
     def close(self) -> None:
         """Stop everything that this engine has started."""
 

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from daamctl.devices import release_memory
-from daamctl.engines.base import AGAIN, EngineBase, R, T, Worker, answer_task, received, set_up_worker
+from daamctl.engines.base import AGAIN, Engine, R, T, Worker, answer_task, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ GRACE_S = 5.0
 """Time that a worker process has to remove its unfinished files."""
 
 
-class LocalEngine(EngineBase):
+class LocalEngine(Engine):
     """Runs work in this process, or in one process per GPU if several are visible.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any
 
 from daamctl.engines.base import (
     AGAIN,
-    EngineBase,
+    Engine,
     R,
     T,
     Worker,
@@ -110,7 +110,7 @@ def share_of(
     return Share(workers, next(filter(fits, sizes), 1), gpus)
 
 
-class RayEngine(EngineBase):
+class RayEngine(Engine):
     """Runs work on a Ray cluster, or on this machine under Ray.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol, overload
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -112,12 +112,6 @@ class FusionClassifier(nn.Module):
     def has_density(self) -> bool:
         """Whether `forward` can return a density."""
         return self.traits.density
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
     def forward(
         self, x: Float[Tensor, "B L D"], *, return_density: bool = False

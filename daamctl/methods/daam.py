@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -241,14 +241,6 @@ class MultiHeadDAAM(nn.Module):
                 self.register_parameter(name, nn.Parameter(tensor))
             else:
                 self.register_buffer(name, tensor)
-
-    @overload
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
 
     def forward(
         self, x: Float[Tensor, "*S D"], *, mask: Bool[Tensor, "*#S #D"] | None = None, return_density: bool = False

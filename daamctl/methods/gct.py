@@ -14,7 +14,7 @@ Channel Transformation (CVPR 2020).
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -94,12 +94,6 @@ class LayerGate(nn.Module):
         """The weights w (..., L, D) of layers x (..., L, D), float32 at least."""
         weights: Tensor = self.gate(standardize(x, num_groups=self.num_groups))
         return weights
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
     def forward(
         self, x: Float[Tensor, "*B L D"], *, return_density: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -174,14 +174,6 @@ class DensityAttention(nn.Module):
         start = torch.randn(num_heads, num_densities).exp() if init == "lognormal" else math.sqrt(2)
         self.spreads = nn.Parameter(torch.ones(num_heads, num_densities) * start)
 
-    @overload
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-
     def forward(
         self, x: Float[Tensor, "*S"], *, mask: Bool[Tensor, "*#S"] | None = None, return_density: bool = False
     ) -> Float[Tensor, "*S"] | tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
@@ -273,14 +265,6 @@ class DensityBlock(nn.Module):
             for i in range(num_blocks)
         )
 
-    @overload
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
-
     def forward(
         self, x: Float[Tensor, "*S"], *, mask: Bool[Tensor, "*#S"] | None = None, return_density: bool = False
     ) -> Float[Tensor, "*S"] | tuple[Float[Tensor, "*S"], tuple[Float[Tensor, "*S"], ...]]:
@@ -308,12 +292,6 @@ class LayerMixture(nn.Module):
     def __init__(self, block: DensityBlock) -> None:
         super().__init__()
         self.block = block
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
     def forward(
         self, x: Float[Tensor, "*B L D"], *, return_density: bool = False

@@ -7,7 +7,6 @@ group: the usual test of whether a fusion beats the best single layer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -109,12 +108,6 @@ class BestLayer(FusionClassifier):
     def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
         heads = LayerHeads(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
         super().__init__(ChosenLayer(num_layers=num_layers), heads, Traits(needs_dev=True))
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
     def forward(
         self, x: Float[Tensor, "B L D"], *, return_density: bool = False

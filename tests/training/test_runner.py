@@ -16,10 +16,10 @@ from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
-from daamctl.engines.base import EngineBase
+from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
-from daamctl.tracking import NoTracker, make_tracker
+from daamctl.tracking import Tracker, make_tracker
 from daamctl.training import features as features_module
 from daamctl.training import runner
 from daamctl.training.features import Features, load_features, open_features, place_features, to_gpu
@@ -113,7 +113,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
         return real(trials, *words, **options)
 
     monkeypatch.setattr(runner, "train_group", watched)
-    train_all(trials, layout.method("daam-v1"), layout, NoTracker(), force=False)
+    train_all(trials, layout.method("daam-v1"), layout, Tracker(), force=False)
     assert gpu.asked == [("cpu", 1)]
     assert len(set(seen)) == 1
     assert len(seen) == 2
@@ -143,7 +143,7 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
         settings = config(device=device, batch_folds="always", precision="float32", epochs=6)
         features = open_features(layout, settings)
         trials, folder = trials_of(FusionTrial, layout, method, features, settings), layout.method(method) / device
-        folds = train_all(trials, folder, layout, NoTracker(), force=False)
+        folds = train_all(trials, folder, layout, Tracker(), force=False)
         assert {fold.result["meta"]["features"] for fold in folds} == {"memory" if device == "cpu" else "device"}
         assert {fold.result["meta"].get("together") for fold in folds} == {5 if method == "weighted-sum" else None}
         accuracies[device] = sum(fold.result["metrics"]["accuracy"] for fold in folds) / len(folds)
@@ -183,12 +183,12 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
 
 
-class Elsewhere(EngineBase):
+class Elsewhere(Engine):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
     in_process = False
 
-    def facts(self, open_worker: Any, device: str) -> Any:
+    def describe(self, open_worker: Any, device: str) -> Any:
         raise NotImplementedError
 
     def map(self, open_worker: Callable[[str], Any], tasks: Sequence[Any], *, device: str, **_: Any) -> Iterator[Any]:
@@ -196,8 +196,11 @@ class Elsewhere(EngineBase):
         for task in reversed(tasks):
             yield from worker.work([pickle.loads(pickle.dumps(task))], lambda units: None)
 
+    def close(self) -> None:
+        pass
 
-class Listing(NoTracker):
+
+class Listing(Tracker):
     """Lists the runs that start here."""
 
     def __init__(self) -> None:
@@ -216,7 +219,7 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
     trials, gpu = trials_of(FusionTrial, layout, "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     folder = layout.method("weighted-sum")
-    folds = train_all(trials, folder, layout, NoTracker(), force=False, engine=Elsewhere())
+    folds = train_all(trials, folder, layout, Tracker(), force=False, engine=Elsewhere())
     assert gpu.asked == [("cpu", share)]  # once for a worker, whatever it trains
     assert {fold.result["meta"]["features"] for fold in folds} == {"memory"}
 
@@ -247,7 +250,7 @@ def test_gpus_that_are_not_used_are_named(
     for gpus, number, expected in ((1, 5, ""), (4, 1, ""), (4, 5, "4"), (8, 5, "5")):
         monkeypatch.setattr(runner, "worker_devices", lambda *_, gpus=gpus: ["cuda"] * gpus)
         caplog.clear()
-        train_all(trials[:number], layout.method("mean"), layout, NoTracker(), force=False)
+        train_all(trials[:number], layout.method("mean"), layout, Tracker(), force=False)
         assert (f"--workers {expected} divides the folds" in caplog.text) == bool(expected)
 
 
@@ -265,7 +268,7 @@ def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: py
     with pytest.raises(
         TrainingError, match=r"^weighted-sum fold 2 seed 1: a worker trained it on other inputs\n  install"
     ):
-        train_all(trials, layout.method("weighted-sum"), layout, NoTracker(), force=False, engine=Elsewhere())
+        train_all(trials, layout.method("weighted-sum"), layout, Tracker(), force=False, engine=Elsewhere())
 
 
 def test_a_fold_that_may_have_learned_nothing_says_so(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_command_that_needs_a_pipeline_says_so() -> None:
         (["run", "demo", "--set", "extract.encoder=../x/whisper"], "extract.encoder: no folder ../x/whisper\n"),
         (["run", "demo", "--set", "extract.encoder=a/b/whisper"], "extract.encoder: no folder a/b/whisper\n"),
         (["extract", "--corpus", "demmo", "--encoder", "wavlm-demo"], "download.corpus: unknown name 'demmo'; did"),
-        (["extract", "demo", "--engine", "locall"], "unknown engine 'locall'\n  did you mean 'local'?"),
+        (["extract", "demo", "--engine", "loccal"], "unknown engine 'loccal'\n  did you mean 'local'?"),
         (["truncate", "demo/daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
         (["export", "dmeo/daam-v1", "--out", "x"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),
         (["compare", "demo/mean", "dmeo"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),

@@ -258,10 +258,13 @@ def test_differences_are_method_minus_reference(made: Made) -> None:
     assert float(row["Difference (points), high"]) == pytest.approx(-100 * found["interval"]["low"])
     assert float(row["Difference (points), low"]) <= float(row["Difference (points)"])
     assert float(row["Primary p"]) == pytest.approx(found["primary"]["p"])
-    assert float(row["Primary p, Holm"]) == pytest.approx(found["primary"]["p_holm"])
-    assert float(row["Secondary p, Holm"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
+    assert float(row["Primary p (Holm)"]) == pytest.approx(found["primary"]["p_holm"])
+    assert float(row["Secondary p (Holm)"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
     assert (int(row["Wins"]), int(row["Losses"])) == (part["losses"], part["wins"])
     assert float(row["Detectable (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
+    page = (layout.stage("report") / "report.md").read_text(encoding="utf-8")
+    assert "WA minus none \\[95 % interval, not corrected\\] | p (Holm) |" in page
+    assert "Difference (points) \\[95 % interval, not corrected\\] | Primary p | Primary p (Holm) |" in page
     assert "or 0.00586 after correction" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
 
 

@@ -53,7 +53,8 @@ class LayersResult(NonInferiority):
         layers: the layers.
         time: share of the whole encoder's time up to the highest of the layers; None if not measured.
         parameters: share of the whole encoder's parameters up to that layer; None if unknown.
-        enough: whether the layers are not worse, and all longer prefixes neither; None for a single layer.
+        enough: whether the layers are not worse, and all longer prefixes neither; None: not tested, as a single layer,
+            and as a prefix where a longer one did not pass or no test exists.
     """
 
     layers: list[int]

@@ -135,11 +135,12 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
     design = result.comparisons[0].design
     show_line(
         console,
-        "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: the difference "
-        "found with 80 % power, in points",
+        "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points, its interval not corrected; "
+        "detectable: the difference found with 80 % power, in points",
     )
     head = [
-        "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p Holm", "p folds", "p folds Holm", "detectable",
+        "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p (Holm)", "p folds", "p folds (Holm)",
+        "detectable",
     ]  # fmt: skip
     _table(console, head, [row for entry in result.comparisons for row in _paired_rows(entry)])
     for entry in result.comparisons:
@@ -226,9 +227,8 @@ def _show_printed(console: Console, result: PrintedResult, item: str) -> None:
     tests = [(_pair(entry), entry.test) for entry in result.comparisons if entry.test]
     if tests:
         show_line(console, f"\n[bold]Test[/] {escaped(tests[0][1].label)}")
-        _table(
-            console, ["method", "A - B", "p", "p Holm"], [[name, _points(test.mean), *_p(test)] for name, test in tests]
-        )
+        head = ["method", "A - B", "p", "p (Holm)"]
+        _table(console, head, [[name, _points(test.mean), *_p(test)] for name, test in tests])
     for reason in dict.fromkeys(entry.no_test for entry in result.comparisons if entry.no_test):
         show_line(console, escaped(reason))
 

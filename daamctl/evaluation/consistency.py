@@ -1,5 +1,6 @@
-"""Check that folds can be compared: they need the same embeddings and the same training settings.
+"""Check that folds can be compared, and that an evaluation is of the folds that are there now.
 
+Folds can be compared if they have the same embeddings and the same training settings.
 Settings that cannot change a score (device, list of seeds) are ignored. The embeddings key covers the download, segment
 and extract settings. A fine-tuned encoder reads clips instead of embeddings and has its own training settings; it must
 agree with the methods over stored layers in clips, encoder weights, loss and selection.
@@ -11,12 +12,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.evaluation import Evaluation, FoldScores
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.config.keys import without_effect
 from daamctl.config.marks import Changes
 from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
@@ -87,6 +91,49 @@ def differences(fold: Fold, config: Config) -> list[str]:
         for name in made
         if name in now and name not in HARMLESS and made[name] != now[name]
     ]
+
+
+def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tuple[list[Fold], list[str]]:
+    """The folds behind an evaluation, and what makes it out of date, with the command to run.
+
+    Args:
+        layout: folders of the artifacts.
+        config: the current settings.
+        evaluation: an evaluation of these settings.
+    """
+    again = layout.command("evaluate")
+    found: list[Fold] = []
+    absent, changed = [], []
+    for name, entry in evaluation.methods.items():
+        stage = stage_of(name)
+        trained = {
+            (fold.fold, fold.seed): fold
+            for fold in read_folds(layout.method(name), again=layout.command(stage, "--method", name))
+        }
+        rows = {row.run: row for row in entry.per_fold}
+        found += [trained[run] for run in rows if run in trained]
+        if not rows.keys() <= trained.keys():
+            absent.append(name)
+        wanted = {run for run in trained if run in rows or run[1] in config.seeds_of(stage)}
+        if not all(run in rows and is_scored(trained[run], rows[run]) for run in wanted):
+            changed.append(name)
+    new = [name for name in config.trained if name not in evaluation.methods and name not in evaluation.skipped]
+    stale = []
+    if absent:
+        stale.append(
+            f"Trained folds are missing for {', '.join(absent)}, so details that only they contain are missing."
+        )
+    if changed:
+        stale.append(f"These methods were trained again after scoring: {', '.join(changed)}. To update, run: {again}")
+    if new:
+        stale.append(f"These methods are in the settings but not scored: {', '.join(new)}. To score them, run: {again}")
+    return found, stale
+
+
+def is_scored(fold: Fold, row: FoldScores) -> bool:
+    """Whether a row of an evaluation was computed from this fold and not from another training."""
+    run, meta = fold.result["run"], fold.result["meta"]
+    return row.train_s == meta["train_s"] and row.num_parameters == run["num_parameters"]
 
 
 def _training(fold: Fold) -> dict[str, Any]:

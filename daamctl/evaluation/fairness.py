@@ -25,7 +25,6 @@ from daamctl.errors import UnknownNameError
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
-from daamctl.evaluation.tagging import f1_of
 from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
 LEVEL = 0.95
@@ -187,10 +186,7 @@ def _fold_f1(folds: Sequence[Fold]) -> dict[int, float]:
     """Fold -> entity F1, the mean over its seeds."""
     runs: dict[int, list[float]] = {}
     for fold in folds:
-        f1 = fold.result["metrics"].get("entity_f1")
-        if f1 is None:  # older results of closed-form probes do not have it
-            f1 = f1_of(fold.predictions(), fold.result["run"]["classes"])
-        runs.setdefault(fold.fold, []).append(float(f1))
+        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"]["entity_f1"] or 0.0))
     return {number: mean(values) for number, values in runs.items()}
 
 

@@ -30,7 +30,7 @@ from daamctl.evaluation.comparison import (
     speakers_known,
 )
 from daamctl.evaluation.consistency import differences, flat
-from daamctl.evaluation.fairness import assess_method, identical_groups
+from daamctl.evaluation.fairness import identical_groups, judge
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.tagging import compare_taggers
@@ -91,13 +91,9 @@ class TrainedMethod:
         """
         predictions = [fold.predictions() for fold in folds]
         items = [items_of(part, unit) for part in predictions]
-        tables = {method: item_table(folds, items)}
-        for name, part in (probes or {}).items():
-            tables[name] = item_table(part, [items_of(fold.predictions(), unit) for fold in part])
-        fairness = assess_method(
-            method, {**(probes or {}), method: folds}, items, tables, margin=config.evaluate.margin
-        )
-        return cls(side, method, folds, items, tables[method], facts(folds, predictions), config, remake, fairness)
+        table = item_table(folds, items)
+        fairness = judge(folds, probes or {}, unit=unit, margin=config.evaluate.margin)
+        return cls(side, method, folds, items, table, facts(folds, predictions), config, remake, fairness)
 
     @property
     def name(self) -> str:

@@ -106,7 +106,7 @@ def _fusion(evaluation: Evaluation) -> str:
     assert result is not None
     gain = f"{points(best.difference)} points"
     if best.low is not None and best.high is not None:
-        gain += f" [{points(best.low)}, {points(best.high)}]"
+        gain += f" [{points(best.low)}, {points(best.high)}; not corrected]"
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"
     against = f"{best.method} differs by {gain} from a probe of the best single layer ({compared.reference}{p})"
     if best.p_holm is None:

@@ -16,6 +16,7 @@ DASH = "–"
 """Shown for a value that does not exist."""
 UP, DOWN = "↑", "↓"
 INTERVAL = " [95 % interval]"
+UNCORRECTED = " [95 % interval, not corrected]"
 """End of a heading whose numbers have an interval."""
 
 Kind = Literal[

@@ -12,6 +12,7 @@ from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
+    UNCORRECTED,
     Block,
     Cell,
     Folded,
@@ -37,8 +38,8 @@ def sentence(found: Entities) -> str:
     compared = found.comparisons.get(best)
     if compared is None or compared.interval is None or compared.primary is None:
         return f"{text}."
-    gap = f"{points(compared.difference)} points [{points(compared.interval.low)}, {points(compared.interval.high)}]"
-    p = compared.primary.p_holm
+    ends = f"{points(compared.interval.low)}, {points(compared.interval.high)}; not corrected"
+    gap, p = f"{points(compared.difference)} points [{ends}]", compared.primary.p_holm
     verdict = "differs" if p is not None and p <= ALPHA else "does not differ by more than chance"
     return f"{text}. It {verdict} from {found.reference}: {gap}; {p_value(p)} after correction."
 
@@ -117,7 +118,7 @@ def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
 def _table(found: Entities, *, chosen_here: bool) -> Table:
     """F1 of every method; `chosen_here`: the epoch was chosen on the reported part, so its inflation is unknown."""
     columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict",
-               "Inflation (points)", f"Minus {found.reference} (points){INTERVAL}", "p, corrected"]  # fmt: skip
+               "Inflation (points)", f"Minus {found.reference} (points){UNCORRECTED}", "p (Holm)"]  # fmt: skip
     lines: list[Sequence[Cell]] = []
     for name in order(found):
         one, compared = found.methods[name], found.comparisons.get(name)

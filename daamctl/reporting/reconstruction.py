@@ -16,6 +16,7 @@ from daamctl.figures.spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Pane
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
+    UNCORRECTED,
     Block,
     Bullets,
     Cell,
@@ -143,10 +144,10 @@ def _sentence(arm: ScoredArm, found: ArmScores) -> str:
     assert score.difference_interval is not None
     assert score.test is not None
     gap, interval, seeds = score.difference, score.difference_interval, score.difference_by_seed
-    p = score.test.p_holm if score.test.p_holm is not None else score.test.p
-    ahead = sum((one > 0) == (gap > 0) for one in seeds)
-    limits = f"[{Number(interval.low, 'signed')}, {Number(interval.high, 'signed')}]"
-    how = f"{Number(gap, 'signed')} dB PSNR {limits}, {p_value(p)}, the same sign in {ahead} of {len(seeds)} seeds"
+    p, ahead = score.test.p_holm, sum((one > 0) == (gap > 0) for one in seeds)
+    limits = f"[{Number(interval.low, 'signed')}, {Number(interval.high, 'signed')}; not corrected]"
+    how = f"{Number(gap, 'signed')} dB PSNR {limits}, {p_value(p)} after correction"
+    how += f", the same sign in {ahead} of {len(seeds)} seeds"
     clear = p is not None and p <= ALPHA and not interval.low <= 0 <= interval.high
     if clear and ahead == len(seeds):
         return f"`{arm.arm}` reconstructs {'better' if gap > 0 else 'worse'} than `{found.reference}`: {how}."
@@ -196,19 +197,18 @@ def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
             kind = "signed" if name in WITH_INTERVAL else "fine-signed"
             better = sum(one * how.better > 0 for one in score.difference_by_seed)
             low, high = score.difference_interval.low, score.difference_interval.high
-            p = score.test.p_holm if score.test.p_holm is not None else score.test.p
             small = Number(score.detectable, "plain" if kind == "signed" else "fine")
             rows.append(
                 [
                     arm.arm,
                     how.label,
                     Number(score.difference, kind, low=low, high=high),  # type: ignore[arg-type]
-                    Number(p, "p"),
+                    Number(score.test.p_holm, "p"),
                     f"{better} of {len(score.difference_by_seed)}",
                     small,
                 ]
             )
-    columns = ["Block", "Score", f"Minus {found.reference}{INTERVAL}", "p (Holm)", "Seeds better", "Detectable"]
+    columns = ["Block", "Score", f"Minus {found.reference}{UNCORRECTED}", "p (Holm)", "Seeds better", "Detectable"]
     note = f"{UNIT} A detectable difference would be found on these images in 80 % of cases."
     return Table("differences", f"Differences from {found.reference}", columns, rows, frozenset({1, 4}), note=note)
 

@@ -19,6 +19,7 @@ from daamctl.reporting.document import (
     DASH,
     DOWN,
     INTERVAL,
+    UNCORRECTED,
     UP,
     Block,
     Cell,
@@ -218,7 +219,7 @@ def _main_table(evaluation: Evaluation) -> Table:
     over = next(iter(evaluation.methods.values())).intervals.unit_word
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
-        f"UA pooled{INTERVAL}", f"WA minus {reference}{INTERVAL}", "p, corrected", "n",
+        f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "n",
     ]  # fmt: skip
     whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
     note = (
@@ -245,8 +246,8 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
         counts = [Number(value, "count") for value in (one.wins, one.losses)]
         rows.append([one.method, _gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
     columns = [
-        "Method", f"Difference (points){INTERVAL}", "Primary p", "Primary p, Holm", "Smallest p possible",
-        *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p, Holm"]), "Wins", "Losses",
+        "Method", f"Difference (points){UNCORRECTED}", "Primary p", "Primary p (Holm)", "Smallest p possible",
+        *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p (Holm)"]), "Wins", "Losses",
         "Detectable (points)",
     ]  # fmt: skip
     note = (

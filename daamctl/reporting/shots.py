@@ -12,6 +12,7 @@ from daamctl.figures.spec import COLOURS, DASHES, MARKERS, Axis, Figure, Line, M
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
+    UNCORRECTED,
     Block,
     Bullets,
     Cell,
@@ -201,7 +202,7 @@ def _differences(found: Sequence[Point]) -> Table:
                 ]
             )
     unit = found[0].entities.unit
-    columns = ["Shots", "Method", "Reference", f"Over {unit}s{INTERVAL}", "p, corrected",
+    columns = ["Shots", "Method", "Reference", f"Over {unit}s{UNCORRECTED}", "p (Holm)",
                f"Over trials{INTERVAL}", "Ahead in"]  # fmt: skip
     note = (
         "Both are differences of the mean F1, paired: methods share test sentences and, in each trial, training "

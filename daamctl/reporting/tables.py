@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from daamctl.files import csv_text
-from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Linked, Number, Table, number_of
+from daamctl.reporting.document import DASH, DOWN, FORMATS, UP, Cell, Linked, Number, Table, number_of
 
 LONG = 45
 """Tables with more rows do not fit on a page and become a longtable."""
@@ -67,7 +67,7 @@ def to_csv(table: Table) -> str:
     columns: list[list[str]] = []
     for heading, cells in zip(table.columns, grid, strict=True):
         numbers = [number for cell in cells if (number := number_of(cell))]
-        name = csv_text(heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip())
+        name = csv_text(heading.partition(" [95 % interval")[0].translate({ord(UP): None, ord(DOWN): None}).strip())
         units = {FORMATS[number.kind][2] for number in numbers}
         unit = units.pop() if len(units) == 1 else ""  # if units differ, the rows name them
         suffix = f" [{unit}]" if unit and unit not in name else ""

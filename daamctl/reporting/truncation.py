@@ -132,8 +132,11 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResul
     note = "Time and parameters are shares of the whole encoder's."
     if tested:
         columns += ["p, worse by the margin", "Enough?"]
-        note += " p is one-sided: it tests that the layers are worse than all layers by the margin or more."
-    cells = [[*_cells(one, found), *(_test(one) if tested else [])] for one in rows]
+        note += (
+            " p is one-sided: it tests that the layers are worse than all layers by the margin or more. Tests go from "
+        )
+        note += "the longest encoder to the first that fails, so p needs no correction. Intervals are not corrected."
+    cells = [[*_cells(one, found), *(_test(one, found) if tested else [])] for one in rows]
     return Table(key, f"{caption}, in percent", columns, cells, frozenset({6} if tested else ()), note)
 
 
@@ -142,9 +145,9 @@ def _cells(one: LayersResult, found: Truncation) -> list[Cell]:
     return [_range(one), Number(one.compared), gap, Number(one.time), Number(one.parameters)]
 
 
-def _test(one: LayersResult) -> list[Cell]:
-    if one.enough is None:  # all layers
-        return [DASH, DASH]
+def _test(one: LayersResult, found: Truncation) -> list[Cell]:
+    if one.enough is None:
+        return [DASH, DASH if one is found.whole else "not tested"]
     return [Number(one.p, "p"), "yes" if one.enough else "no"]
 
 

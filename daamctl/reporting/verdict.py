@@ -276,7 +276,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     one = others[best]
     lead = f"{text}. Its lead over the reference {reference}, {_declared(declared)}, is {points(one.difference)} points"
     if one.low is not None and one.high is not None:
-        lead += f" (95 % interval {points(one.low)} to {points(one.high)}, over all test {unit}s)"
+        lead += f" (95 % interval {points(one.low)} to {points(one.high)}, not corrected, over all test {unit}s)"
     if one.p is None or one.p_holm is None:
         return "not tested", f"{lead}. {sentence(result.design.reason)}"
     lead += (
@@ -433,7 +433,7 @@ def _test_bullets(result: Comparisons) -> list[str]:
         f"correction. It is higher for a method that does not differ from the reference on "
         f"{with_article(design.unit_word)}.",
         f"Confidence intervals: {100 * intervals[0].level:g} % percentile bootstrap over {design.unit_word}s, "
-        f"{count(intervals[0].resamples)} resamples.",
+        f"{count(intervals[0].resamples)} resamples, not corrected.",
     ]
 
 

@@ -23,14 +23,15 @@ from daamctl.artifacts.comparison import (
     RowFigures,
     Unmatched,
 )
+from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
-from daamctl.errors import ConfigError, UnknownNameError
-from daamctl.evaluation.consistency import check_method, check_methods
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
+from daamctl.evaluation.consistency import check_method, check_methods, scored_folds
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
 from daamctl.evaluation.summary import spread
@@ -227,6 +228,13 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
         check_method(method, folds, fix=fix)
         found[method] = folds
     check_methods(found, side.config, fix=side.layout.command("train"))
+    try:
+        evaluation = find_evaluation(side.layout.stage("evaluate"), again=side.layout.command("evaluate"))
+        stale = scored_folds(side.layout, side.config, evaluation)[1] if evaluation else []
+    except ArtifactError as error:  # of the evaluation, or of a method that is not compared
+        stale = [str(error)]
+    for note in stale:
+        logger.warning("the evaluation of '%s': %s", side.name, note)
     remake = side.layout.command("download")
     return [
         TrainedMethod.of(side.name, method, folds, unit, side.config, remake, _probes(side, method, folds))

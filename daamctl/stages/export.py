@@ -32,7 +32,7 @@ from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
 from daamctl.evaluation.comparison import item_table, method_intervals
-from daamctl.evaluation.consistency import check_method, differences
+from daamctl.evaluation.consistency import check_method, differences, is_scored
 from daamctl.evaluation.metrics import class_recalls
 from daamctl.evaluation.scoring import items_of, join, score_items
 from daamctl.layout import Layout
@@ -196,9 +196,10 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     command = layout.command("evaluate")
     evaluation = read_evaluation(layout.stage("evaluate"), again=command)
     scored = evaluation.methods.get(method)
-    runs = {(fold.fold, fold.seed) for fold in folds}
+    rows = {row.run: row for row in scored.per_fold} if scored else {}
+    runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
-    if scored is None or {row.run for row in scored.per_fold} != runs or not made:
+    if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
     if layers is not None:
         folds = _on_layers(layout, config, method, layers)

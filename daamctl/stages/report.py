@@ -28,11 +28,11 @@ from daamctl.adapters import stage_of
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
+from daamctl.artifacts.evaluation import EvalBatches, Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.integrity import check_file
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
+from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
@@ -40,6 +40,7 @@ from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
+from daamctl.evaluation.consistency import scored_folds
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.figures.layers import LayerRun, MethodMaps
@@ -126,8 +127,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
     evaluation = with_encoder_name(labelled(raw), config.extract.name)
-    folds, stale = _folds(layout, config, raw)
+    folds, stale = scored_folds(layout, config, raw)
     stale += _outdated(layout, evaluation, folds, ablated, summary)
+    for note in stale:
+        logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)
@@ -171,33 +174,6 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     title = config.report.title or f"Layer probing report: {layout.run_name}"
     found = [replace(section, folded=section.key not in opened) for section in sections if section is not None]
     return Document(title, layout.run_name, with_glossary(found), f"{source(evaluation)}.")
-
-
-def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:
-    """The folds behind the evaluation, and notes on folds that no longer match it."""
-    again = layout.command("evaluate")
-    found: list[Fold] = []
-    absent, changed = [], []
-    for name, entry in raw.methods.items():
-        train = layout.command(stage_of(name), "--method", name)
-        trained = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name), again=train)}
-        pairs = [(trained[row.run], row) for row in entry.per_fold if row.run in trained]
-        found += [fold for fold, _ in pairs]
-        if len(pairs) < len(entry.per_fold):
-            absent.append(name)
-        if any(not _scored(fold, row) for fold, row in pairs):
-            changed.append(name)
-    new = [name for name in config.trained if name not in raw.methods and name not in raw.skipped]
-    stale = []
-    if absent:
-        stale.append(
-            f"Trained folds are missing for {', '.join(absent)}, so details that only they contain are missing."
-        )
-    if changed:
-        stale.append(f"These methods were trained again after scoring: {', '.join(changed)}. To update, run: {again}")
-    if new:
-        stale.append(f"These methods are in the settings but not scored: {', '.join(new)}. To score them, run: {again}")
-    return found, stale
 
 
 def _recipe(layout: Layout, raw: Evaluation, folds: Sequence[Fold]) -> Recipe | str | None:
@@ -267,12 +243,6 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
             found |= dict.fromkeys(row.name for row in rows)
     searched = tuple(f"{stage}.search_" for stage in RECIPES["published"])
     return [name for name in found if name not in recipe and not name.startswith(searched)]
-
-
-def _scored(fold: Fold, row: FoldScores) -> bool:
-    """Whether a row of the evaluation was computed from this fold and not from an earlier training."""
-    run_part, meta = fold.result["run"], fold.result["meta"]
-    return row.train_s == meta["train_s"] and row.num_parameters == run_part["num_parameters"]
 
 
 def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, list[SearchPart]]:

@@ -17,6 +17,7 @@ from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
+from daamctl.evaluation.consistency import scored_folds
 from daamctl.evaluation.tagging import over_trials
 from daamctl.layout import Layout
 from daamctl.reporting.shots import Point, document
@@ -59,6 +60,8 @@ def run(root: Path, family: str) -> Path:
             absent[name] = reason or f"not made yet; run: daamctl run {name}"
             waiting += [] if reason else [name]
             continue
+        for note in scored_folds(layout, config, found)[1]:
+            logger.warning("the evaluation of '%s': %s", name, note)
         if found.entities is None:
             raise ConfigError(f"pipeline '{name}' does not tag words, so it has no entity F1")
         points.append(Point(name, shots, found, found.entities, _trials(found.entities)))

@@ -164,7 +164,9 @@ def _result(
         named = {layers_name(layers): group for layers, group in folds.items()}
         tested = taggers_not_worse(named, tested, reference=layers_name(every), margin=margin, alpha=ALPHA)
     prefixes = [layers for layers in folds if layers == every[: len(layers)] and layers != every and layers[-1] >= 1]
-    passed = passed_in_sequence([tested[layers_name(layers)].p for layers in prefixes], alpha=ALPHA)
+    p_values = [tested[layers_name(layers)].p for layers in prefixes]
+    passed = passed_in_sequence(p_values, alpha=ALPHA)
+    enough = [place < passed if place <= passed and p is not None else None for place, p in enumerate(p_values)]
 
     def result(layers: Layers, enough: bool | None = None) -> LayersResult:
         time, parameters = cost.up_to(layers[-1])
@@ -184,7 +186,7 @@ def _result(
         design=design,
         embeddings_key=features.head.key,
         whole=result(every),
-        prefixes=[result(layers, place < passed) for place, layers in enumerate(prefixes)][::-1],
+        prefixes=[result(layers, one) for layers, one in zip(prefixes, enough, strict=True)][::-1],
         singles=[result((layer,)) for layer in every if (layer,) in folds],
         smallest=prefixes[passed - 1][-1] if passed else None,
         device=cost.device,

@@ -41,11 +41,12 @@ def train_on_layers(
         MethodError: the method does not fit these layers.
         TrainingError: the splits, numbers or memory do not allow training.
     """
-    if layers != features.layers:
+    every = layers == features.layers
+    if not every:
         features = place_features(features.subset(layers), config)  # few layers may fit where all do not
-        return train_all(trials_of(FusionTrial, layout, method, features, config), folder, layout, tracker, force=force)
     trials = trials_of(FusionTrial, layout, method, features, config)
-    kept = [fold for fold in (kept_fold(layout.method(method), trial) for trial in trials) if fold is not None]
-    if len(kept) == len(trials):
-        return kept
+    if every:
+        kept = [fold for trial in trials if (fold := kept_fold(layout.method(method), trial)) is not None]
+        if len(kept) == len(trials):
+            return kept
     return train_all(trials, folder, layout, tracker, force=force)

@@ -351,7 +351,7 @@ class FoldWorker:
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a finished fold: accuracy by clip at the selected epoch and at the best epoch on the test group.
+    """Summary line of a finished fold: accuracy by clip at the selected epoch.
 
     A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
     """
@@ -359,17 +359,16 @@ def summary_line(fold: Fold) -> str:
     metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
-        chosen, best_on_test = f"with penalty {penalty:g}", ""
+        chosen = f"with penalty {penalty:g}"
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
-        best_on_test = f", best on test {percent(metrics[f'{metric}_best_on_test'])}"
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
     text += f"{METRIC_NAMES[metric]} {percent(metrics[metric])} {chosen}"
     if metrics[f"dev_{metric}"] is not None:
         text += f" (dev {percent(metrics[f'dev_{metric}'])})"
-    text += f"{best_on_test}, {fold.result['meta']['train_s']:.1f} s"
+    text += f", {fold.result['meta']['train_s']:.1f} s"
     signs = _signs(fold)
     if signs:
         text += f"; {' and '.join(signs)}: it may have learned nothing"

@@ -71,6 +71,8 @@ def test_plain_output_has_every_part(made: Path) -> None:
         assert ua[1] == "UA"
         assert counts == [method, *(str(entry[name]) for name in ("wins", "losses", "ties"))]
         assert [row[1] for row in items] == [row["item"] for row in entry["disagreements"][:3]]
+    assert "A - B in points, its interval not corrected;" in text
+    assert " 95 % CI p p (Holm) p folds p folds (Holm) detectable " in " ".join(text.split())
     assert "p: sign-flip over speakers; p folds: nadeau-bengio over folds; Holm correction over 2 tests" in text
     assert "Design: 200 items, 5 folds, 10 speakers; 10 speakers are tested; seeds A 1; B 1" in text
     assert all(f"- {note}\n" in text for note in report["notes"])

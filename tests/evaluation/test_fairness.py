@@ -14,7 +14,6 @@ import pytest
 from daamctl.artifacts.evaluation import Fairness
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
-from daamctl.evaluation import fairness
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.scoring import items_of
@@ -109,18 +108,6 @@ def test_taggers_are_compared_with_their_probe_by_entity_f1(tmp_path: Path) -> N
     items["mean"] = [items_of(fold.predictions(), "clip") for fold in folds["mean"]]
     tables["mean"] = item_table(folds["mean"], items["mean"])
     assert assess(folds, items, tables, margin=0.02).methods["mean"].gaps == pytest.approx({"1": -0.4, "2": -0.3})
-
-
-def test_entity_f1_that_an_older_result_lacks_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "f1_of", lambda predictions, classes: 0.7)
-    folds = {}
-    for method in ("mean", "ridge-mean"):
-        folds[method] = read_folds(write(tmp_path, {method: {"skill": 2.0}}).method(method))[:1]
-        folds[method][0].result["run"]["modality"] = "tokens"
-    folds["mean"][0].result["metrics"]["entity_f1"] = 0.5
-    items = {method: [items_of(fold.predictions(), "clip") for fold in part] for method, part in folds.items()}
-    tables = {method: item_table(folds[method], items[method]) for method in folds}
-    assert assess(folds, items, tables, margin=0.02).methods["mean"].gap == pytest.approx(-0.2)
 
 
 def test_the_margin_decides(tmp_path: Path) -> None:

@@ -45,7 +45,11 @@ REFERENCE = arm("identity", None)
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (arm("daam", 0.5), "`daam` reconstructs better than `identity`: +0.500 dB PSNR [+0.400, +0.600], p = 0.001"),
+        (
+            arm("daam", 0.5),
+            "`daam` reconstructs better than `identity`: +0.500 dB PSNR [+0.400, +0.600; not corrected], p = 0.001 "
+            "after correction, the same sign in",
+        ),
         (arm("daam", -0.5), "`daam` reconstructs worse than `identity`: −0.500 dB"),
         (arm("daam", 0.05, p=0.4), "`daam` does not differ from `identity` beyond chance: +0.050 dB"),
         (arm("daam", 0.5, seeds=(1.2, -0.2)), "but seeds disagree, so the block need not be the reason"),

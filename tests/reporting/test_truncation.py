@@ -31,7 +31,7 @@ def test_the_answer() -> None:
 
 
 def test_without_units_nothing_is_tested() -> None:
-    untested = [replace(one, p=None, low=None, high=None, enough=False) for one in found().prefixes]
+    untested = [replace(one, p=None, low=None, high=None, enough=None) for one in found().prefixes]
     one = found(prefixes=untested, smallest=None, design=replace(DESIGN, unit=None, reason="there is one fold"))
     assert sentence(one) == "Whether fewer layers are enough cannot be tested: there is one fold."
     (panel,) = figure(one).views[()]
@@ -45,6 +45,15 @@ def test_the_section() -> None:
     rows = [[str(cell) for cell in row] for row in tables["truncation"].rows]
     assert rows[1] == ["1–2", "89.6", "−0.4 [−1.4, +0.6]", "50.0", "50.0", "0.010", "yes"]
     assert rows[-1] == ["1–4", "90.0", "–", "100.0", "100.0", "–", "–"]
+    shortest, middle, longest = found().prefixes
+    stopped = [replace(shortest, enough=None), replace(middle, enough=False), longest]
+    early = section(found(prefixes=stopped, smallest=3), embeddings_key="k", command="")
+    assert early is not None
+    (table, *_) = [block for block in early.blocks if isinstance(block, Table)]
+    assert [list(map(str, cells[-2:])) for cells in table.rows] == [
+        ["–", "not tested"], ["0.010", "no"], ["0.010", "yes"], ["–", "–"],
+    ]  # fmt: skip
+    assert "to the first that fails, so p needs no correction. Intervals are not corrected." in table.note
     (folded,) = [block for block in part.blocks if isinstance(block, Folded)]
     (single,) = [block for block in folded.blocks if isinstance(block, Table)]
     assert [str(cells[0]) for cells in single.rows] == ["1", "2"]

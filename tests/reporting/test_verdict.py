@@ -31,7 +31,7 @@ def test_lead_that_survives() -> None:
     assert short == "significant"
     assert "sga (reconstructed) has the highest mean accuracy per utterance, 60.0 ± 2.0 % (n = 5)." in text
     assert "Its lead over the reference none, set by evaluate.reference, is +10.0 points" in text
-    assert "(95 % interval +8.0 to +11.0, over all test utterances)" in text
+    assert "(95 % interval +8.0 to +11.0, not corrected, over all test utterances)" in text
     assert "sign-flip test over 10 speakers: p = 0.002, p = 0.010 after correction over 1 comparison" in text
     assert "picked after seeing the results" in text
 

@@ -69,6 +69,24 @@ def test_both_sides_are_opened_and_set_side_by_side(project, pair):
         assert met[0] > met[1]
 
 
+def test_an_evaluation_of_other_folds_is_named(project, pair, caplog):
+    for layout, config in pair:
+        evaluate.run(layout, config)
+    compare.run(project, "left", "right")
+    assert "the evaluation of" not in caplog.text
+    make(project, "right", skill=0.7, train={"seeds": [1, 2]}, changes={"meta.train_s": 99.0})
+    compare.run(project, "left", "right")
+    assert (
+        "the evaluation of 'right': These methods were trained again after scoring: mha, daam-v1. To update, run: "
+        "daamctl evaluate --pipeline right"
+    ) in caplog.messages
+    caplog.clear()
+    (pair[1][0].stage("evaluate") / "evaluation.json").write_text("{}")  # it is not needed
+    assert compare.run(project, "left", "right").is_file()
+    (warning,) = [line for line in caplog.messages if line.startswith("the evaluation of 'right': ")]
+    assert "daamctl evaluate --pipeline right" in warning
+
+
 def test_every_planted_difference_is_listed_and_no_other(project, pair):
     settings = result_of(compare.run(project, "left", "right"))["settings"]
     listed = {row["name"]: (row["first"], row["second"], row["methods"]) for row in settings["can_change"]}

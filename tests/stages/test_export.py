@@ -14,6 +14,7 @@ import yaml
 
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.io import sha256_file
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
 from daamctl.encoders.licence import RANDOM
@@ -180,6 +181,14 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
     with pytest.raises(ArtifactError, match=r"evaluation\.json") as error:
         export_model(copy, "no")
     assert error.value.fix == "make it: daamctl evaluate --pipeline tiny"
+    (copy / "kept.json").rename(copy / "data/evaluate/tiny/evaluation.json")
+    folder = copy / "data/train/tiny/weighted-sum/fold2-seed1"
+    result = json.loads((folder / "result.json").read_text())
+    result["meta"]["train_s"] += 1  # trained again after scoring
+    write_record(folder / "result.json", result)
+    with pytest.raises(ArtifactError, match="the evaluation of 'tiny' is not of these folds of weighted-sum") as error:
+        export_model(copy, "no")
+    assert error.value.fix == "run: daamctl evaluate --pipeline tiny"
     text = (copy / "pipelines/tiny.yaml").read_text()
     (copy / "pipelines/tiny.yaml").write_text(text.replace("epochs: 4", "epochs: 5"))
     with pytest.raises(ArtifactError, match=r"other settings than now: train.epochs: 4 \(now 5\)"):
@@ -195,7 +204,7 @@ def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_
     layout = Layout.of(copy, "tiny", config)
     with in_project(copy):
         train.run(layout, config, method="weighted-sum", track=False)
-        evaluate.run(layout, config, methods=["weighted-sum"])
+        evaluate.run(layout, config.model_copy(update={"methods": ("weighted-sum",)}))
     folder = export_model(copy, "optimistic")
     warning = "The epochs were selected on the test groups (D7), so the figures are too high."
     assert warning in read_model(folder).warnings

@@ -258,10 +258,13 @@ def test_differences_are_method_minus_reference(made: Made) -> None:
     assert float(row["Difference (points), high"]) == pytest.approx(-100 * found["interval"]["low"])
     assert float(row["Difference (points), low"]) <= float(row["Difference (points)"])
     assert float(row["Primary p"]) == pytest.approx(found["primary"]["p"])
-    assert float(row["Primary p, Holm"]) == pytest.approx(found["primary"]["p_holm"])
-    assert float(row["Secondary p, Holm"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
+    assert float(row["Primary p (Holm)"]) == pytest.approx(found["primary"]["p_holm"])
+    assert float(row["Secondary p (Holm)"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
     assert (int(row["Wins"]), int(row["Losses"])) == (part["losses"], part["wins"])
     assert float(row["Detectable (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
+    page = (layout.stage("report") / "report.md").read_text(encoding="utf-8")
+    assert "WA minus none \\[95 % interval, not corrected\\] | p (Holm) |" in page
+    assert "Difference (points) \\[95 % interval, not corrected\\] | Primary p | Primary p (Holm) |" in page
     assert "or 0.00586 after correction" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
 
 
@@ -512,7 +515,7 @@ def test_every_table_is_written(made: Made) -> None:
         assert {len(row) for row in rows} == {len(head)}
 
 
-def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> None:
+def test_static_page_of_another_corpus_after_new_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {**SETTINGS, "methods": ["none"], "report": {"published": "T2-iemocap", "interactive": False}}
     layout, config = make_layout(tmp_path), Config.model_validate(settings)
     write_method(layout, config, "none", epochs=1)
@@ -535,6 +538,8 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
         "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy" in text
     )
     assert "These methods are in the settings but not scored: mha" in text
+    for line in ("trained again after scoring: none. To update", "but not scored: mha. To score them"):  # console too
+        assert f"{line}, run: daamctl evaluate --pipeline toy" in caplog.text
     assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
     assert not (folder / "tables" / "of-another-day.csv").exists()
 

@@ -294,4 +294,4 @@ def test_the_line_of_a_tagger_tells_entity_f1(tmp_path: Path) -> None:
     rows = predictions_frame(["a", "b"], [0, 1], [[9, 0, 0, 0], [1, 8, 0, 0]])
     f1 = {"metrics.entity_f1": 0.5, "metrics.entity_f1_best_on_test": 0.6, "metrics.dev_entity_f1": 0.4}
     folder = write_fold(make_layout(tmp_path), Config(), "none", 1, 1, rows, changes=f1)
-    assert ": entity F1 50.0 % at epoch 3 (dev 40.0 %), best on test 60.0 %, 12.5 s" in summary_line(read_fold(folder))
+    assert ": entity F1 50.0 % at epoch 3 (dev 40.0 %), 12.5 s" in summary_line(read_fold(folder))

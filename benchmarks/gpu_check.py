@@ -241,6 +241,7 @@ def tests(sizes: Sizes) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         report = Path(folder) / "tests.xml"
         words = [sys.executable, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "-v", f"--junitxml={report}"]
+        words += ["-W", "default"]  # other versions of packages than the pinned ones may warn
         done = subprocess.run([*words, *map(str, files)], cwd=ROOT, check=False)
         if not report.exists():
             raise RuntimeError(f"pytest has written no report (exit code {done.returncode})")

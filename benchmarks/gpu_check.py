@@ -10,7 +10,7 @@ tiny sizes: this shows that they run, and no goal applies.
 - facts: GPU, driver and libraries.
 - tests: those marked `gpu`.
 - timings: the decoder's convolutions, and attention by each backend; by CUDA events.
-- extraction: WavLM-Large's shape, all 535 recordings; see benchmarks.extraction.
+- extraction: WavLM-Large's shape, 6,000 clips; see benchmarks.extraction.
 - training: steps and folds against the released loop (see benchmarks.training); a step of daam-v1, and five folds of
   IEMOCAP's size by the command `train` from its start to its end, both with and without CUDA graphs.
 - finetuning: twenty LoRA steps and an evaluation of WavLM-Large's shape.
@@ -241,6 +241,7 @@ def tests(sizes: Sizes) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         report = Path(folder) / "tests.xml"
         words = [sys.executable, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "-v", f"--junitxml={report}"]
+        words += ["-W", "default"]  # other versions of packages than the pinned ones may warn
         done = subprocess.run([*words, *map(str, files)], cwd=ROOT, check=False)
         if not report.exists():
             raise RuntimeError(f"pytest has written no report (exit code {done.returncode})")
@@ -420,7 +421,7 @@ def graphed_fold_s(part: InMemorySplit, test: InMemorySplit, epochs: int, device
 
 def five_folds(clips: int, layers: int, dim: int, epochs: int, device: str, graphs: str) -> float:
     """Seconds of the command `train` on drawn embeddings, from its start to its end."""
-    settings = {"device": device, "epochs": epochs, "graphs": graphs, "search": "none", "refit": False}
+    settings = {"device": device, "epochs": epochs, "batch_size": 8, "graphs": graphs, "search": "none", "refit": False}
     recipe = json.dumps({**settings, "selection": "best-on-test"})
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root, name = Path(folder), large_corpus.NAME
@@ -482,7 +483,7 @@ def finetuning(sizes: Sizes) -> Iterator[Row]:
 
 def drawn_items(sizes: Sizes, folder: Path, encoder: str, number: int) -> extraction.Bench:
     """Drawn items and an encoder of a preset's shape."""
-    extraction.NUMBER = number
+    extraction.NUMBER = number  # not more
     settings = {"encoder": encoder, "weights": "random", "device": sizes.device}
     return extraction.prepared(Config.model_validate({"extract": settings}), number, None, folder)
 
@@ -538,7 +539,9 @@ def text(sizes: Sizes) -> Iterator[Row]:
 def vision(sizes: Sizes) -> Iterator[Row]:
     """Images from files to vectors, against the bare forward pass."""
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
-        bench = drawn_items(sizes, Path(folder), sizes.pick("beit-large", "beit-micro"), sizes.pick(2048, 8))
+        bench = drawn_items(
+            sizes, Path(folder), sizes.pick("beit-large", "beit-micro"), sizes.pick(extraction.GPU_CLIPS, 8)
+        )
         sent = extraction.with_settings(bench, {"image_bytes": True})
         as_bytes = extraction.ways(sent)["ours"]
         found = against_limit(bench, sizes, bytes=as_bytes)

@@ -6,10 +6,13 @@ import contextlib
 import gc
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from daamctl.cpu_formats import cpu_formats
 from daamctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Work = Literal["encoder", "convolutions", "other"]
 """What is computed: a frozen encoder's forward pass, training steps with 2-D convolutions, or anything else."""
@@ -174,6 +177,13 @@ def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[A
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.split(":")[0], dtype=getattr(torch, precision))
+
+
+def sent(value: Tensor, device: str) -> Tensor:
+    """A tensor on a device; a GPU gets it from pinned memory, so that the copy does not wait for earlier work."""
+    if not device.startswith("cuda"):
+        return value.to(device)
+    return value.pin_memory().to(device, non_blocking=True)
 
 
 def free_memory() -> int:

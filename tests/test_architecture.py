@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,18 @@ def test_everything_public_has_a_docstring() -> None:
                     lacking.append(f"{path}:{node.lineno} {node.name}")
     assert met > 200
     assert lacking == []
+
+
+def test_torch_and_torchaudio_are_raised_together() -> None:
+    """The wheel of torchaudio names no torch, so pip would join any two of them."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = dict(one.split(">=") for one in settings["project"]["dependencies"] if one.startswith("torch"))
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if line.partition("==")[0] in wanted)
+    assert set(wanted) == {"torch", "torchaudio"} == set(pinned)
+    assert wanted["torch"] == wanted["torchaudio"]
+    assert pinned["torch"].split("+")[0] == pinned["torchaudio"].split("+")[0]
+    assert pinned["torch"].startswith(f"{wanted['torch']}.")
 
 
 def test_tests_mirror_modules_that_exist() -> None:

@@ -25,6 +25,7 @@ from daamctl.devices import (
     release_memory,
     resolve_device,
     resolve_precision,
+    sent,
 )
 from daamctl.errors import ConfigError
 from tests.fixtures.gpu import needs_gpu
@@ -284,6 +285,15 @@ def test_free_memory_is_between_nothing_and_all(monkeypatch: pytest.MonkeyPatch)
     machine(monkeypatch, cuda=2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: ({0: 10, 1: 20, "cuda:1": 20}[device], 99))
     assert [free_on(name) for name in ("cpu", "mps", "cuda", "cuda:1")] == [[7], [7], [10, 20], [20]]
+
+
+def test_tensors_are_sent_to_a_gpu_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, seen = torch.ones(2), list[tuple[Any, ...]]()
+    assert sent(value, "cpu") is value
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (seen.append(("pinned",)), self)[1])
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *place, **options: (seen.append((place, options)), self)[1])
+    sent(value, "cuda:1")
+    assert seen == [("pinned",), (("cuda:1",), {"non_blocking": True})]
 
 
 def test_memory_is_released_without_a_gpu() -> None:

@@ -21,8 +21,10 @@ from daamctl.errors import EncoderError, first_few
 
 SPARE_ROWS = 128
 """Up to this many rows of the embedding may belong to no token: some models round their vocabulary up."""
-Fuse = Callable[[Sequence[Tensor], Tensor, Tensor], Tensor]
-"""Layers, each (B, T, D), attention mask (B, T) and masked positions (B, T), bool, to vectors (M, D)."""
+Positions = tuple[Tensor, ...]
+"""Rows and columns of the masked positions, (M,) each."""
+Fuse = Callable[[Sequence[Tensor], Tensor, Positions], Tensor]
+"""Layers, each (B, T, D), attention mask (B, T) and masked positions to vectors (M, D)."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,13 @@ class MaskedModel:
         starts = range(0, len(ids), room)
         return [torch.tensor([*self.before, *ids[at : at + room], *self.after]) for at in starts]
 
-    def logits(self, ids: Tensor, attention: Tensor, positions: Tensor, fuse: Fuse) -> Tensor:
+    def logits(self, ids: Tensor, attention: Tensor, positions: Positions, fuse: Fuse) -> Tensor:
         """Predict the tokens at masked positions.
 
         Args:
             ids: (B, T).
             attention: (B, T), 0 at padding.
-            positions: (B, T), bool.
+            positions: the masked ones.
             fuse: makes the vector of every masked position from the layers.
 
         Returns:
@@ -128,7 +130,7 @@ class MaskedModel:
         return found.squeeze(0)  # type: ignore[no-any-return]
 
 
-def last_layer(layers: Sequence[Tensor], attention: Tensor, positions: Tensor) -> Tensor:
+def last_layer(layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
     """The released model: the head reads the last layer."""
     return layers[-1][positions]
 
@@ -214,7 +216,7 @@ def _check_head(found: MaskedModel, what: str) -> None:
     """Compare the logits with those of the library on a trial."""
     ids = torch.tensor([[*found.before, found.mask_id, found.plain_ids[-1], found.mask_id, *found.after]])
     ids = ids[:, : found.max_tokens].to(found.device)
-    positions = ids == found.mask_id
+    positions = (ids == found.mask_id).nonzero(as_tuple=True)
     attention = torch.ones_like(ids)
     whole = found.model(input_ids=ids, attention_mask=attention).logits[positions]
     if not torch.allclose(found.logits(ids, attention, positions, last_layer), whole, rtol=1e-3, atol=1e-3):

@@ -29,6 +29,7 @@ from daamctl.planning.rows import Blockers, Row, set_state
 from daamctl.reconstruction.runner import key_of
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.stage_table import STAGES
+from daamctl.training.rng import seed_everything
 
 TRIED_PIXELS = 32 * 64**2
 """Most pixels in a step that is timed on a CPU, where the time grows with them; on a GPU a whole batch is."""
@@ -141,6 +142,7 @@ class ReconstructionPlan:
         if self.device == "cpu":
             size = min(size, max(1, TRIED_PIXELS // side**2))
         precision = resolve_precision(settings.precision, self.device, work="convolutions")
+        seed_everything(0, self.device)  # with the kernels of a training
         model = VQVAE(arm, settings).to(self.device).train()
         images = torch.rand(size, 3, side, side, device=self.device)
         times: list[float] = []

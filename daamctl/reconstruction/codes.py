@@ -47,7 +47,7 @@ class Codes(nn.Module):
 
     def __init__(self, number: int, size: int, *, decay: float, restart_below: float = 0.0) -> None:
         super().__init__()
-        self.decay, self.restart_below = decay, restart_below
+        self.decay, self.restart_below, self._started = decay, restart_below, False
         self.register_buffer("codes", torch.zeros(number, size))
         self.register_buffer("counts", torch.ones(number))
         self.register_buffer("sums", torch.zeros(number, size))
@@ -58,8 +58,10 @@ class Codes(nn.Module):
         with torch.autocast(latents.device.type, enabled=False):
             wide = latents.float()
             flat = wide.movedim(1, -1).flatten(0, -2)  # (N, D)
-            if self.training and not self.ready:
-                self._start(flat.detach())
+            if self.training and not self._started:
+                if not self.ready:  # waits for a GPU, so it is asked once
+                    self._start(flat.detach())
+                self._started = True
             nearest = self._nearest(flat.detach())
             quantised = self.codes[nearest].unflatten(0, (latents.shape[0], *latents.shape[2:])).movedim(-1, 1)
             if self.training:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from daamctl.config.schema import ReconstructConfig
-from daamctl.devices import autocast, resolve_precision
+from daamctl.devices import autocast, resolve_precision, sent
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.methods.mixture import DensityBlock
 from daamctl.reconstruction.codes import perplexity
@@ -23,6 +23,7 @@ from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.training.checkpoint import SaveTimer, load_state, save_state
+from daamctl.training.fusion_training import channels_last
 from daamctl.training.rng import seed_everything
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ def train_arm(
     precision = resolve_precision(settings.precision, device, work="convolutions")
     seed_everything(seed, device)
     model = VQVAE(arm, settings).to(device)
+    if device.startswith("cuda") and channels_last(device, precision):
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shown = _as_input(next(test.batches([examples])), device)
     fresh = VQVAEState.of(model, shown)
     history, train_s = _fit(
@@ -142,7 +145,7 @@ def _fit(
     Returns:
         History, and seconds of training.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=device.startswith("cuda"))
     scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
     state = load_state(work, key) or {"step": 0, "history": [], "sums": [0.0] * len(SUMS), "train_s": 0.0}
     if state["step"]:
@@ -224,7 +227,7 @@ def _order(number: int, settings: ReconstructConfig, seed: int, *, start: int, s
 
 def _as_input(images: Tensor, device: str) -> Tensor:
     """Pixels from 0 … 255 to -1 … 1."""
-    return images.to(device).float() / 127.5 - 1
+    return sent(images, device).float() / 127.5 - 1
 
 
 def _as_picture(images: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from daamctl.adapters import Effect, FineTuned, check_effect
 from daamctl.artifacts.splits import Split
 from daamctl.config import Config
-from daamctl.devices import autocast, is_out_of_memory, release_memory
+from daamctl.devices import autocast, is_out_of_memory, release_memory, sent
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.inference import accuracy_of, cross_entropy_of
@@ -433,12 +433,9 @@ class AdapterTraining(Training):
         return total, right
 
     def _targets(self, items: np.ndarray) -> Tensor:
-        """Class ids of the rows of items, on the device; copied without waiting for the previous step."""
+        """Class ids of the rows of items, on the device."""
         known = self.loaded.opened.items
-        targets = known.targets[known.rows(items)]
-        if not self.device.startswith("cuda"):
-            return targets.to(self.device)
-        return targets.pin_memory().to(self.device, non_blocking=True)
+        return sent(known.targets[known.rows(items)], self.device)
 
     def _repeatable(self, work: Callable[[], T]) -> T:
         """Run `work` with deterministic kernels; if an operation has none, note that, and continue without."""

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from daamctl.devices import sent
 from daamctl.errors import ConfigError, DivergedError
 from daamctl.methods.base_plus_n import TokenLayers
 from daamctl.methods.concat import ConcatLinear
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 KEEP, RANDOM = 0.1, 0.1
 """Shares of the chosen tokens that stay, and that a random token replaces; the others become the mask token (BERT)."""
+
+Positions = tuple[Tensor, ...]
+"""Rows and columns of the masked positions. Selecting by a mask of bools would wait for a GPU, at every layer."""
 
 
 class Model(Protocol):
@@ -56,7 +60,7 @@ class Model(Protocol):
     def num_heads(self) -> int:
         """Attention heads of a layer."""
 
-    def logits(self, ids: Tensor, attention: Tensor, positions: Tensor, fuse: Any) -> Tensor:
+    def logits(self, ids: Tensor, attention: Tensor, positions: Positions, fuse: Any) -> Tensor:
         """Logits (M, vocabulary) at the masked positions."""
 
 
@@ -67,7 +71,7 @@ class _PerToken(nn.Module):
         super().__init__()
         self.fusion = fusion
 
-    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
         fused: Tensor = self.fusion(torch.stack([layer[positions] for layer in layers], dim=1))
         return fused
 
@@ -75,7 +79,7 @@ class _PerToken(nn.Module):
 class _LastLayer(nn.Module):
     """No fusion."""
 
-    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
         return layers[-1][positions]
 
 
@@ -86,7 +90,7 @@ class _ExtraLayers(nn.Module):
         super().__init__()
         self.layers = TokenLayers(embed_dim=embed_dim, num_extra_layers=2, num_heads=num_heads)
 
-    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
         read: Tensor = self.layers(layers[-1], attention > 0)
         return read[positions]
 
@@ -251,17 +255,19 @@ def train_masked(
                 order = np.random.default_rng([seed, epoch]).permutation(len(blocks))
                 masked = masking.apply(blocks, 0, epoch)
                 ordered = sorted(masked, key=lambda one: int(order[one.block]))
+                total = torch.zeros((), device=model.device)
                 for batch in _batches(ordered, settings.batch_size):
                     loss = _nll(model, fusion, batch).mean()
-                    if not torch.isfinite(loss):
-                        raise DivergedError(
-                            f"{name}: the loss is {float(loss)} in epoch {epoch}", fix="lower --lr or --fusion-lr"
-                        )
+                    total += loss.detach()
                     optimizer.zero_grad()
                     loss.backward()
                     nn.utils.clip_grad_norm_(weights, settings.grad_clip_norm)
                     optimizer.step()
                     schedule.step()
+                if not torch.isfinite(total):  # once an epoch, because it waits for a GPU
+                    raise DivergedError(
+                        f"{name}: the loss is {float(total)} in epoch {epoch}", fix="lower --lr or --fusion-lr"
+                    )
                 losses.append(_mean(model, fusion, dev, settings))
                 log.info("%s: epoch %d of %d, dev loss %.4f", name, epoch, settings.epochs, losses[-1])
                 if losses[-1] < losses[best]:
@@ -286,13 +292,16 @@ def _batches(masked: Sequence[Masked], size: int) -> Iterator[Sequence[Masked]]:
 def _nll(model: Model, fusion: nn.Module, batch: Sequence[Masked]) -> Tensor:
     """Negative log-likelihood of every masked token of a batch, (M,)."""
     ids = nn.utils.rnn.pad_sequence([one.ids for one in batch], batch_first=True, padding_value=model.pad)
-    attention, positions = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    attention = torch.zeros_like(ids)
     for row, one in enumerate(batch):
         attention[row, : len(one.ids)] = 1
-        positions[row, one.where] = True
-    targets = torch.cat([one.targets for one in batch]).to(model.device)
-    moved = (ids.to(model.device), attention.to(model.device), positions.to(model.device))
-    return nn.functional.cross_entropy(model.logits(*moved, fusion).float(), targets, reduction="none")
+    rows = torch.cat([torch.full_like(one.where, row) for row, one in enumerate(batch)])
+    columns, targets = (torch.cat([getattr(one, name) for one in batch]) for name in ("where", "targets"))
+    ids, attention, rows, columns, targets = (
+        sent(value, model.device) for value in (ids, attention, rows, columns, targets)
+    )
+    logits = model.logits(ids, attention, (rows, columns), fusion)
+    return nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 @torch.no_grad()

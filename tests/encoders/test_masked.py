@@ -17,7 +17,7 @@ from tests.fixtures.masked_models import save_masked
 def test_head_reads_masked_positions_as_the_library_reads_all(tmp_path: Path, kind: str) -> None:
     found = open_masked(str(save_masked(tmp_path, kind)), device="cpu", max_tokens=512)
     ids = torch.tensor([[0, 5, 4, 7, 4, 2], [0, 4, 8, 2, 1, 1]])
-    attention, positions = (ids != 1).long(), ids == 4
+    attention, positions = (ids != 1).long(), (ids == 4).nonzero(as_tuple=True)
     with torch.no_grad():
         whole = found.model(input_ids=ids, attention_mask=attention).logits[positions]
         ours = found.logits(ids, attention, positions, last_layer)

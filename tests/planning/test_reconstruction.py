@@ -9,6 +9,7 @@ import pytest
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import load_config
 from daamctl.layout import Layout
+from daamctl.planning import reconstruction
 from daamctl.planning.reconstruction import ReconstructionPlan
 from daamctl.stages import crop, download, reconstruct
 from tests.fixtures.reconstruction import SETTINGS, write_images
@@ -65,3 +66,12 @@ def test_published_size_is_known_before_the_corpus_is(project: Path, monkeypatch
     assert identity.work == f"{steps:,} steps"
     assert identity.time_s == 0.5 * steps
     assert identity.about
+
+
+def test_steps_are_timed_with_the_kernels_of_a_training(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deterministic ones, which are slower."""
+    called: list[str] = []
+    monkeypatch.setattr(reconstruction, "seed_everything", lambda _, device: called.append(device))
+    found = plan(project, "demo-vqvae")
+    assert found._step_s("identity") > 0
+    assert called == [found.device]

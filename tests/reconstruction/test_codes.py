@@ -68,3 +68,18 @@ def test_codes_start_as_latents() -> None:
 @pytest.mark.parametrize(("uses", "wanted"), [([3, 3, 3, 3], 4.0), ([0, 7, 0], 1.0), ([1, 1, 0], 2.0)])
 def test_perplexity(uses: list[int], wanted: float) -> None:
     assert perplexity(np.array(uses)) == pytest.approx(wanted)
+
+
+def test_a_gpu_is_asked_once_whether_the_codes_have_their_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer waits for all that was launched before."""
+    asked: list[bool] = []
+    real = torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: (asked.append(True), real(self))[1])
+    codes = Codes(4, 2, decay=0.9)
+    for _ in range(3):
+        codes(torch.randn(3, 2, 2, 2))
+    assert len(asked) == 1
+    resumed = Codes(4, 2, decay=0.9)
+    resumed.load_state_dict(codes.state_dict())
+    latents = torch.randn(3, 2, 2, 2)
+    assert torch.equal(resumed(latents).nearest, codes(latents).nearest)  # not started again

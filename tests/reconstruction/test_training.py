@@ -114,3 +114,35 @@ def test_the_order_covers_every_epoch_and_continues_anywhere() -> None:
     assert whole[:3] != whole[3:]
     for start in range(6):
         assert list(training._order(10, settings, 5, start=start, stop=6)) == whole[start:]
+
+
+class Optimised(Exception):
+    """Ends a training where its optimiser is made."""
+
+
+@pytest.mark.parametrize(("device", "precision", "last"), [("cuda", "bfloat16", True), ("cuda", "float32", False)])
+def test_a_gpu_gets_its_layout_and_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, precision: str, last: bool
+) -> None:
+    """Half precision is computed channels-last, and one kernel updates all weights."""
+    folder = write_images(tmp_path / "mine")
+    crops = placed(folder, per_image=4)
+    parts = [CropPixels(crops, part, folder) for part in ("train", "test")]
+    move = torch.nn.Module.to
+
+    def made(weights: Any, lr: float, fused: bool) -> None:
+        raise Optimised(fused, any(one.ndim == 4 and is_last(one) for one in weights))
+
+    def is_last(weight: torch.Tensor) -> bool:
+        return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+    monkeypatch.setattr(
+        torch.nn.Module, "to", lambda self, *place, **options: move(self, **options) if options else self
+    )
+    monkeypatch.setattr(training, "seed_everything", lambda *_: None)
+    monkeypatch.setattr(training, "sent", lambda value, _: value)
+    monkeypatch.setattr(torch.optim, "Adam", made)
+    settings = SETTINGS.model_copy(update={"precision": precision})
+    with pytest.raises(Optimised) as caught:
+        train_arm("daam", *parts, [0, 2], settings, seed=1, device=device, work=tmp_path / "w", key="k")
+    assert caught.value.args == (True, last)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import extraction
+from daamctl.config import Config
 
 
 @pytest.mark.parametrize("encoder", ["wavlm-micro", "llama-micro", "beit-micro"])
@@ -42,3 +45,30 @@ def test_recordings_of_the_user_and_the_profile(tmp_path: Path, capsys: pytest.C
     assert table.select("start_s", "duration_s").rows() == [(0.0, 5.0), (5.0, 1.0)]
     extraction.main(encoder="wavlm-micro", clips=2, corpus_folder=tmp_path, device="cpu", profile=True)
     assert "aten::mkldnn_convolution" in capsys.readouterr().out
+
+
+def test_many_clips_are_for_what_overlaps_and_few_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released code and the peer compute with torch's own kernels, ours with those of extraction."""
+    monkeypatch.setattr(extraction, "NUMBER", 2)
+    monkeypatch.setattr(extraction, "SLOW_CLIPS", 3)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert extraction.default_clips("cuda") == 6000
+    settings = {"encoder": "wavlm-micro", "weights": "random", "device": "cpu", "shard_clips": 2}
+    bench = extraction.prepared(Config.model_validate({"extract": settings}), 7, None, tmp_path)
+    assert len(bench.rows) == 7
+    seen: dict[str, tuple[int, bool]] = {}
+
+    def watched(name: str) -> Callable[[extraction.Bench, Path], None]:
+        def way(work: extraction.Bench, folder: Path) -> None:
+            seen[name] = len(work.rows), torch.backends.cudnn.allow_tf32
+            (folder / "x").write_bytes(b"12")
+
+        return way
+
+    for name in ("reference", "peer", "ours"):
+        monkeypatch.setattr(extraction, name, watched(name))
+    monkeypatch.setattr(extraction, "timed", lambda work, _: work() or 0.5)
+    found = {name: way() for name, way in extraction.ways(bench, bench).items() if name != "limit"}
+    assert seen == {"reference": (3, True), "peer": (3, True), "ours": (7, False)}
+    assert [found[name]["items_per_s"] for name in ("reference", "peer", "ours", "proposed")] == [6, 6, 14, 14]
+    assert found["ours"]["stored_bytes_per_item"] == 2 / 7

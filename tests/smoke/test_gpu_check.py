@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks import gpu_check
 from benchmarks.gpu_check import Row, Sizes
+from daamctl.config import TrainConfig, load_config
 from tests.fixtures.projects import REPOSITORY
 
 
@@ -68,6 +69,20 @@ def test_what_a_machine_cannot_compute_is_a_figure_without_a_number() -> None:
         raise RuntimeError("No available kernel.\nAborting execution.")
 
     assert gpu_check.attempt("x", no_kernel, ">= 1") == Row("x", "not possible: No available kernel.", ">= 1")
+
+
+def test_five_folds_take_the_published_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """135,800 of batch 8, not a quarter as many of the default batch."""
+    seen: list[TrainConfig] = []
+
+    def trained(words: list[str], root: Path) -> dict[str, float]:
+        seen.append(load_config(root, words[words.index("--pipeline") + 1]).train)
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(gpu_check, "command", trained)
+    assert gpu_check.five_folds(60, 8, 16, 35, "cpu", "auto") == 1.0
+    (train,) = seen
+    assert (train.batch_size, train.epochs, train.search, train.graphs) == (8, 35, "none", "auto")
 
 
 @pytest.mark.slow

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from daamctl.encoders.masked import MaskedModel, open_masked
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, DivergedError
+from daamctl.training import masked
 from daamctl.training.masked import FUSIONS, MaskedSettings, Masking, train_masked
 from tests.fixtures.masked_models import save_masked
 
@@ -95,3 +99,52 @@ def test_parameters_of_the_fusions(model: MaskedModel) -> None:
     assert counts["dwatt"] == counts["dwatt-scaled"]
     with pytest.raises(ConfigError, match="no layer fusion 'daam'"):
         train_masked(model, "daam", [], [], [], masking(model), MaskedSettings(), finetune=False, seed=1)
+
+
+class Waits(TorchDispatchMode):
+    """Operations that wait for a GPU: reading a number, and selecting by a mask of bools, whose size is not known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        flat = [one for part in args for one in (part if isinstance(part, list | tuple) else [part])]
+        selects = "index" in name and any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in flat)
+        if selects or name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_no_pass_waits_for_a_gpu(model: MaskedModel, name: str) -> None:
+    """Selecting by a mask of bools did, in every layer. The library itself asks once whether anything is padded."""
+    drawn = masking(model).apply(model.blocks(TEXT, unknown="@"), 1)
+    fusion = FUSIONS[name](model)
+    with Waits() as waits:
+        loss = masked._nll(model, fusion, drawn[:2]).mean()
+        if loss.requires_grad:
+            loss.backward()
+    assert set(waits.seen) <= {"aten::_local_scalar_dense"}
+    assert len(waits.seen) <= 1
+    with Waits() as waits:
+        assert bool(torch.ones(2)[torch.tensor([True, False])].sum())
+    assert len(waits.seen) == 2
+
+
+def test_a_loss_that_is_not_finite_is_refused_after_its_epoch(
+    model: MaskedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = model.blocks(TEXT, unknown="@")
+    drawn = masking(model).apply(blocks, 1)
+    real, calls, settings = masked._nll, [], MaskedSettings(batch_size=2)
+
+    def broken(*given: Any) -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        return real(*given) * (float("nan") if calls[-1] else 1.0)
+
+    monkeypatch.setattr(masked, "_nll", broken)
+    with pytest.raises(DivergedError, match=r"^weighted-sum: the loss is nan in epoch 1\n  lower --lr or --fusion-lr"):
+        train_masked(model, "weighted-sum", blocks, drawn, drawn, masking(model), settings, finetune=False, seed=1)
+    assert sum(calls) == -(-len(blocks) // 2) > 1

@@ -139,11 +139,11 @@ def test_embeddings_of_another_pipeline(root: Path, command: str) -> None:
 
 def test_embeddings_of_other_clips_are_made_again(root: Path) -> None:
     """As after `segment` with other settings, before `extract`."""
-    config = load_config(root, "mine", {"segment.max_duration_s": 0.2})
+    config = load_config(root, "mine", {"segment.max_duration_s": 0.2, "segment.tail": "drop"})
     layout = Layout.of(root, "mine", config)
     segment.run(layout, config)
     head = read_json(layout.embeddings / "embeddings.json")
-    head["settings"]["segment"]["max_duration_s"] = 0.2
+    head["settings"]["segment"] |= {"max_duration_s": 0.2, "tail": "drop"}
     del head["sha256"]
     write_record(layout.embeddings / "embeddings.json", head)
     with pytest.raises(ArtifactError, match=r"the embeddings in .* are not of the clips in .*clips.parquet") as error:

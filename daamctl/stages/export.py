@@ -196,9 +196,9 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     command = layout.command("evaluate")
     evaluation = read_evaluation(layout.stage("evaluate"), again=command)
     scored = evaluation.methods.get(method)
-    runs = {(fold.fold, fold.seed) for fold in folds}
+    runs = {(fold.fold, fold.seed, fold.result["meta"]["train_s"]) for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
-    if scored is None or {row.run for row in scored.per_fold} != runs or not made:
+    if scored is None or {(*row.run, row.train_s) for row in scored.per_fold} != runs or not made:
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
     if layers is not None:
         folds = _on_layers(layout, config, method, layers)

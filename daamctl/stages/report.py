@@ -128,6 +128,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     evaluation = with_encoder_name(labelled(raw), config.extract.name)
     folds, stale = _folds(layout, config, raw)
     stale += _outdated(layout, evaluation, folds, ablated, summary)
+    for text in stale:
+        logger.warning("%s", text)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)

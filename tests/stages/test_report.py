@@ -512,7 +512,7 @@ def test_every_table_is_written(made: Made) -> None:
         assert {len(row) for row in rows} == {len(head)}
 
 
-def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> None:
+def test_static_page_of_another_corpus_after_new_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {**SETTINGS, "methods": ["none"], "report": {"published": "T2-iemocap", "interactive": False}}
     layout, config = make_layout(tmp_path), Config.model_validate(settings)
     write_method(layout, config, "none", epochs=1)
@@ -535,6 +535,10 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
         "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy" in text
     )
     assert "These methods are in the settings but not scored: mha" in text
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][:2] == [
+        "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy",
+        "These methods are in the settings but not scored: mha. To score them, run: daamctl evaluate --pipeline toy",
+    ]
     assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
     assert not (folder / "tables" / "of-another-day.csv").exists()
 

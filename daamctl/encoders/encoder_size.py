@@ -246,7 +246,7 @@ def read_configuration(source: str, **options: Any) -> Any:
     while parts:
         for name, value in parts.pop().items():
             values = value if isinstance(value, list) else [value]
-            parts += [one for one in values if isinstance(one, dict)]
+            parts += [one for one in values if isinstance(one, dict) and name != "label2id"]  # a label is "bricklayer"
             numbers = [one for one in values if isinstance(one, (int, float))]
             if ("layer" in name or "depth" in name) and max(numbers, default=0) > MOST_LAYERS:
                 said = f"{name} is {max(numbers):,}, supported are up to {MOST_LAYERS:,} layers"

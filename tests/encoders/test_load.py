@@ -88,6 +88,13 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+def test_labels_and_many_tokens_are_no_layers(folder: Path) -> None:
+    path = folder / "config.json"
+    labels = {"label2id": {"bricklayer": 9_000}, "id2label": {"9000": "bricklayer"}, "max_position_embeddings": 10**6}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **labels, "num_labels": 1}))
+    assert opened(str(folder)).facts["num_layers"] == 2
+
+
 @pytest.mark.parametrize(
     ("name", "number"), [("num_hidden_layers", 100_000), ("num_feat_extract_layers", 1_001), ("depths", [2, 100_000])]
 )

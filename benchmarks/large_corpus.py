@@ -126,6 +126,7 @@ def clip_table(clips: int) -> pl.DataFrame:
             "label": [CLASSES[one] for one in target],
             "speaker": [f"s{2 * one + utterance[index] % 2:02d}" for index, one in enumerate(group)],
             "group": [f"Session{one + 1}" for one in group],
+            "duration_s": np.full(len(group), 5.0),
         }
     )
 

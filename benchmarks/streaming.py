@@ -95,6 +95,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
                 "label": [CLASSES[one] for one in target],
                 "speaker": names,
                 "group": np.where(rows < test, "test", "train"),
+                "duration_s": np.full(len(rows), 5.0),
             }
         )
         tables.append(table)

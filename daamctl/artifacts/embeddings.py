@@ -3,9 +3,8 @@
 Columns of the shards: clip_id, n_frames, then `layer_01 …` (Hugging Face's hidden-state index; `layer_00` is the
 embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the content keys.
 `labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id, and
-duration_s (seconds) of recordings. So
-pipelines with other labels or folds share the shards. Rows are in the order of the clip table. Shards of earlier
-versions hold the labels themselves; then there is no `labels.parquet`.
+duration_s (seconds) of recordings. So pipelines with other labels or folds share the shards. Rows are in the order of
+the clip table.
 
 `embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
 `integrity`).
@@ -70,9 +69,8 @@ class EmbeddingsMetadata:
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
         modality: modality of the clips.
-        vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings; empty in
-            sets of earlier versions.
-        files: SHA-256 of the shards and the labels; empty in embeddings older than these hashes.
+        vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings.
+        files: SHA-256 of the shards and the labels.
     """
 
     key: str
@@ -100,6 +98,11 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
     if head.encoder.get("pooling") == "all-frames":
         decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
     return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
+
+
+def label_columns(modality: Modality) -> list[str]:
+    """Columns of `labels.parquet`."""
+    return [*CLIP_COLUMNS, *(["duration_s"] if modality == "speech" else [])]
 
 
 def layer_column(layer: int) -> str:
@@ -160,8 +163,7 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
         clips: rows of the clip table; those of `head.unreadable` are left out.
     """
     stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
-    columns = [*CLIP_COLUMNS, *(["duration_s"] if "duration_s" in stored.columns else [])]
-    write_frame(folder / LABELS_FILE, stored.select(columns), {"key": head.key})
+    write_frame(folder / LABELS_FILE, stored.select(label_columns(head.modality)), {"key": head.key})
     files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
     write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
 
@@ -184,7 +186,7 @@ def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = No
     """
     recorded = {folder / name for name in head.files if name != LABELS_FILE}
     for path in sorted({*shards_in(folder), *recorded}):
-        if head.files and path.name not in head.files:
+        if path.name not in head.files:
             raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
         check_file(path, head.files.get(path.name), fix=fix)
 
@@ -359,37 +361,22 @@ def open_embeddings(
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
     paths = tuple(shards_in(folder))
-    labels = _read_labels(folder, head, fix)
-    names = ["clip_id"] if labels is not None else [*CLIP_COLUMNS]
+    labels, facts = read_frame(check_file(folder / LABELS_FILE, head.files.get(LABELS_FILE), fix=fix), fix=fix)
+    if facts.get("key") != head.key or not {*label_columns(head.modality)} <= {*labels.columns}:
+        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
     try:
-        tables = [read_columns(path, [*names, "n_frames"]) for path in paths]
+        tables = [read_columns(path, ["clip_id", "n_frames"]) for path in paths]
         clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error, fix) from error
     if len(clips) != head.num_clips:
         raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", fix=fix)
-    if labels is not None:
-        if not labels["clip_id"].equals(clips["clip_id"]):
-            raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
-        clips = labels.with_columns(clips["n_frames"])
+    if not labels["clip_id"].equals(clips["clip_id"]):
+        raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
     starts = np.cumsum([0, *map(len, tables)])
-    return clips, StoredVectors(paths, starts, chosen, pa.list_(kind.value_type, head.embed_dim), fix)
-
-
-def _read_labels(folder: Path, head: EmbeddingsMetadata, fix: str | None) -> pl.DataFrame | None:
-    """The labels of the clips; None in a set of an earlier version, whose shards hold them.
-
-    Raises:
-        ArtifactError: the file cannot be read, or is not of these embeddings.
-    """
-    path = folder / LABELS_FILE
-    if not path.exists() and not head.vectors_key and LABELS_FILE not in head.files:
-        return None
-    labels, facts = read_frame(check_file(path, head.files.get(LABELS_FILE), fix=fix), fix=fix)
-    if facts.get("key") != head.key:
-        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
-    return labels
+    kind = pa.list_(kind.value_type, head.embed_dim)
+    return labels.with_columns(clips["n_frames"]), StoredVectors(paths, starts, chosen, kind, fix)
 
 
 def read_embeddings(

@@ -230,13 +230,13 @@ class Fold:
     def predictions(self) -> pl.DataFrame:
         """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).
 
-        Recordings also have duration_s (seconds), unless an earlier version trained the fold. If predictions depend on
-        their batch, also batch (its number).
+        Recordings also have duration_s (seconds). If predictions depend on their batch, also batch (its number).
 
         Raises:
             ArtifactError: the file is missing, damaged, or of another fold. So do the following methods.
         """
-        rows = self._table("predictions.parquet", PREDICTIONS)
+        timed = ["duration_s"] if self.modality == "speech" else []
+        rows = self._table("predictions.parquet", [*PREDICTIONS, *timed])
         if len(rows) != self.result["meta"]["num_test_clips"]:
             raise self._wrong("predictions.parquet", f"has {len(rows)} clips")
         return rows

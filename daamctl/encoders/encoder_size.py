@@ -31,6 +31,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
 WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
 """Names of depth and width in configurations; for encoder-decoders, the encoder's come first."""
+MOST_LAYERS = 1000
+"""Known encoders have up to 130 layers. One of 100,000 would take minutes to build, even without memory."""
 PARTS = {"text": "text_config", "image": "vision_config"}
 """Key of a modality's own configuration within that of a multimodal model."""
 
@@ -223,13 +225,33 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
         revision = {} if config.revision is None else {"revision": config.revision}
         try:
-            return AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=True, **revision), True
+            return read_configuration(source, local_files_only=True, **revision), True
         except Exception:  # a library may refuse a file in any way
             return None  # opening it will report the error
     if preset is None:
         return None
     made_here = config.weights == "random" or preset.source is None
     return AutoConfig.for_model(preset.model_type, **preset.shape), made_here
+
+
+def read_configuration(source: str, **options: Any) -> Any:
+    """Read the Hugging Face configuration of a folder or hub id. Runs no code that comes with it.
+
+    Raises:
+        EncoderError: it names more than `MOST_LAYERS` layers.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    parts = [PreTrainedConfig.get_config_dict(source, **options)[0]]  # AutoConfig may make a list as long
+    while parts:
+        for name, value in parts.pop().items():
+            values = value if isinstance(value, list) else [value]
+            parts += [one for one in values if isinstance(one, dict) and name != "label2id"]  # a label is "bricklayer"
+            numbers = [one for one in values if isinstance(one, (int, float))]
+            if ("layer" in name or "depth" in name) and max(numbers, default=0) > MOST_LAYERS:
+                said = f"{name} is {max(numbers):,}, supported are up to {MOST_LAYERS:,} layers"
+                raise EncoderError(f"the config.json of encoder '{source}' is not usable: {said}")
+    return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
 
 
 def num_parameters(configuration: Any) -> int | None:

@@ -16,7 +16,7 @@ from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbe
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
-from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters, use_cache_without_hub
+from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters, read_configuration, use_cache_without_hub
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
@@ -216,15 +216,12 @@ def _pretrained(
     highest_layer: int | None = None,
 ) -> _Loaded:
     """Load the config and check that the encoder fits before loading the weights and the input processor."""
-    from transformers import AutoConfig
-
-    options: dict[str, Any] = {"trust_remote_code": False}
-    if revision is not None:
-        options["revision"] = revision
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
     if not Path(source).is_dir():
         use_cache_without_hub()
     try:
-        config = AutoConfig.from_pretrained(source, **options)
+        config = read_configuration(source, **options)
+        options["trust_remote_code"] = False
         part = getattr(config, PARTS.get(encoder_input(modality), ""), None)
         own = config if part is None else part
         _check_reads(source, own, modality)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.base import layer_states
-from daamctl.encoders.encoder_size import check_name, use_cache_without_hub
+from daamctl.encoders.encoder_size import check_name, read_configuration, use_cache_without_hub
 from daamctl.encoders.load import explained
 from daamctl.encoders.text import added_tokens, model_limit, padding_id, tokenizer_hash
 from daamctl.errors import EncoderError, first_few
@@ -148,7 +148,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
             vocabulary, blocks would be empty, or the head reads more than one position at a time.
     """
     import transformers
-    from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
     transformers.utils.logging.disable_progress_bar()
@@ -160,7 +160,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     if not folder.is_dir():
         use_cache_without_hub()
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = read_configuration(path)
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             raise EncoderError(f"{what} is of type '{config.model_type}', which has no masked language model")
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)

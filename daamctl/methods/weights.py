@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -135,12 +136,19 @@ def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionC
     assert metadata.embed_dim is not None
     num_layers, embed_dim = metadata.num_layers, metadata.embed_dim
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": metadata.num_classes}
-    try:
+
+    def build() -> FusionClassifier:
         model = rebuild(metadata.method, **sizes, **metadata.settings)
+        if metadata.standardize is not None:
+            model.standardize = Standardize.empty(metadata.standardize, num_layers, embed_dim)
+        return model
+
+    try:
+        with torch.device("meta"):  # sizes that the tensors do not have may not fit into memory
+            check_fit(build(), tensors)
+        model = build()
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # impossible sizes
         raise MethodError(f"{metadata.method} cannot be built as the file says: {one_line(error)}") from error
-    if metadata.standardize is not None:
-        model.standardize = Standardize.empty(metadata.standardize, num_layers, embed_dim)
     formats = {value.dtype for value in tensors.values() if value.is_floating_point()}
     if len(formats) == 1:
         model.to(formats.pop())
@@ -201,6 +209,12 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str,
     Raises:
         MethodError: a tensor is missing, unknown, or of another shape.
     """
+    check_fit(model, tensors, names=names)
+    model.load_state_dict(dict(tensors))
+
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str, str] | None = None) -> None:
+    """Check that weights have the names and shapes of a model's; arguments and errors as in `fill`."""
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
     if missing or unknown:
@@ -211,4 +225,3 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str,
         if tuple(tensors[name].shape) != shape:
             called = (names or {}).get(name, name)
             raise MethodError(f"weights do not fit: {called} is {tuple(tensors[name].shape)} where {shape} is needed")
-    model.load_state_dict(dict(tensors))

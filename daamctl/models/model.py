@@ -23,8 +23,8 @@ from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
-from daamctl.methods.weights_metadata import INPUTS, POOLING
-from daamctl.models.folder import AGAIN, ENCODER_DIR, ModelRecord, read_model
+from daamctl.methods.weights_metadata import INPUTS, POOLING, WeightsMetadata, read_metadata
+from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_model
 from daamctl.training.inference import free_batch
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class ExportedModel:
         members = []
         for member in record.members:
             try:
+                _check_member(record, read_metadata(folder / member.file), folder / member.file)
                 members.append(load_weights(folder / member.file))
             except MethodError as error:
                 raise ArtifactError(error.message, fix=AGAIN) from error
@@ -252,6 +253,21 @@ def open_for(
     if highest < max(opened.encoder.layers):
         return open_encoder(config, device=device, highest_layer=highest, **options)
     return opened
+
+
+def _check_member(record: ModelRecord, found: WeightsMetadata, path: Path) -> None:
+    """Compare what a weights file says about itself, as far as it does, with `model.json`."""
+    sizes = len(record.layers), record.embed_dim, len(record.classes)
+    pairs = {
+        "classes": (found.classes, tuple(record.classes)),
+        "layers": (found.layers, tuple(record.layers)),
+        "modality": (found.modality, record.modality),
+        "encoder": (found.encoder.get("weights_sha256"), record.encoder["weights_sha256"]),
+        "numbers of layers, features and classes": ((found.num_layers, found.embed_dim, found.num_classes), sizes),
+    }
+    for name, (theirs, ours) in pairs.items():
+        if theirs not in (None, ours):
+            raise ArtifactError(f"{path} has other {name} than {FILE}: {theirs}, not {ours}", fix=AGAIN)
 
 
 def named(record: ModelRecord) -> str:

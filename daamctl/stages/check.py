@@ -19,7 +19,7 @@ from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.encoder_size import check_name, shape_of
+from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
 from daamctl.methods import METHODS, NEEDS_DEV, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
@@ -185,6 +185,8 @@ def _misfits(config: Config) -> list[str]:
     if shape is None:
         return []
     num_layers, embed_dim = shape
+    if num_layers > MOST_LAYERS:
+        return [f"extract.encoder: its config.json says {num_layers:,} layers, supported are up to {MOST_LAYERS:,}"]
     to_build = [("methods", method, num_layers) for method in config.methods]
     if config.ablate.method is not None:
         groups = [len(layers) for layers in config.ablate.layers]

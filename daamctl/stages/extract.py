@@ -14,18 +14,17 @@ import math
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
-    CLIP_COLUMNS,
     DECISIVE,
     METADATA_FILE,
     EmbeddingsMetadata,
@@ -39,7 +38,7 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.inputs import clips_of
-from daamctl.artifacts.io import link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
+from daamctl.artifacts.io import link_or_copy, locked, replace_dir, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import Config
@@ -332,8 +331,6 @@ def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, c
             found = read_head(folder)
             ours = _in_format_of(found, head, clips)
             same = found.vectors_key == ours.vectors_key
-            if not found.vectors_key:
-                same = _is_former(folder, found, ours, clips)
             if same and len(found.unreadable) <= tolerated:
                 _check_whole(folder, found)
                 return folder
@@ -341,26 +338,6 @@ def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, c
             if (folder / METADATA_FILE).exists():
                 log.warning("these embeddings are not used: %s", error.message)
     return None
-
-
-def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> bool:
-    """Whether a set of an earlier version, which has no key of its vectors, has the vectors that are asked for.
-
-    Its key covers its labels, which are in its shards. So it has the same vectors if our clips with its labels give its
-    key.
-    """
-    if found.key == head.key:
-        return True
-    if found.modality != head.modality or found.unreadable:
-        return False
-    try:
-        rows = to_polars(pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder)))
-    except Exception:  # a damaged file fails in many ways
-        return False
-    if not rows["clip_id"].equals(clips.rows["clip_id"]):
-        return False
-    labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)
-    return found.key == with_keys(head, labelled).key
 
 
 def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
@@ -396,7 +373,7 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
         log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found or not found.files or not _has_labels(target, clips):
+        if own != found or not _has_labels(target):
             write_head(target, own, clips.rows)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
@@ -410,13 +387,11 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
     return target
 
 
-def _has_labels(folder: Path, clips: ClipTable) -> bool:
-    """Whether the labels can be read, are of the clips of the shards, and have durations if the clips do."""
-    try:
-        rows, _ = open_embeddings(folder)
-    except ArtifactError:
-        return False
-    return "duration_s" in rows.columns or "duration_s" not in clips.rows.columns
+def _has_labels(folder: Path) -> bool:
+    """Whether the labels can be read and are of the clips of the shards."""
+    with suppress(ArtifactError):
+        return bool(open_embeddings(folder))
+    return False
 
 
 def _make_missing(

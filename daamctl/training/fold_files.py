@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from daamctl import __version__
+from daamctl.artifacts.embeddings import label_columns
 from daamctl.artifacts.integrity import hashes_of
 from daamctl.artifacts.io import write_text
 from daamctl.artifacts.records import write_record
@@ -126,8 +127,7 @@ def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, to
     trial.write_weights(folder, training)
     head = {**owner_of(result["run"]), "classes": result["run"]["classes"]}
     clips = trial.clips.rows[trial.split.test]
-    known = ["duration_s"] if "duration_s" in clips.columns else []
-    predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group", *known).with_columns(
+    predictions = clips.select(label_columns(trial.clips.modality)).with_columns(
         pl.Series("target", targets.numpy()),
         pl.Series("logits", training.done.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
     )

@@ -25,10 +25,12 @@ from daamctl.artifacts.embeddings import (
     write_head,
     write_shard,
 )
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.records import write_record
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
-from tests.fixtures.embeddings import config, forget_hashes, to_former, write_embeddings
+from tests.fixtures.embeddings import config, rehash, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
 DIM = 6
@@ -49,7 +51,8 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = (3, 1, 
 
 
 def clips_of(number: int) -> pl.DataFrame:
-    return pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
+    names = {name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS}
+    return pl.DataFrame({**names, "duration_s": pl.Series([0.5 * (1 + i) for i in range(number)], dtype=pl.Float64)})
 
 
 def head(**changes: Any) -> EmbeddingsMetadata:
@@ -158,7 +161,6 @@ def test_metadata_that_were_changed_are_refused(tmp_path: Path, before: str, aft
 def test_flipped_bits_are_noticed_without_hashes(tmp_path: Path) -> None:
     """Page checksums protect a shard of an unfinished extraction, whose hash is not recorded yet."""
     write(tmp_path, sizes=(6,))
-    forget_hashes(tmp_path)
     path, rng = shard_path(tmp_path, 0), np.random.default_rng(0)
     whole, noticed = path.read_bytes(), 0
     _, before = open_embeddings(tmp_path, LAYERS)
@@ -167,6 +169,7 @@ def test_flipped_bits_are_noticed_without_hashes(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
+        rehash(tmp_path)
         try:
             np.testing.assert_array_equal(open_embeddings(tmp_path, LAYERS)[1].load(), values)
         except ArtifactError:
@@ -182,12 +185,13 @@ def test_shards_have_the_same_bytes_every_time(tmp_path: Path) -> None:
 
 def test_missing_shard_is_noticed_without_hashes(tmp_path: Path) -> None:
     write(tmp_path)
-    forget_hashes(tmp_path)
     shard_path(tmp_path, 1).unlink()
+    rehash(tmp_path)
     with pytest.raises(ArtifactError, match=f"^{tmp_path} holds 5 clips, its head says 6\n  make them$"):
         read_embeddings(tmp_path, fix="make them")
     for index in (0, 2):
         shard_path(tmp_path, index).unlink()
+    rehash(tmp_path)
     with pytest.raises(ArtifactError, match=f"^embeddings in {tmp_path} cannot be read: "):
         read_embeddings(tmp_path)
 
@@ -195,9 +199,9 @@ def test_missing_shard_is_noticed_without_hashes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 40, -20])
 def test_damaged_shard_is_noticed_without_hashes(tmp_path: Path, keep: int) -> None:
     write(tmp_path)
-    forget_hashes(tmp_path)
     path = shard_path(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:keep])
+    rehash(tmp_path)
     with pytest.raises(ArtifactError, match=rf"^embeddings in {tmp_path} cannot be read: .*(?s:.*)\n  make them$"):
         read_embeddings(tmp_path, fix="make them")
     assert not shard_is_whole(path, 1)
@@ -205,8 +209,8 @@ def test_damaged_shard_is_noticed_without_hashes(tmp_path: Path, keep: int) -> N
 
 def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
     clips, vectors = write(tmp_path)
-    forget_hashes(tmp_path)
     write_shard(shard_path(tmp_path, 1), clips[3:4], np.ones(1), vectors[3:4, 1:], LAYERS[1:], {})
+    rehash(tmp_path)
     read_embeddings(tmp_path, (1,))
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_embeddings(tmp_path, (0,))
@@ -286,7 +290,7 @@ def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None
     (tmp_path / "labels.parquet").write_bytes(labels)
     with pytest.raises(ArtifactError, match=r"labels\.parquet is damaged or from elsewhere.*\n  make them"):
         open_embeddings(tmp_path, fix="make them")
-    forget_hashes(tmp_path)
+    rehash(tmp_path)
     with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings\n  make them"):
         open_embeddings(tmp_path, fix="make them")
     write_head(tmp_path, head(), clips.reverse())
@@ -295,21 +299,26 @@ def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None
     (tmp_path / "labels.parquet").unlink()
     with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
         open_embeddings(tmp_path)
-    forget_hashes(tmp_path)
-    with pytest.raises(ArtifactError, match="cannot be read"):  # nor does an earlier version lack them
-        open_embeddings(tmp_path)
-    write_head(tmp_path, head(vectors_key="v"), clips)
-    (tmp_path / "labels.parquet").unlink()
-    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+
+
+def test_labels_of_recordings_have_durations(tmp_path: Path) -> None:
+    clips, _ = write(tmp_path)
+    write_head(tmp_path, head(modality="text"), clips)
+    path = tmp_path / embeddings.METADATA_FILE
+    found = {name: value for name, value in read_json(path).items() if name != "sha256"}
+    assert open_embeddings(tmp_path)[0].columns == [*embeddings.CLIP_COLUMNS, "n_frames"]
+    write_record(path, {**found, "modality": "speech"})
+    with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings"):
         open_embeddings(tmp_path)
 
 
-def test_shards_of_an_earlier_version_hold_the_labels(tmp_path: Path) -> None:
-    clips, vectors = write(tmp_path)
-    to_former(tmp_path, clips)
-    found, values, _ = read_embeddings(tmp_path)
-    assert found.drop("n_frames").equals(clips)
-    np.testing.assert_array_equal(values, vectors[:, 1:])
+def test_embeddings_without_hashes_are_refused(tmp_path: Path) -> None:
+    """Their shards could be anyone's."""
+    write(tmp_path)
+    path = tmp_path / embeddings.METADATA_FILE
+    write_record(path, {name: value for name, value in read_json(path).items() if name not in ("files", "sha256")})
+    with pytest.raises(ArtifactError, match=r"00000\.parquet does not belong to these embeddings\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
 
 
 def test_fixture_reads_back(tmp_path: Path) -> None:
@@ -339,6 +348,6 @@ def test_check_settings_names_all_that_differ() -> None:
     with pytest.raises(ArtifactError) as caught:
         check_settings(facts, Config(), "speech", what="embeddings", fix="make them")
     assert str(caught.value) == (
-        "the embeddings were made with other settings: segment.tail: made with 'drop', asked for 'keep'; "
+        "the embeddings were made with other settings: segment.tail: made with 'drop', asked for 'merge'; "
         "extract.pooling: made with 'all-frames', asked for 'valid-frames'\n  make them"
     )

@@ -21,6 +21,7 @@ from daamctl.stages import (
     crop,
     download,
     evaluate,
+    export,
     extract,
     importance,
     mlm,
@@ -137,13 +138,26 @@ def test_embeddings_of_another_pipeline(root: Path, command: str) -> None:
     assert "are of 'manifest:more'" in line or "was trained on other embeddings than those in " in line
 
 
+@pytest.mark.parametrize("command", ["train", "preflight", "ablate", "importance", "truncate"])
+@pytest.mark.parametrize("name", ["embeddings-00000.parquet", "labels.parquet"])
+def test_a_file_of_other_embeddings(root: Path, command: str, name: str) -> None:
+    """`cp` of one shard, or of the labels; the size, the columns and the number of clips are the same."""
+    for folder in ("other", "mine"):
+        path = root / "data" / "extract" / folder / name
+        assert path.exists()
+    content = (root / "data" / "extract" / "other" / name).read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    assert refused(command).endswith(f"{name} is damaged or from elsewhere: its SHA-256 is not the one recorded")
+
+
 def test_embeddings_of_other_clips_are_made_again(root: Path) -> None:
     """As after `segment` with other settings, before `extract`."""
-    config = load_config(root, "mine", {"segment.max_duration_s": 0.2})
+    config = load_config(root, "mine", {"segment.max_duration_s": 0.2, "segment.tail": "drop"})
     layout = Layout.of(root, "mine", config)
     segment.run(layout, config)
     head = read_json(layout.embeddings / "embeddings.json")
-    head["settings"]["segment"]["max_duration_s"] = 0.2
+    head["settings"]["segment"] |= {"max_duration_s": 0.2, "tail": "drop"}
     del head["sha256"]
     write_record(layout.embeddings / "embeddings.json", head)
     with pytest.raises(ArtifactError, match=r"the embeddings in .* are not of the clips in .*clips.parquet") as error:
@@ -175,6 +189,10 @@ def test_folds_of_embeddings_that_were_made_again_are_refused(root: Path) -> Non
     extract.run(layout, config)
     for command in ("evaluate", "importance", "report"):
         assert "was trained on other embeddings than those in " in refused(command)
+    with pytest.raises(ArtifactError, match="was trained on other embeddings than those in "):
+        export.run(root, f"mine/{METHODS[0]}", root / "model")
+    with pytest.raises(ArtifactError, match="was trained on other embeddings than those in "):
+        ablate.run(layout, load_config(root, "mine", {"ablate.rank_by": METHODS[0]}), track=False)
     for method in METHODS:
         train.run(layout, config, method=method, track=False)
     evaluate.run(layout, config)

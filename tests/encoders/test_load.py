@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, load, presets_of
 from daamctl.encoders.base import weights_hash
+from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.encoders.image import plain_processor
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.text import BYTE_TOKENS, byte_tokenizer, tokenizer_hash
@@ -84,6 +86,30 @@ def altered(folder: Path) -> Callable[[dict[str, torch.Tensor]], str]:
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
+
+
+def test_labels_and_many_tokens_are_no_layers(folder: Path) -> None:
+    path = folder / "config.json"
+    labels = {"label2id": {"bricklayer": 9_000}, "id2label": {"9000": "bricklayer"}, "max_position_embeddings": 10**6}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **labels, "num_labels": 1}))
+    assert opened(str(folder)).facts["num_layers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("num_hidden_layers", 100_000), ("num_feat_extract_layers", 1_001), ("depths", [2, 100_000])]
+)
+def test_more_layers_than_any_encoder_has_are_refused_at_once(folder: Path, name: str, number: Any) -> None:
+    """Building them would take minutes, also without memory."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: number}))
+    started = time.perf_counter()
+    said = refused(str(folder))
+    assert encoder_size_of(ExtractConfig(encoder=str(folder)), "speech") is None
+    assert time.perf_counter() - started < 1.0
+    largest = f"{100_000 if number != 1_001 else number:,}"
+    assert f"is not usable: {name} is {largest}, supported are up to 1,000 layers" in said
+    path.write_text(json.dumps({"text_config": json.loads(path.read_text())}))
+    assert f"{name} is {largest}" in refused(str(folder), "text")
 
 
 def test_random_preset_repeats_by_seed() -> None:

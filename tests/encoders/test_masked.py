@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config
+from transformers import BertConfig, GPT2Config
 
 from daamctl.encoders.masked import last_layer, open_masked
 from daamctl.errors import EncoderError
@@ -52,6 +53,11 @@ def test_models_that_cannot_predict_masked_tokens_are_refused(tmp_path: Path) ->
         opened(save_masked(tmp_path / "larger", spare=3))
     with pytest.raises(EncoderError, match="no room for text"):
         opened(save_masked(tmp_path / "short"), 2)
+    BertConfig(num_hidden_layers=100_000).save_pretrained(tmp_path / "deep")
+    started = time.perf_counter()
+    with pytest.raises(EncoderError, match=r"num_hidden_layers is 100,000, supported are up to 1,000 layers"):
+        opened(tmp_path / "deep")
+    assert time.perf_counter() - started < 1.0
     GPT2Config().save_pretrained(tmp_path / "causal")
     with pytest.raises(EncoderError, match="type 'gpt2', which has no masked language model"):
         opened(tmp_path / "causal")

@@ -33,7 +33,6 @@ from daamctl.extraction.stream import Embedded, embed_clips, planned
 from daamctl.layout import Layout
 from daamctl.stages import extract
 from daamctl.training.features import load_features
-from tests.fixtures.embeddings import to_former
 from tests.fixtures.tiny_models import SPEECH, WHISPER
 
 RATE = 8000
@@ -431,14 +430,9 @@ def relabelled(layout: Layout, **columns: list[str]) -> ClipTable:
     return found
 
 
-@pytest.mark.parametrize("former", [False, True])
-def test_other_labels_and_folds_share_the_vectors(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, *, former: bool
-) -> None:
+def test_other_labels_and_folds_share_the_vectors(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     extract.run(layout, setting())
-    before, (clips, vectors, _) = read_head(layout.embeddings), read_embeddings(layout.embeddings)
-    if former:
-        to_former(layout.embeddings, clips)
+    before, (_, vectors, _) = read_head(layout.embeddings), read_embeddings(layout.embeddings)
     monkeypatch.setattr(extract, "make_shards", None)  # nothing is embedded again
     relabelled(layout, label=["b"] * 3 + ["a"] * 4, group=["h"] * 2 + ["g"] * 5)
     other = Layout(layout.root, "q", "p", "q")
@@ -454,16 +448,6 @@ def test_other_labels_and_folds_share_the_vectors(
         after = read_head(where.embeddings)
         assert after.key != before.key  # folds depend on the labels
         assert after.vectors_key == before.vectors_key
-
-
-def test_vectors_of_an_earlier_version_that_differ_are_not_taken(layout: Layout) -> None:
-    extract.run(layout, setting())
-    to_former(layout.embeddings, read_embeddings(layout.embeddings)[0])
-    write_clips(layout.clips, replace(read_clips(layout.clips), content="other recordings"))
-    target = Layout(layout.root, "q", "p", "q")
-    extract.run(target, setting())
-    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, target))
-    assert not one.samefile(two)
 
 
 def test_lost_labels_are_written_again(layout: Layout) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ def test_metadata_that_does_not_fit(tmp_path: Path, entry: str, message: str) ->
     save(path)
     save_file(load_file(path), path, metadata={"daamctl": entry})
     assert refusal(path).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(("name", "number"), [("num_layers", 10**9), ("embed_dim", 10**10), ("num_classes", 10**10)])
+def test_sizes_that_the_tensors_do_not_have_take_no_memory(tmp_path: Path, name: str, number: int) -> None:
+    """A model of such sizes would fill the memory of any machine."""
+    torch.manual_seed(0)
+    save_weights(build("weighted-sum", **SIZES), tmp_path / "w", method="weighted-sum", settings={}, **SIZES)
+    tensors = load_file(tmp_path / "w")
+    head = {"schema": 1, "kind": "fusion", "method": "weighted-sum", "settings": {}, **SIZES, name: number}
+    save_file(tensors, tmp_path / "w", {"daamctl": json.dumps(head)})
+    started = time.perf_counter()
+    with pytest.raises(MethodError, match=r"weights do not fit|cannot be built as the file says"):
+        load_weights(tmp_path / "w")
+    assert time.perf_counter() - started < 1.0
 
 
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:

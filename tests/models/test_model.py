@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +99,32 @@ def test_another_encoder_is_refused(tmp_path: Path) -> None:
     change(folder, "extract", pooling="valid-frames", colour="red")
     with pytest.raises(ArtifactError, match=r"extract\.colour"):
         _ = ExportedModel.open(folder, device="cpu").encoder
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("classes", ["low", "high"], r"other classes than model\.json: \('high', 'low'\), not \('low', 'high'\)"),
+        ("classes", ["high", "middle"], r"other classes than model\.json: \('high', 'low'\), not \('high', 'middle'\)"),
+        ("classes", ["high", "low", "middle"], r"other classes than model\.json"),
+        ("layers", [*range(24, 0, -1)], r"other layers than model\.json: \(1, 2, "),
+        ("modality", "text", r"other modality than model\.json: speech, not text"),
+        ("embed_dim", 10**9, r"other numbers of layers, features and classes than model\.json: \(24, \d+, 2\), not"),
+        ("encoder", {"weights_sha256": "0" * 64}, r"other encoder than model\.json: [0-9a-f]{64}, not 0{64}"),
+    ],
+)
+def test_a_record_that_says_other_things_than_its_weights(tmp_path: Path, name: str, value: Any, message: str) -> None:
+    """Its seal and its hashes are right: classes in another order would answer with the wrong names."""
+    folder = handmade(tmp_path / "model")
+    record = json.loads((folder / FILE).read_text())
+    record.pop("sha256")
+    new = {**record[name], **value} if isinstance(value, dict) else value
+    (folder / FILE).write_text(json.dumps(sealed({**record, name: new})))
+    started = time.perf_counter()
+    with pytest.raises(ArtifactError, match=rf"fold-1\.safetensors has {message}") as error:
+        ExportedModel.open(folder, device="cpu")
+    assert time.perf_counter() - started < 1.0
+    assert error.value.fix == "export it again: daamctl export RUN --out FOLDER"
 
 
 def test_an_encoder_from_a_folder_has_to_be_named(tmp_path: Path) -> None:

@@ -244,6 +244,13 @@ def test_depth_of_a_local_folder(project: Path, tmp_path: Path) -> None:
     assert check.run(project, ["mine"]) == ["mine"]
 
 
+def test_more_layers_than_any_encoder_has(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 16, "num_hidden_layers": 100_000}))
+    assert problems(project, f"extract: {{encoder: {tmp_path}}}\n") == [
+        "pipeline 'mine': extract.encoder: its config.json says 100,000 layers, supported are up to 1,000"
+    ]
+
+
 def test_an_encoder_of_unknown_depth_is_passed_over(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text(
         "extract: {encoder: someone/not-here}\nmethods: [daam-v1]\nmethod_settings: {daam-v1: {num_heads: 7}}\n"

@@ -177,7 +177,13 @@ def test_only_an_exported_model_is_replaced_and_only_with_force(trained: Path) -
 def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy, ignore=shutil.ignore_patterns("extract", ".work"))
-    (copy / "data/evaluate/tiny/evaluation.json").rename(copy / "kept.json")
+    path = copy / "data/evaluate/tiny/evaluation.json"
+    scored = json.loads(path.read_text())
+    scored["methods"]["weighted-sum"]["per_fold"][0]["train_s"] += 1  # the fold was trained again since
+    write_record(path, {name: value for name, value in scored.items() if name != "sha256"})
+    with pytest.raises(ArtifactError, match="the evaluation of 'tiny' is not of these folds of weighted-sum"):
+        export_model(copy, str(tmp_path / "out"))
+    path.rename(copy / "kept.json")
     with pytest.raises(ArtifactError, match=r"evaluation\.json") as error:
         export_model(copy, "no")
     assert error.value.fix == "make it: daamctl evaluate --pipeline tiny"

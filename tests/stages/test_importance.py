@@ -21,7 +21,7 @@ from daamctl.config import Config, TrainConfig
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
-from tests.fixtures.embeddings import CLASSES, forget_hashes, write_embeddings
+from tests.fixtures.embeddings import CLASSES, rehash, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
 
@@ -228,7 +228,7 @@ def planted(tmp_path_factory) -> Layout:
     vectors = rng.standard_normal(vectors.shape) + STRENGTH[:, None] * centres[:, None]
     write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors.astype(np.float16), layers,
                 {"key": "planted", "unreadable": 0})  # fmt: skip
-    forget_hashes(layout.embeddings)
+    rehash(layout.embeddings)
     for method in PLANTED.methods:
         train.run(layout, PLANTED, method=method, track=False)
     ablate.run(layout, PLANTED, track=False)

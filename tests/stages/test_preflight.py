@@ -46,6 +46,7 @@ def make_set(kind: str = "one", *, groups: int = 5, utterances: int = 48, layers
             "label": [CLASSES[t] for t in target],
             "speaker": [f"s{2 * g + (i // 4) % 2}" for i, g in enumerate(group)],
             "group": [f"group{g + 1}" for g in group],
+            "duration_s": np.full(number, 5.0),
         }
     )
     vectors = rng.standard_normal((number, layers, EMBED_DIM))

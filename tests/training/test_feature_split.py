@@ -41,7 +41,7 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = SIZES) 
     vectors[:, 0, 0] = np.arange(number)
     clips = pl.DataFrame(
         {name: [f"{i}" for i in range(number)] for name in ("clip_id", "utterance_id", "label", "speaker", "group")}
-    )
+    ).with_columns(duration_s=pl.lit(5.0))
     start = 0
     for index, size in enumerate(sizes):
         rows = slice(start, start + size)

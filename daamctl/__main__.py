@@ -1,5 +1,18 @@
 """`python -m daamctl` is the same as `daamctl`."""
 
-from daamctl.cli.app import main
+import os
+import sys
 
-main()
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        from daamctl.cli.app import main as start
+    except KeyboardInterrupt:
+        os.write(2, b"interrupted\n")
+        sys.exit(130)
+    start()
+
+
+if __name__ == "__main__":
+    main()

@@ -70,19 +70,22 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
     """Run extraction, training and fine-tuning on a few clips in a temporary folder, to record how long they take.
 
     Args:
-        layout: locations of artifacts; the clip table must exist.
+        layout: locations of artifacts; the clip table is made if it does not exist.
         config: all settings; fewer epochs are trained, and nothing is searched.
 
     Yields:
         The layout of the temporary folder. A method that fails is left out, with a warning.
 
     Raises:
-        ArtifactError: there is no clip table.
+        ArtifactError: the clip table is damaged.
         EncoderError, CorpusError, AudioError: the clips cannot be embedded.
     """
     from daamctl.artifacts.clips import read_clips, write_clips
     from daamctl.corpora.sources import register, source_of
 
+    if not layout.clips.is_file():
+        for name in ("download", "segment"):  # which take seconds
+            importlib.import_module(f"daamctl.stages.{name}").run(layout, config)
     clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
     each = -(-MEASURED_CLIPS // clips.rows["group"].n_unique())
     rows = clips.rows.sample(fraction=1.0, shuffle=True, seed=0).group_by("group", maintain_order=True).head(each)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -42,6 +45,8 @@ from daamctl.stage_table import STAGES
 EXPECTED_FAILURE = 3
 SIGNALLED = 128
 """A process that a signal ended exits with this plus the number of the signal."""
+ANSWER_S = 1.0
+"""Time that Ctrl+C leaves to clear temporary files and workers."""
 NO_MEMORY = (
     "Cannot allocate memory",
     "can't allocate memory",
@@ -62,60 +67,88 @@ KEPT = {
 """What is left of a command that was interrupted, if not simply all that it finished."""
 
 
-class _Signalled(KeyboardInterrupt):
-    """Another signal than Ctrl+C asks the process to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
 class _Group(TyperGroup):
     """Command group that prints expected errors to stderr without a traceback."""
+
+    running: Any = None
+    """Context of the command, until its end is told."""
+    signalled = 0
+    """Number of the signal that ends it."""
 
     def invoke(self, ctx: Any) -> Any:
         from daamctl.errors import DaamctlError
 
+        _Group.running, _Group.signalled = ctx, 0
         try:
             with _end_cleanly():
                 return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            kept = KEPT.get(ctx.invoked_subcommand, "what is finished is kept")
-            typer.echo(f"interrupted; {kept}; run the same command again to resume", err=True)
-            number = stop.number if isinstance(stop, _Signalled) else signal.SIGINT
-            raise typer.Exit(SIGNALLED + number) from None
-        except DaamctlError as error:
-            message = f"{type(error).__name__}: {error}"
-        except Exception as error:
-            message = _explained(error)
+        except (KeyboardInterrupt, Exception) as error:
+            if isinstance(error, KeyboardInterrupt) or _Group.signalled:  # which a library may turn into another error
+                number = _Group.signalled or signal.SIGINT
+                typer.echo(_interrupted(), err=True, nl=False)
+                raise typer.Exit(SIGNALLED + number) from None
+            message = f"{type(error).__name__}: {error}" if isinstance(error, DaamctlError) else _explained(error)
             if not message:
                 raise
         typer.echo(message, err=True)
         raise typer.Exit(EXPECTED_FAILURE)
 
 
+def _interrupted() -> str:
+    """That the command was interrupted, and what is kept; empty if it was told already."""
+    ctx, _Group.running = _Group.running, None
+    if ctx is None:
+        return ""
+    kept = KEPT.get(ctx.invoked_subcommand, "what is finished is kept")
+    return f"interrupted; {kept}; run the same command again to resume\n"
+
+
 @contextmanager
 def _end_cleanly() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl+C does, so that temporary files, locks and workers are cleared.
+    """Let Ctrl+C, SIGTERM and SIGHUP end the block, so that temporary files, locks and workers are cleared.
 
-    A second signal ends the process at once. What somebody ignores, as nohup does, stays ignored.
+    While a module is imported, or at a second signal, the process ends at once: libraries swallow an exception there.
+    What somebody ignores, as nohup does, stays ignored.
     """
 
     def stop(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
-        raise _Signalled(number)
+        _Group.signalled = number
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                _end_now(number)
+            frame = frame.f_back
+        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    handled = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
     for number in handled:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+
+
+def _end_now(number: int) -> None:
+    """End the process and its workers without clearing anything; what is finished is written already."""
+    os.write(2, _interrupted().encode())  # not through a buffer, which another thread may hold
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        for worker in multiprocessing.active_children():
+            worker.kill()
+    os._exit(SIGNALLED + number)
+
+
+def _watch(signals: int) -> None:
+    """End the process some time after Ctrl+C, which Python writes to `signals`, if a long call does not let go."""
+    while os.read(signals, 1)[0] != signal.SIGINT:
+        pass
+    time.sleep(ANSWER_S)
+    _end_now(signal.SIGINT)
 
 
 def _explained(error: Exception) -> str:
@@ -196,4 +229,14 @@ def callback(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(signals,), daemon=True).start()
+    try:
+        app()
+    except SystemExit as end:
+        if _Group.signalled:  # Python would take seconds to clear modules
+            stopped = 0 if _Group.signalled != signal.SIGINT else SIGNALLED + signal.SIGINT  # `serve` ends by itself
+            os._exit(int(end.code or stopped))
+        raise

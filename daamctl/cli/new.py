@@ -12,7 +12,12 @@ from daamctl.cli import common
 
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new pipeline.")],
-    source: Annotated[Path, typer.Option("--from", metavar="FOLDER", help="Folder of recordings, images or texts.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--from", metavar="PATH", help="Folder of recordings, images or texts, a table of them, or tagged words."
+        ),
+    ],
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -31,7 +36,7 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a pipeline of this name.")] = False,
 ) -> None:
-    """Make a pipeline from a folder of recordings, images or texts."""
+    """Make a pipeline from recordings, images, texts or tagged words."""
     from rich.console import Console
 
     from daamctl.config import find_root
@@ -40,13 +45,13 @@ def command(
     root = find_root()
     made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=encoder, force=force)
     console = Console()
-    rows = {"pattern": made.pattern, **made.facts}
+    rows = ({"pattern": made.pattern} if made.pattern else {}) | made.facts
     width = max(map(len, rows))
     for heading, text in rows.items():
         common.show_line(console, f"{heading:<{width}}  {text}")
     for doubt in made.doubts:
         common.show_line(console, f"doubt: {doubt}")
-    for path in (made.manifest, made.pipeline):
+    for path in filter(None, (made.manifest, made.pipeline)):
         common.show_line(console, f"wrote {path.relative_to(root)}")
     check.run(root, write=True)
     run = f"daamctl run {name}; what that takes: daamctl plan {name}"

@@ -147,7 +147,7 @@ def propose(paths: Sequence[str]) -> NamePattern:
         raise CorpusError(
             f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
             fix=f"say where it is, e.g. --pattern '{_example(parts, form)}'; {{_}} skips a part, {{label:1}} is one "
-            "character; --labels 01=calm,02=happy gives codes names",
+            "character; --labels CODE=NAME,... gives codes names",
         )
     folders = [part for part in labels if part.is_folder]
     label = folders[-1] if folders else labels[0]
@@ -185,12 +185,22 @@ def _written(fields: Sequence[str], form: _Form) -> str:
 
 
 def _example(parts: Sequence[_Part], form: _Form) -> str:
-    """A pattern for these paths in which the part with the fewest values, at least three, is the label."""
+    """A pattern for these paths: codes that agree with a folder, else the first or the last, are the speaker's.
+
+    Of the other parts, that with the fewest values, at least three, is the label.
+    """
     lengths = {len(stem) for stem in parts[-1].values}
     if not form[1] and len(lengths) == 1 and (length := lengths.pop()) > 4:
         return f"{{speaker:2}}{{label:1}}{{_:{length - 3}}}"
-    several = [part for part in parts if len(part.counts) > 2]
-    if len(parts) - form[0] < 2 or not several:
+    folders, names = ([part for part in parts if part.is_folder is kind] for kind in (True, False))
+    several = [part for part in names if len(part.counts) > 2]
+    if len(names) < 2 or not several:
         return "{label}/{speaker}_{_}"
-    label = min(several, key=lambda part: len(part.counts))
-    return _written(["label" if part is label else SKIPPED for part in parts], form)
+    pairs = [(part, set(zip(part.values, folder.values, strict=True))) for part in names for folder in folders]
+    agreeing = [part for part, both in pairs if len(both) == len({value for _, value in both}) == len(part.counts) > 1]
+    ends = [part for part in (names[-1], names[0]) if part in several and len(several) > 1]
+    speaker = next(iter([*agreeing, *ends]), None)
+    label = min([part for part in several if part is not speaker] or several, key=lambda part: len(part.counts))
+    fields = {speaker.place: "speaker"} if speaker is not None else {}
+    fields[label.place] = "label"
+    return _written([fields.get(part.place, SKIPPED) for part in parts], form)

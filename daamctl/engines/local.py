@@ -7,11 +7,12 @@ process, whose exit closes their pipes.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -142,7 +143,13 @@ def _start(open_worker: Callable[[str], Worker[T, R]], device: str, threads: int
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, open_worker, device, threads), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # it would lift the mask
+    stopping = {signal.SIGINT, signal.SIGHUP}  # a terminal sends them to all; the parent process handles them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stopping)  # which the process inherits, from its first moment
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return ours, process
 
@@ -160,9 +167,12 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
 
 def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
     """Main loop of a worker process: receives tasks and sends messages until the pipe is closed."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the parent process handles them
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes unfinished files
+
+    def stop(number: int, frame: Any) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library may print what it makes of the end
+        sys.exit(128 + number)  # removes unfinished files
+
+    signal.signal(signal.SIGTERM, stop)
     set_up_worker(threads)
     opened: list[Worker[T, R]] = []
 

@@ -1,7 +1,8 @@
-"""Make a pipeline from a folder of recordings, texts or images: a manifest, `pipelines/<name>.yaml`, and its line.
+"""Make a pipeline from data: `pipelines/<name>.yaml`, its line in `params.yaml`, and for a folder a manifest.
 
-The names of the files say what an item's label and speaker are (`corpora/file_names.py`). Every recording is decoded
-once, so that what is wrong with the data is told before anything is computed. Nothing of the folder is copied.
+Data are a folder of recordings, texts or images, a table of them, or sentences with tagged words. In a folder, names of
+files say what label and speaker are (`corpora/file_names.py`). Every recording is decoded once, so that what is wrong
+with the data is told before anything is computed. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ import yaml
 from daamctl import audio
 from daamctl.artifacts.io import write_text
 from daamctl.artifacts.terms import counted, terms_of
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
+from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
-from daamctl.corpora.file_names import COLUMNS, NamePattern, propose
-from daamctl.corpora.files import SUFFIXES, files_below
+from daamctl.corpora.conll import part_files
+from daamctl.corpora.file_names import COLUMNS as FIELDS
+from daamctl.corpora.file_names import NamePattern, propose
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
 from daamctl.corpora.groups import PARTS, even_number
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
@@ -52,14 +56,14 @@ class NewPipeline:
 
     Args:
         pipeline: path of the pipeline's file.
-        manifest: path of the table.
-        pattern: the pattern that gave the columns.
+        manifest: path of the table; None: it was given.
+        pattern: the pattern that gave the columns; empty for a table.
         facts: what the data are: heading -> text.
         doubts: what is doubtful about them, one sentence each.
     """
 
     pipeline: Path
-    manifest: Path
+    manifest: Path | None
     pattern: str
     facts: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -90,7 +94,7 @@ def run(
     Args:
         root: project folder.
         name: of the pipeline and of the manifest.
-        folder: recordings, images or texts, in any depth.
+        folder: recordings, images or texts, in any depth; or a table of them, or tagged words, see `corpora.conll`.
         pattern: where the label and the speaker are in a path; None: look at the names.
         labels: label in the names -> class name.
         encoder: preset, Hugging Face id or folder; None: one for the kind of data.
@@ -101,23 +105,37 @@ def run(
         CorpusError: the folder holds no such files, or no labels can be found.
     """
     path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
-    _check_name(name, [path, manifest], force=force)
-    modality, found, others = _scan(folder)
-    doubts = [f"left out, of another kind: {first_few(others)}"] if others else []
-    known = NamePattern.parse(pattern) if pattern is not None else propose(found)
-    rows, left_out = _rows(folder, found, known, labels or {})
-    if left_out:
-        doubts.append(
-            f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
-        )
+    corpus = _corpus_of(folder)
+    _check_name(name, [path] if corpus else [path, manifest], force=force)
     facts: dict[str, str] = {}
-    if modality == "text":
-        rows, told = _with_texts(folder, rows)
-        doubts += told
+    doubts: list[str] = []
+    known, files = None, folder
+    if corpus is not None:
+        if pattern is not None or labels:
+            raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
+        modality, rows = _listed(folder, corpus)
+        files = folder.parent
     else:
+        modality, found, others = _scan(folder)
+        doubts += [f"left out, of another kind: {first_few(others)}"] if others else []
+        known = NamePattern.parse(pattern) if pattern is not None else propose(found)
+        rows, left_out = _rows(folder, found, known, labels or {})
+        if left_out:
+            doubts.append(
+                f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
+            )
+        if modality == "text":
+            rows, told = _with_texts(folder, rows)
+            doubts += told
+    if modality in ("speech", "image"):
         examine = _decode if modality == "speech" else _hash
-        decoded = examine(folder, rows["path"].to_list())
+        decoded = examine(files, rows["path"].unique(maintain_order=True).to_list())
         broken = decoded.faults.get("cannot be read", [])
+        if broken and corpus is not None:
+            raise CorpusError(
+                f"{folder} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
+                fix="correct the paths, which are relative to its folder, or remove the rows",
+            )
         rows = rows.filter(~pl.col("path").is_in(broken))
         facts |= _sound_facts(decoded) if modality == "speech" else {}
         doubts += _told(decoded, rows)
@@ -127,11 +145,42 @@ def run(
         )
     num_groups = _num_groups(rows, modality)
     doubts += _class_doubts(rows, modality)
-    text = _pipeline_text(name, manifest.relative_to(root), encoder or ENCODER[modality], modality, num_groups)
-    write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
+    source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
+    place = source.relative_to(root) if source.is_relative_to(root) else source
+    encoder = encoder or ENCODER[encoder_input(modality)]
+    text = _pipeline_text(name, corpus or MANIFEST, place, encoder, num_groups)
+    if known:
+        write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
-    return NewPipeline(path, manifest, known.text, {**facts, **_facts(rows)}, doubts)
+    facts |= _facts(rows)
+    return NewPipeline(path, manifest if known else None, known.text if known else "", facts, doubts)
+
+
+def _corpus_of(source: Path) -> str | None:
+    """The corpus that reads a list of items, or of tagged words; None: a folder of items, or nothing of these."""
+    suffix = source.suffix.lower()
+    if source.is_dir():
+        parts = part_files(source).values()
+        return CONLL if parts and all(path.suffix.lower() in COLUMNS for path in parts) else None
+    if not source.is_file() or suffix not in (*TABLES, *COLUMNS):
+        return None
+    if suffix in (".parquet", *JSON_LINES):
+        return CONLL if "tokens" in read_table(source).columns else MANIFEST
+    with source.open(encoding="utf-8", errors="replace") as lines:  # .txt may be either
+        return MANIFEST if suffix == ".csv" or (suffix == ".txt" and "label" in lines.readline().split(",")) else CONLL
+
+
+def _listed(source: Path, corpus: str) -> tuple[Modality, pl.DataFrame]:
+    """Kind and rows of a list, without the columns that it leaves to us."""
+    rows = CORPORA.load(corpus).prepare(source)
+    kinds: dict[str, Modality] = {"position": "tokens", "text": "text", "index": "image", "path": "speech"}
+    modality = next(kind for column, kind in kinds.items() if column in rows.columns)
+    own = rows["speaker"].n_unique() == len(rows) or (
+        modality == "tokens" and (rows["speaker"] == rows["sentence"]).all()
+    )
+    given = {"speaker": not own, "group": rows["group"].null_count() == 0}
+    return modality, rows.drop([name for name, is_given in given.items() if not is_given])
 
 
 def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
@@ -151,11 +200,9 @@ def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
     """Kind of data, its files, and further files of the other kinds, as POSIX paths relative to the folder."""
     if not folder.is_dir():
         if folder.is_file():
-            raise CorpusError(
-                f"{folder} is a file",
-                fix="a table is a manifest already: download: {corpus: manifest, source: FILE} in pipelines/NAME.yaml",
-            )
-        raise CorpusError(f"no folder {folder}", fix="correct the path after --from")
+            known = ", ".join(dict.fromkeys((*TABLES, *COLUMNS)))
+            raise CorpusError(f"{folder} is a file, but no list of items", fix=f"give a folder, or a file in {known}")
+        raise CorpusError(f"no file or folder {folder}", fix="correct the path after --from")
     kinds: dict[Modality, list[str]] = {kind: [] for kind in SUFFIXES}
     for file in files_below(folder):
         for kind, suffixes in SUFFIXES.items():
@@ -217,7 +264,10 @@ def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
     """Read every image file once, to find equal ones; `download` checks what they hold."""
     decoded = _Decoded()
     for path in paths:
-        decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
+        try:
+            decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
+        except OSError:
+            decoded.faults.setdefault("cannot be read", []).append(path)
     return decoded
 
 
@@ -266,7 +316,7 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
     words, told = terms_of(modality), []
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
-    if counts[most] > IMBALANCE * counts[least]:
+    if counts[most] > IMBALANCE * counts[least] and modality != "tokens":
         told.append(
             f"'{most}' has {counts[most]} items, '{least}' {counts[least]}: read balanced accuracy, not accuracy"
         )
@@ -294,7 +344,7 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
 
 def _num_groups(rows: pl.DataFrame, modality: Modality) -> int | None:
     """A number of folds that come out even, if five do not; None: five, or folds that the names give."""
-    if "speaker" not in rows.columns or "group" in rows.columns:
+    if "speaker" not in rows.columns or "group" in rows.columns or modality == "tokens":
         return None
     own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
     number = even_number(own, 5, stratify=modality != "speech")
@@ -333,12 +383,12 @@ def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.D
         rows = rows.with_columns(path=pl.lit(f"{base}/") + pl.col("path"))
         if "speaker" not in rows.columns:
             rows = rows.with_columns(speaker=pl.col("path"))
-    first = [name for name in ("path", "text", *COLUMNS) if name in rows.columns]
+    first = [name for name in ("path", "text", *FIELDS) if name in rows.columns]
     return rows.select(*first, *(name for name in rows.columns if name not in first))
 
 
-def _pipeline_text(name: str, manifest: Path, encoder: str, modality: Modality, num_groups: int | None) -> str:
-    download: dict[str, Any] = {"corpus": "manifest", "source": manifest.as_posix()}
+def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_groups: int | None) -> str:
+    download: dict[str, Any] = {"corpus": corpus, "source": source.as_posix()}
     if num_groups is not None:
         download["num_groups"] = num_groups
     settings = {"download": download, "extract": {"encoder": encoder}}

@@ -165,9 +165,8 @@ class _Planner:
         if self.recorded.measured is None and any(
             row.basis == "not known" and row.stage in ("extract", "train", "finetune") for row in todo
         ):
-            after = "" if self.status.clips is not None else ", after segment"
             command = f"daamctl plan {self.layout.pipeline} --measure"
-            notes.append(f"?: no finished work of the same kind tells the time; measure it{after}: {command}")
+            notes.append(f"?: no finished work of the same kind tells the time; measure it: {command}")
         if any(row.basis == "measured" for row in todo) and may_stop(config.train, config.train.selection):
             notes.append("measured: times for the maximum number of epochs; training that stops early takes less")
         if any(row.about for row in todo):

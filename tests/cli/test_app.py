@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -34,6 +35,8 @@ from daamctl.stages import (
     track,
     train,
 )
+from tests.fixtures.projects import REPOSITORY
+from tests.fixtures.recordings import write_pipeline
 
 STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in stage_table.STAGES}
 NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"], "reconstruct": ["--method", "daam"]}
@@ -697,6 +700,102 @@ def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, nu
     with FileLock(project / "lock", timeout=0):
         pass
     assert {one: signal.getsignal(one) for one in before} == before
+
+
+STUCK = """
+import sys, time
+from daamctl.stages import init
+def run(folder):
+    print("ready", flush=True)
+    {body}
+init.run = run
+from daamctl.cli.app import main
+sys.argv = ["daamctl", "init", "x"]
+main()
+"""
+AGAIN = "interrupted; what is finished is kept; run the same command again to resume\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "time.sleep(300)",
+        "__import__('slow')",  # which turns it into another error, as libraries do
+        "__import__('threading').Thread(target=time.sleep, args=[300]).start(); time.sleep(300)",
+        "__import__('swallow').it()",
+        "__import__('swallow').it(once=True)",
+    ],
+)
+def test_ctrl_c_ends_what_does_not_let_go(tmp_path: Path, body: str) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\ntry: time.sleep(300)\nexcept BaseException as error: raise ImportError('broken') from error\n"
+    )
+    (tmp_path / "swallow.py").write_text(
+        "import time\ndef it(once=False):\n    while True:\n        try: time.sleep(300)\n"
+        "        except KeyboardInterrupt:\n            if once: raise ValueError('wrapped')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])}
+    process = subprocess.Popen([sys.executable, "-c", STUCK.format(body=body)], cwd=tmp_path, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (130, AGAIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "tiny", "--no-track"], "download"),
+        (["run", "tiny", "--no-track"], "extract"),
+        (["run", "tiny", "--no-track"], "] train "),
+        (["train", "tiny", "-m", "daam-v1-mlp", "--no-track", "--workers", "2"], "2 worker processes"),
+        (["repro", "train@tiny-mha"], "Running stage 'train"),
+    ],
+)
+def test_ctrl_c_in_a_terminal_ends_every_process(project: Path, words: list[str], line: str) -> None:
+    """A terminal sends the signal to all processes of the command."""
+    write_pipeline(project, train="search: none, refit: false, patience: null")
+    before = {path for path in project.rglob(".*-????????*") if "dvc" not in path.parts}
+    module = ["-m", "daamctl"]
+    if words[0] == "train":
+        for stage in ("download", "segment", "extract"):
+            subprocess.run([sys.executable, *module, stage, "tiny"], check=True, capture_output=True, cwd=project)
+    if words[0] == "repro":
+        (project / "params.yaml").write_text(
+            (project / "params.yaml").read_text().replace("  - demo\n", "  - tiny\n  - demo\n")
+        )
+        subprocess.run([sys.executable, *module, "init", "."], check=True, capture_output=True, cwd=project)
+        subprocess.run([sys.executable, *module, "check", "--write"], check=True, capture_output=True, cwd=project)
+        module = ["-m", "dvc"]
+    else:
+        words = [*words, "--set", "train.epochs=100000", "--set", "train.device=cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen([sys.executable, *module, *words], cwd=project, env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    said = ""
+    try:
+        assert process.stdout is not None
+        while line not in said:
+            said += (read := process.stdout.readline())
+            assert read, said
+        time.sleep(2.0)
+        os.killpg(process.pid, signal.SIGINT)
+        rest, _ = process.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    said += rest
+    assert process.returncode == (130 if module[1] == "daamctl" else 255), said
+    assert "run the same command again to resume" in said
+    assert "Traceback" not in said
+    assert {path for path in project.rglob(".*-????????*") if "dvc" not in path.parts} == before
 
 
 def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

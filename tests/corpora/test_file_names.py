@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -70,14 +71,31 @@ def test_common_layouts_get_their_pattern(layout: str, expected: str) -> None:
     assert {values["label"] for path in paths if (values := pattern.read(path))} == set(MOODS)
 
 
+RAVDESS = "{_}-{_}-{label}-{_}-{_}-{_}-{speaker}"
+
+
+def ravdess(folder: str, actors: Sequence[int]) -> list[str]:
+    """Names as in RAVDESS: modality, channel, emotion, intensity, statement, repetition, actor."""
+    return [
+        f"{folder.format(actor=actor)}03-01-{emotion:02}-{intensity:02}-{statement:02}-{take:02}-{actor:02}.wav"
+        for actor, emotion, intensity, statement, take in product(actors, range(1, 9), (1, 2), (1, 2), (1, 2))
+        if (emotion, intensity) != (1, 2)  # neutral is never strong
+    ]
+
+
 @pytest.mark.parametrize(
     ("paths", "example"),
     [
         ([f"{s:02}a0{t}{c}a.wav" for s, t, c in product(range(3, 6), range(3), "WLN")], "{speaker:2}{label:1}{_:4}"),
         (
             [f"Actor_{s:02}/03-01-{e:02}-01-{s:02}.wav" for s, e in product(range(1, 9), range(1, 6))],
-            "{_}-{_}-{label}-{_}-{_}",
+            "{_}-{_}-{label}-{_}-{speaker}",
         ),
+        (ravdess("Actor_{actor:02}/", range(1, 25)), RAVDESS),
+        (ravdess("Actor_{actor:02}/", range(1, 4)), RAVDESS),  # fewer actors than emotions
+        (ravdess("Actor_{actor:02}/", (1, 2)), RAVDESS),
+        (ravdess("", range(1, 25)), RAVDESS),
+        (ravdess("", range(1, 6)), RAVDESS),
         (["a.wav", "b.wav"], "{label}/{speaker}_{_}"),
     ],
 )
@@ -86,4 +104,6 @@ def test_codes_are_not_guessed_but_the_message_shows_a_pattern(paths: list[str],
         propose(paths)
     assert caught.value.fix is not None
     assert f"--pattern '{example}'" in caught.value.fix
-    NamePattern.parse(example)
+    values = NamePattern.parse(example).read(paths[-1])
+    if example == RAVDESS:
+        assert values == {"label": "08", "speaker": paths[-1][-6:-4]}

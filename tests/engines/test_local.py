@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from daamctl.errors import ConfigError, UnknownNameError, WorkerError
 from daamctl.layout import Layout
 from daamctl.stages import extract, train
 from tests.engines.mortals import MortalExtractor
-from tests.engines.workers import Squares, notes
+from tests.engines.workers import Masks, Squares, notes
 from tests.fixtures.embeddings import config as train_config
 from tests.fixtures.embeddings import write_embeddings
 from tests.stages.test_extract import setting, text_layout
@@ -44,6 +45,14 @@ def test_several_processes_share_the_tasks(tmp_path: Path) -> None:
     assert found == [task * task for task in tasks]
     assert (len(pids), units) == (2, sum(tasks))
     assert os.getpid() not in pids
+
+
+def test_a_terminal_interrupts_this_process_alone(tmp_path: Path) -> None:
+    """A worker that imports modules must not print what Ctrl+C makes of them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    found = list(LocalEngine(workers=2).map(partial(Masks, tmp_path), [1, 2, 3], device="cpu"))
+    assert {number for number, _ in found} == {2}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_an_error_comes_back_as_it_was_and_ends_the_others(tmp_path: Path) -> None:

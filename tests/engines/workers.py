@@ -50,3 +50,13 @@ class Squares:
                 os.kill(os.getpid(), signal.SIGKILL)
             advance(task)
             yield task * task, os.getpid()
+
+
+class Masks(Squares):
+    """Tells which signals the process has blocked since it began, and what it makes of them."""
+
+    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+        """Number of signals of a terminal that cannot interrupt this process."""
+        blocked = {signal.SIGINT, signal.SIGHUP} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        for _ in tasks:
+            yield len(blocked), os.getpid()

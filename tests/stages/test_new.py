@@ -156,8 +156,77 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(CorpusError, match="holds no recordings, images or texts"):
         new.run(project, "x", empty)
-    with pytest.raises(CorpusError, match="no folder"):
+    with pytest.raises(CorpusError, match="no file or folder"):
         new.run(project, "x", tmp_path / "nowhere")
-    with pytest.raises(CorpusError, match="is a file"):
+    with pytest.raises(CorpusError, match="is a file, but no list of items"):
         new.run(project, "x", project / "params.yaml")
     assert not (project / "manifests").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_table_becomes_a_pipeline(project: Path, voices: Path, suffix: str) -> None:
+    rows = pl.DataFrame(
+        [(str(path.relative_to(voices)), path.parent.name, path.stem[:2]) for path in sorted(voices.rglob("*.wav"))],
+        schema=["path", "label", "speaker"],
+        orient="row",
+    )
+    table = voices / f"mine{suffix}"
+    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson}[suffix](table)
+    made = new.run(project, "listed", table, encoder="wavlm-micro")
+    assert (made.manifest, made.pattern) == (None, "")
+    assert made.facts["classes"] == "calm 12, sad 12"
+    assert made.facts["speakers"] == "6, with 4 items each"
+    assert made.facts["format"] == "8000 Hz, 1 channel (24)"
+    config = load_config(project, "listed")
+    assert (config.download.corpus, config.download.source) == ("manifest", str(table))
+    assert config.download.num_groups == 6
+    assert not (project / "manifests").exists()
+    download.run(Layout.of(project, "listed", config), config)
+    with pytest.raises(ConfigError, match="gives the labels itself"):
+        new.run(project, "other", table, pattern="{label}/{_}")
+    rows = pl.concat([rows, pl.DataFrame({"path": ["gone.wav"], "label": ["sad"], "speaker": ["s9"]})])
+    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson}[suffix](table)
+    with pytest.raises(CorpusError, match=r"lists 1 file that cannot be read: gone\.wav"):
+        new.run(project, "other", table)
+    table.unlink()
+
+
+def test_tables_of_texts_and_images(project: Path, tmp_path: Path) -> None:
+    texts = pl.DataFrame({"text": [f"text {n}" for n in range(12)], "label": ["a", "b"] * 6})
+    texts.write_csv(project / "texts.csv")
+    made = new.run(project, "texts", project / "texts.csv")
+    config = load_config(project, "texts")
+    assert (config.download.source, config.extract.encoder) == ("texts.csv", "roberta-large")  # within the project
+    assert "speakers" not in made.facts
+    for number in range(4):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    pictures = pl.DataFrame({"path": [f"{n}.png" for n in (0, 1, 2, 3, 9)], "label": ["a", "b", "a", "b", "a"]})
+    pictures.write_csv(tmp_path / "pictures.csv")
+    with pytest.raises(CorpusError, match=r"cannot be read: 9\.png"):
+        new.run(project, "pictures", tmp_path / "pictures.csv")
+    pictures[:4].write_csv(tmp_path / "pictures.csv")
+    assert new.run(project, "pictures", tmp_path / "pictures.csv").facts["items"] == "4"
+    (tmp_path / "bad.csv").write_text("file,mood\nx.wav,sad\n")
+    with pytest.raises(CorpusError, match="lacks the columns path"):
+        new.run(project, "bad", tmp_path / "bad.csv")
+
+
+@pytest.mark.parametrize("place", ["news.conll", "news.txt", "news", "news.parquet", "news.jsonl"])
+def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
+    columns = "".join(f"Ada\tB-PER\nsaw\tO\nRome{n}\tB-LOC\n\n" for n in range(6))
+    source = project / place
+    if place == "news":
+        source.mkdir()
+        for part in ("train", "dev", "test"):
+            (source / f"{part}.txt").write_text(columns)
+    elif source.suffix in (".conll", ".txt"):
+        source.write_text(columns)
+    else:
+        rows = pl.DataFrame({"tokens": [["Ada", f"s{n}"] for n in range(6)], "tags": [["B-PER", "O"]] * 6})
+        (rows.write_parquet if place.endswith("parquet") else rows.write_ndjson)(source)
+    made = new.run(project, "news", source, encoder="llama-micro")
+    assert made.doubts == []
+    config = load_config(project, "news")
+    assert (config.download.corpus, config.download.source) == ("conll", place)
+    download.run(Layout.of(project, "news", config), config)
+    assert ("groups" in made.facts) == (place == "news")

@@ -21,7 +21,7 @@ from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.energy import Meter
-from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.planning.recorded import allowed_epochs
@@ -92,7 +92,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
         if rows[name]["memory_bytes"] is not None:
             assert rows[name]["memory_bytes"] >= 2 * 320 * 12 * 64 * 2  # the features and the parts of a fold
     assert rows["extract"]["memory_at_least"]  # activations are not counted
-    assert any(note.endswith("measure it, after segment: daamctl plan demo --measure") for note in result["notes"])
+    assert any(note.endswith("measure it: daamctl plan demo --measure") for note in result["notes"])
     assert rows["ablate"]["work"] == "4 groups × 5 folds"
     assert (result["totals"]["about"], result["totals"]["at_least"]) == (True, False)
     assert any(note.startswith("≈: estimated from the published durations") for note in result["notes"])
@@ -375,11 +375,17 @@ def test_measured_on_a_few_clips(project: Path) -> None:
     assert not any("--measure" in note for note in result["notes"])
 
 
-def test_measuring_needs_clips(project: Path) -> None:
-    layout, config = settings(project, "demo")
-    with pytest.raises(ArtifactError) as caught, pipeline.measured(layout, config):
-        pass
-    assert caught.value.fix == "make them: daamctl segment --pipeline demo"
+def test_measuring_runs_the_quick_stages_first(project: Path) -> None:
+    write_pipeline(project, more="methods: [mean]\n")
+    layout, config = settings(project, "tiny")
+    assert not layout.clips.exists()
+    with pipeline.measured(layout, config) as measured:
+        result = plan.run(layout, config, blockers={}, measured=measured)
+    assert layout.clips.is_file()
+    bases = {row["stage"]: row["basis"] for row in result["stages"] if row["stage"] in ("extract", "train")}
+    assert bases == {"extract": "measured", "train": "measured"}
+    states = {row["stage"]: row["state"] for row in result["stages"]}
+    assert (states["segment"], states["extract"]) == ("done", "to do")
 
 
 def test_method_that_does_not_fit(project: Path) -> None:

@@ -29,8 +29,7 @@ from daamctl.analysis.ablation import (
     paired_differences,
     probe_difference,
 )
-from daamctl.analysis.audit import PROBE_CLIPS, sample_rows
-from daamctl.analysis.probe import ridge_probe
+from daamctl.analysis.probe import Rows, fit_probe
 from daamctl.artifacts.ablation import (
     FILE,
     Ablation,
@@ -40,13 +39,11 @@ from daamctl.artifacts.ablation import (
     RankedDifference,
     RunAccuracy,
 )
-from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold, read_folds
 from daamctl.artifacts.splits import chosen_folds, split_of
 from daamctl.artifacts.terms import metric_of
-from daamctl.artifacts.words import sentence_of
 from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
@@ -394,29 +391,24 @@ def _compared(settings: AblateConfig, groups: Sequence[LayerGroup]) -> list[int]
 
 
 def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[tuple[int, int | None], dict[int, float]]:
-    """Fold and seed -> layer -> metric of the ablation on the test group, of a linear probe of that layer alone.
+    """Fold and seed -> layer -> metric of the ablation on the test group, of `ridge-last` on that layer alone.
 
-    The seed is None unless seeds draw the training sentences. Of embeddings on disk a probe takes at most `PROBE_CLIPS`
-    clips of either part.
+    The seed is None unless seeds draw the training sentences.
     """
     if not layers:
         return {}
     targets, classes = features.targets().numpy(), features.head.classes
     words = features.head.modality == "tokens"
-    sentences = sentence_of(features.clips["utterance_id"]) if words else None
     seeds: Sequence[int | None] = [None] if config.train.shots is None else config.train.seeds
     found: dict[tuple[int, int | None], dict[int, float]] = {}
     for number, seed in itertools.product(chosen_folds(features.clips["group"], None), seeds):
         split = split_of(features.clips, number, config.train, seed or 0)
-        train, test = split.train, split.test
-        if isinstance(features.x, StoredVectors):
-            train, test = (sample_rows(rows, PROBE_CLIPS, number, sentences) for rows in (train, test))
-        tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
+        rows = Rows(split.train, split.dev, split.test)
+        tested = features.clips[split.test].with_columns(target=pl.Series(targets[split.test], dtype=pl.Int32))
         found[number, seed] = {}
         for layer in layers:
             place = features.layers.index(layer)
-            x_train, x_test = (torch.as_tensor(features.x[rows, place]).cpu() for rows in (train, test))
-            scores = ridge_probe(x_train, targets[train], x_test, len(classes))
+            scores, _ = fit_probe(features.x, targets, rows, [place], len(classes), refit=config.train.refit)
             predictions = tested.with_columns(logits=pl.Series(scores.tolist()))
             if words:
                 found[number, seed][layer] = f1_of(predictions, classes)

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
@@ -20,6 +19,7 @@ from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
 from tests.fixtures.embeddings import write_embeddings
 from tests.fixtures.folds import make_layout, random_density, random_predictions, write_fold, write_method
+from tests.fixtures.ridge import ridge_scores
 
 
 def settings(methods=(), **ablate_settings):
@@ -283,7 +283,7 @@ def test_linear_probes_stand_beside_the_differences(layout):
         targets = features.targets().numpy()
         for layer, values in accuracies.items():
             x = features.x[:, layer - 1]
-            scores = ridge_probe(x[split.train], targets[split.train], x[split.test], 4).numpy()
+            scores = ridge_scores(x, targets, split, 4, refit=config.train.refit).numpy()
             frame = pl.DataFrame({"item": features.clips["utterance_id"][split.test], "target": targets[split.test]})
             frame = frame.with_columns(pl.Series(name=str(c), values=scores[:, c]) for c in range(4))
             mean = frame.group_by("item").agg(pl.all().mean())

@@ -49,7 +49,7 @@ def answers(
     blocks: list[Block] = [Text(text, caution=True) for text in evaluation.leaks]
     blocks += [
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
-        Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
+        Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, probed)
         if evaluation.entities is None
@@ -102,8 +102,10 @@ def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
     return f"{text}. The last layer, {last.layer}, reaches {percent(last.value)} %."
 
 
-def _fusion(evaluation: Evaluation) -> str:
-    """Whether fusing layers helps."""
+def fusing(evaluation: Evaluation) -> str:
+    """Whether fusing layers helps, or of taggers what their comparison says."""
+    if evaluation.entities is not None:
+        return entities.sentence(evaluation.entities)
     found = _best_fusion(evaluation)
     if found is None:
         return "Whether fusing layers helps is unknown: no probe of a single layer was trained beside the methods."

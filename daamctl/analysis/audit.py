@@ -7,8 +7,7 @@ Three questions, each also answered for the score of the untrained module:
 - Does the trained model rely on them? Layers are replaced by their mean over the training clips, in the order of the
   score and in random orders (deletion and insertion: Petsiuk, Das and Saenko, "RISE", BMVC 2018, there for pixels).
 
-If embeddings are not held in memory (`train.features`), only the clips needed are read: probes then use a seeded sample
-of at most `PROBE_CLIPS` training clips and as many test clips per fold.
+If embeddings are not held in memory (`train.features`), only what is needed is read.
 
 The model was never trained on replaced layers, and random orders do not keep neighbouring layers together. The curves
 therefore show how one trained model uses its layers, not how useful a layer is to another model.
@@ -21,8 +20,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -33,7 +32,7 @@ from torch import Tensor, nn
 from daamctl.analysis.ablation import alone_tests
 from daamctl.analysis.audit_comparison import compare
 from daamctl.analysis.importance import Map
-from daamctl.analysis.probe import ridge_probe
+from daamctl.analysis.probe import Rows, fit_probe
 from daamctl.analysis.rank_tests import LEVEL, Orders, Values, agreement, is_ranking, order_of, random_orders
 from daamctl.analysis.scores import Scored
 from daamctl.artifacts.ablation import Ablation, find_ablation
@@ -45,7 +44,6 @@ from daamctl.artifacts.audit import (
     AuditSeconds,
     AuditSettings,
     MethodAloneTest,
-    ProbeAccuracy,
     ReplacedAccuracy,
     Verdict,
 )
@@ -59,7 +57,6 @@ from daamctl.artifacts.embeddings import (
 from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
-from daamctl.artifacts.words import are_words, sentence_of
 from daamctl.config import Config
 from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
@@ -70,8 +67,6 @@ from daamctl.threads import use_free_cores
 
 BATCH = 256
 """Clips per forward pass if predictions do not depend on the batch."""
-PROBE_CLIPS = 12_000
-"""Maximum number of training clips, and of test clips, per fold for probes of embeddings on disk."""
 SEED = 0
 """Seed of samples, random orders and permutations."""
 Kind = Literal["deletion", "insertion"]
@@ -86,9 +81,10 @@ CURVES_SCHEMA = {
     "accuracy": pl.Float64,
 }
 NO_RANKING = "it does not rank the layers: all have the same weight, or all but one"
-Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 SplitRows = Callable[[pl.DataFrame, Fold], Rows]
-"""From the clips of a set and a fold to the row numbers of the clips that trained it, and of those that test it."""
+"""From the clips of a set and a fold to the row numbers of the fold's parts."""
+AccuracyOf = Callable[[pl.DataFrame], float]
+"""Accuracy in the unit of the evaluation, from test clips with targets and logits."""
 
 Parts = tuple[str, str | None, int | None]
 """What tells the parts of one fold from those of another."""
@@ -106,14 +102,14 @@ class ProbedFold:
     Args:
         fold: the fold.
         layers: the L layer numbers.
-        clips: (B,) test clips with their target, a class id.
-        scores: (L, B, C).
+        predictions: one table of the test clips per layer, with target and logits.
+        accuracy: (L,) in the unit of the evaluation.
     """
 
     fold: Fold
     layers: list[int]
-    clips: pl.DataFrame
-    scores: NDArray[np.floating[Any]]
+    predictions: list[pl.DataFrame]
+    accuracy: Map
 
 
 @dataclass
@@ -123,13 +119,12 @@ class AuditData:
     Args:
         head: metadata of the embeddings.
         clips: (N,) clips, in the order of the vectors.
-        rows: fold -> clips that trained it, and clips that test it.
+        rows: fold -> its parts.
+        accuracy_of: see `AccuracyOf`.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         y: (N,) class ids.
         layers: the L layer numbers.
-        probes: (test group, dev group, seed if it draws the training sentences) -> accuracy of the linear probe of
-            every layer on the test group, (L,).
-        predictions: the same key -> scores of these probes.
+        probes: (test group, dev group, seed if it draws the training sentences) -> linear probes of every layer.
         means: the same key -> mean over the training clips, (L, D).
         seconds: time spent on probes.
     """
@@ -137,52 +132,35 @@ class AuditData:
     head: EmbeddingsMetadata
     clips: pl.DataFrame
     rows: Callable[[Fold], Rows]
+    accuracy_of: AccuracyOf
     x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
     layers: list[int]
-    probes: dict[Parts, Map] = field(default_factory=dict)
-    predictions: dict[Parts, ProbedFold] = field(default_factory=dict)
+    probes: dict[Parts, ProbedFold] = field(default_factory=dict)
     means: dict[Parts, torch.Tensor] = field(default_factory=dict)
     seconds: float = 0.0
 
-    @cached_property
-    def sentences(self) -> NDArray[Any] | None:
-        """Sentence of each clip, (N,), if clips are words; else None."""
-        return sentence_of(self.clips["utterance_id"]) if are_words(self.clips) else None
-
-    def train_rows(self, fold: Fold) -> NDArray[np.int64]:
-        """Clips that trained a fold."""
-        return self.rows(fold)[0]
-
-    def test_rows(self, fold: Fold) -> NDArray[np.int64]:
-        """Clips that test a fold."""
-        return self.rows(fold)[1]
-
     def probe(self, fold: Fold) -> Map:
-        """Accuracy (L,) on the test group of a probe of every layer, fitted on the training clips."""
+        """Accuracy (L,) on the test group of a probe of every layer, fitted as `ridge-last` is."""
         key = _split(fold)
         if key not in self.probes:
             started = time.monotonic()
-            train, test = self.train_rows(fold), self.test_rows(fold)
-            if isinstance(self.x, StoredVectors):
-                train, test = (sample_rows(rows, PROBE_CLIPS, fold.fold, self.sentences) for rows in (train, test))
-            classes = len(self.head.classes)
-            scores = []
-            for layer in range(len(self.layers)):
-                x_train, x_test = (torch.as_tensor(self.x[rows, layer]) for rows in (train, test))
-                scores.append(ridge_probe(x_train, self.y[train], x_test, classes).numpy())
-            stacked = np.stack(scores)  # (L, B, C)
-            self.probes[key] = (stacked.argmax(-1) == self.y[test]).mean(axis=1)
-            clips = self.clips[test].with_columns(target=pl.Series(self.y[test]))
-            self.predictions[key] = ProbedFold(fold, self.layers, clips, stacked)
+            rows, found = self.rows(fold), []
+            refit = bool(fold.result["run"]["config"]["train"].get("refit"))
+            clips = self.clips[rows.test].with_columns(target=pl.Series(self.y[rows.test]))
+            for place in range(len(self.layers)):
+                logits, _ = fit_probe(self.x, self.y, rows, [place], len(self.head.classes), refit=refit)
+                found.append(clips.with_columns(logits=pl.Series(logits.tolist())))
+            accuracy = np.array([self.accuracy_of(one) for one in found])
+            self.probes[key] = ProbedFold(fold, self.layers, found, accuracy)
             self.seconds += time.monotonic() - started
-        return self.probes[key]
+        return self.probes[key].accuracy
 
     def mean(self, fold: Fold) -> torch.Tensor:
         """Mean (L, D) float32 over the training clips."""
         key = _split(fold)
         if key not in self.means:
-            train = self.train_rows(fold)
+            train = self.rows(fold).train
             if isinstance(self.x, StoredVectors):
                 total = sum(block.sum(0, dtype=np.float64) for _, block in self.x.blocks(train))
                 self.means[key] = torch.as_tensor(total / len(train)).float()
@@ -192,29 +170,10 @@ class AuditData:
                 self.means[key] = torch.stack(parts).float()
         return self.means[key]
 
-    def probe_accuracy(self) -> ProbeAccuracy | None:
-        """Accuracy of the probes of every layer, mean over the folds; None if no probe was made."""
-        if not self.probes:
-            return None
-        mean = np.mean(list(self.probes.values()), axis=0).tolist()
-        return ProbeAccuracy(
-            layers={str(layer): accuracy for layer, accuracy in zip(self.layers, mean, strict=True)},
-            folds=len({test for test, _, _ in self.probes}),
-            most_clips=PROBE_CLIPS if isinstance(self.x, StoredVectors) else None,
-        )
 
-
-def sample_rows(
-    rows: NDArray[np.int64], most: int, fold: int, sentences: NDArray[Any] | None = None
-) -> NDArray[np.int64]:
-    """A seeded choice of at most `most` rows of a fold, ascending; of words, whole sentences (of all rows, (N,))."""
-    rng = np.random.default_rng([SEED, fold])
-    if sentences is None:
-        return np.sort(rng.permutation(rows)[:most])
-    names, owner = np.unique(sentences[rows], return_inverse=True)
-    order = rng.permutation(len(names))
-    fits = np.cumsum(np.bincount(owner)[order]) <= most
-    return np.sort(rows[np.isin(owner, order[fits])])
+def sample_rows(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int64]:
+    """A seeded choice of at most `most` rows of a fold, ascending."""
+    return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
 
 
 def _split(fold: Fold) -> Parts:
@@ -223,7 +182,12 @@ def _split(fold: Fold) -> Parts:
 
 
 def audit_scores(
-    layout: Layout, config: Config, folds: Sequence[Fold], scores: Mapping[str, Scored], split_rows: SplitRows
+    layout: Layout,
+    config: Config,
+    folds: Sequence[Fold],
+    scores: Mapping[str, Scored],
+    split_rows: SplitRows,
+    accuracy_of: AccuracyOf,
 ) -> tuple[Audit, pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
@@ -233,6 +197,7 @@ def audit_scores(
         folds: finished folds of any method; their layers are probed although no score may rank them.
         scores: method -> scores of its layers.
         split_rows: returns the clips of a fold's parts.
+        accuracy_of: see `AccuracyOf`.
 
     Returns:
         The result, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
@@ -244,8 +209,8 @@ def audit_scores(
         missing.append("The audit is switched off; switch it on: --set importance.audit=true")
     elif folds:
         use_free_cores()
-        data = _open_data(layout, config, split_rows, missing)
-    no_ablation, methods, probe = None, {}, None
+        data = _open_data(layout, config, split_rows, accuracy_of, missing)
+    no_ablation, methods, worth = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
         ablation = _ablation(layout, data.head.key)
@@ -263,7 +228,8 @@ def audit_scores(
         for fold in folds:
             if fold.result["meta"]["embeddings_key"] == data.head.key:
                 data.probe(fold)
-        probe = data.probe_accuracy()
+        if data.probes:
+            worth = np.mean([one.accuracy for one in data.probes.values()], axis=0)
     clip = terms_of(data.head.modality if data else "speech").clip
     settings = config.importance
     audit = Audit(
@@ -272,18 +238,19 @@ def audit_scores(
         not_audited={method: NO_RANKING for method in scores if method not in rankable},
         settings=AuditSettings(clips=settings.audit_clips, orders=settings.audit_orders, unit=clip, level=LEVEL),
         steps=steps(len(data.layers)) if data else [],
-        probe=probe,
         methods=methods,
         seconds=AuditSeconds(
             probe=round(data.seconds, 1) if data else 0.0,
             replacement=round(sum(entry.seconds for entry in methods.values()), 1),
         ),
-        comparison=compare(rankable, methods, probe, clip),
+        comparison=compare(rankable, methods, worth, clip),
     )
-    return audit, pl.concat(frames), list(data.predictions.values()) if data else []
+    return audit, pl.concat(frames), list(data.probes.values()) if data else []
 
 
-def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> AuditData | None:
+def _open_data(
+    layout: Layout, config: Config, split_rows: SplitRows, accuracy_of: AccuracyOf, missing: list[str]
+) -> AuditData | None:
     """Read or open the embeddings; if they do not exist, None, with a line in `missing`.
 
     Raises:
@@ -299,7 +266,7 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
     x = torch.from_numpy(stored.load()) if held else stored
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return AuditData(head, clips, partial(split_rows, clips), x, y, list(stored.layers))
+    return AuditData(head, clips, partial(split_rows, clips), accuracy_of, x, y, list(stored.layers))
 
 
 def _ablation(layout: Layout, key: str) -> Ablation | None:
@@ -363,7 +330,7 @@ def _fold_curves(
     if is_ranking(before):
         orders["untrained"] = order_of(before)
     draws = random_orders(len(data.layers), config.importance.audit_orders, seed=SEED)
-    clips = sample_rows(data.test_rows(fold), config.importance.audit_clips, fold.fold)
+    clips = sample_rows(data.rows(fold).test, config.importance.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
     device = resolve_device(config.train.device)
     model = model.to(device)

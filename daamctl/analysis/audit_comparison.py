@@ -26,7 +26,6 @@ from daamctl.artifacts.audit import (
     AuditRow,
     Contrast,
     KindDifference,
-    ProbeAccuracy,
 )
 from daamctl.artifacts.terms import counted
 from daamctl.sign_flip import paired_sign_flip
@@ -34,7 +33,7 @@ from daamctl.sign_flip import paired_sign_flip
 NOTE = (
     "Unclear: more similar than by chance, but not more than other profiles that are equally smooth. p-values are "
     "one-sided, per method, and not corrected for the number of methods. Scores are computed on test {clip}s without "
-    "labels, as in the papers. Accuracies are per {clip}."
+    "labels, as in the papers. Deletion and insertion are per {clip}."
 )
 VERDICTS = {
     "better": "Importance Factors predict the usefulness of layers better than layer weights here",
@@ -59,14 +58,14 @@ class LearnedScore:
 
 
 def compare(
-    scores: Mapping[str, Scored], audited: Mapping[str, AuditedMethod], probe: ProbeAccuracy | None, clip: str
+    scores: Mapping[str, Scored], audited: Mapping[str, AuditedMethod], worth: Values | None, clip: str
 ) -> AuditComparison:
     """Compare the audited methods.
 
     Args:
         scores: method -> scores of its layers.
         audited: method -> its audit.
-        probe: accuracy of the linear probes; None if none was made.
+        worth: (L,) accuracy of the linear probes; None if none was made.
         clip: word for a clip.
     """
     table = [_row(method, scores[method], entry) for method, entry in audited.items()]
@@ -76,8 +75,8 @@ def compare(
             scored = scores[row.method]
             learned[scored.kind].append(LearnedScore(scored.mean, _by_fold(scored, audited[row.method].deletion)))
     found = None
-    if probe is not None and learned["importance"] and learned["weight"]:
-        found = contrast(learned["importance"], learned["weight"], list(probe.layers.values()))
+    if worth is not None and learned["importance"] and learned["weight"]:
+        found = contrast(learned["importance"], learned["weight"], worth)
     return AuditComparison(table, found, _sentence(table, found), NOTE.format(clip=clip))
 
 

@@ -1,8 +1,7 @@
 """Linear probes in closed form: how well each layer, and simple fusions of all layers, separate the classes.
 
-A probe is a ridge classifier of `daamctl.methods.ridge`, on features that are standardised with the statistics of the
-training clips. Its penalty is the one of `PENALTIES` with the smallest leave-one-out squared error on the training
-clips. Nothing is random.
+They are the probes of `daamctl.methods.probes`, chosen and fitted as stage `train` does it, so the probe of a layer has
+the accuracy of `ridge-last` on that layer. Nothing is random.
 
 Letters: N clips, B clips to score, L layers, D features, C classes, K folds.
 """
@@ -11,29 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Integer, Shaped
+from jaxtyping import Float64, Integer
 from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from daamctl.methods.ridge import (
-    MAX_KERNEL_CLIPS,
-    PENALTIES,
-    add_products,
-    fit_kernel_ridge,
-    fit_ridge,
-    scaling_of,
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.probes import (
+    Candidate,
+    Layers,
+    RidgeProbe,
+    rank,
+    ridge_average,
+    ridge_concat,
+    ridge_last,
+    ridge_mean,
 )
+from daamctl.methods.settings import Sizes
 
-Ids = NDArray[np.integer[Any]]
+Ids = NDArray[np.int64]
 Values = NDArray[np.float64]
 
-EntityF1 = Callable[[Ids, Ids], float]
-"""Entity F1 of some words, from their row numbers and the predicted class ids, both of shape (B,)."""
+Scoring = Callable[[Ids, Tensor], tuple[float, ...]]
+"""Accuracy, balanced accuracy and, of tagged words, entity F1, from row numbers (B,) and logits (B, C)."""
 
 CONFIDENCE = 0.95
 """Confidence level of one-sided statements about differences over folds."""
@@ -51,35 +54,37 @@ class Rows(NamedTuple):
     test: Ids
 
 
+class Vectors(Protocol):
+    """Features (N, L, D), in memory or on disk."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """N, L and D."""
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """Features (B, D) of some rows of one layer."""
+
+
 @dataclass(frozen=True)
 class Scores:
-    """Results of one probe, each of shape (K,): one value per fold.
+    """Results of one probe, one value per fold.
 
     Args:
-        accuracy: on the test group.
-        balanced_accuracy: on the test group; mean recall of the classes present.
-        choice_accuracy: on the held-out group; without one, leave-one-out on the training clips.
-        choice_balanced_accuracy: on the same clips.
-        entity_f1: of tagged words, on the test group; None for other items.
-        choice_entity_f1: on the clips of `choice_accuracy`.
+        accuracy: (K,) on the test group.
+        balanced_accuracy: (K,) on the test group; mean recall of the classes present.
+        entity_f1: (K,) of tagged words, on the test group; None for other items.
+        ranks: sort keys of the probe among others, which do not see the test group; the smallest is the best.
     """
 
     accuracy: Values
     balanced_accuracy: Values
-    choice_accuracy: Values
-    choice_balanced_accuracy: Values
-    entity_f1: Values | None = None
-    choice_entity_f1: Values | None = None
+    entity_f1: Values | None
+    ranks: tuple[tuple[float, ...], ...] = ()
 
     @property
     def compared(self) -> Values:
         """What probes are compared by: entity F1 of tagged words, accuracy of other items."""
         return self.accuracy if self.entity_f1 is None else self.entity_f1
-
-    @property
-    def choice(self) -> Values:
-        """What a candidate is chosen by."""
-        return self.choice_accuracy if self.choice_entity_f1 is None else self.choice_entity_f1
 
 
 @dataclass(frozen=True)
@@ -88,22 +93,13 @@ class LayerProbes:
 
     Args:
         layers: one per layer.
-        mean: on the mean of the layers.
-        average: the mean of the scores of the L probes.
-        concatenation: on all layers side by side, each standardised; None above `MAX_KERNEL_CLIPS`.
+        fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`.
         chance: always the most frequent class of the training clips.
     """
 
     layers: tuple[Scores, ...]
-    mean: Scores
-    average: Scores
-    concatenation: Scores | None
+    fusions: dict[str, Scores]
     chance: Scores
-
-    def fusions(self) -> dict[str, Scores]:
-        """The fusions of all layers, by name."""
-        found = {"mean": self.mean, "average": self.average, "concatenation": self.concatenation}
-        return {name: scores for name, scores in found.items() if scores is not None}
 
 
 @dataclass(frozen=True)
@@ -124,110 +120,106 @@ class Difference:
     margin: float | None
 
 
-def ridge_probe(
-    x_train: Float[Tensor, "N D"],
+@torch.no_grad()
+def fit_probe(
+    x: Vectors,
     y: Integer[Ids, " N"],
-    x_test: Float[Tensor, "B D"],
+    rows: Rows,
+    layers: Sequence[int],
     num_classes: int,
     *,
-    penalties: Sequence[float] = PENALTIES,
-) -> Float[Tensor, "B C"]:
-    """Fit a probe on some clips and score others.
+    refit: bool,
+    build: Callable[[Sizes], FusionClassifier] = ridge_last,
+) -> tuple[Tensor, Candidate]:
+    """Fit a probe on one fold as stage `train` does.
 
     Args:
-        x_train: (N, D); float64 is computed in float64, other formats in float32.
+        x: (N, L, D), finite, in any floating format; one layer at a time is read.
         y: (N,) class ids.
-        x_test: (B, D).
+        rows: the fold; without a dev part the penalty is chosen by leaving out training clips.
+        layers: places of the layers of the probe among the L layers.
         num_classes: C.
-        penalties: see `PENALTIES`.
+        refit: fit again on train and dev with the chosen penalty.
+        build: makes the probe.
 
     Returns:
-        Scores (B, C).
+        Logits (B, C) of the test clips, and the chosen penalty.
     """
-    z = _standardised(torch.cat([x_train, x_test]), len(x_train))
-    targets = torch.from_numpy(y)
-    return fit_ridge(z[: len(x_train)], targets, num_classes, penalties=penalties).scores(z[len(x_train) :])
+
+    def part(own: Ids) -> Layers:
+        return Layers(torch.from_numpy(y[own]), lambda index: torch.as_tensor(x[own, layers[index]]).cpu())
+
+    train, dev, test = (part(own) for own in rows)
+    probe = build(Sizes(len(layers), x.shape[2], num_classes))
+    assert isinstance(probe, RidgeProbe)
+    solution = probe.solve(train, dev if len(rows.dev) else None)
+    chosen = solution.candidates[solution.chosen]
+    if refit and len(rows.dev):
+        probe.refit(train.join(dev), chosen)
+    logits: Tensor = probe(torch.stack([test.layer(index) for index in range(len(layers))], dim=1))
+    return logits, chosen
 
 
 def probe_layers(
-    x: Float[Tensor, "N L D"],
+    x: Vectors,
     y: Integer[Ids, " N"],
     folds: Sequence[Rows],
     num_classes: int,
+    score: Scoring,
     *,
-    units: Shaped[NDArray[Any], " N"] | None = None,
-    entity_f1: EntityF1 | None = None,
+    refit: bool = True,
     on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
-    """Probe every layer and the fusions of all layers, fold by fold: fit on train, score on dev and test.
+    """Probe every layer and the fusions of all layers, fold by fold.
 
     Args:
-        x: (N, L, D), finite, in any floating format; one layer at a time is converted.
+        x: see `fit_probe`.
         y: (N,) class ids.
         folds: K of them.
         num_classes: C.
-        units: (N,) utterance of each clip, to average scores per utterance; None: score every clip.
-        entity_f1: for tagged words, which have no `units`; None for other items.
-        on_step: called K * (L + 2) times.
+        score: scores the test clips of a fold.
+        refit: see `fit_probe`.
+        on_step: called K * (L + 3) times.
     """
-    num_layers = x.shape[1]
-    mean = _mean_of_layers(x)
-    figures: dict[int | str, list[tuple[float, ...]]] = {}
+    every = range(x.shape[1])
+    probes: dict[int | str, tuple[Sequence[int], Callable[[Sizes], FusionClassifier]]] = {
+        **{layer: ([layer], ridge_last) for layer in every},
+        "mean": (every, ridge_mean),
+        "average": (every, ridge_average),
+        "concatenation": (every, ridge_concat),
+    }
+    figures: dict[int | str, list[tuple[float, ...]]] = {name: [] for name in (*probes, "chance")}
+    ranks: dict[int | str, list[tuple[float, ...]]] = {name: [] for name in figures}
     for fold in folds:
-        order = np.concatenate([fold.train, fold.dev, fold.test])
-        num_train, rows = len(fold.train), torch.from_numpy(order)
-        train = torch.from_numpy(y[fold.train])
-        kernel = mean.new_zeros(len(order), num_train) if num_train <= MAX_KERNEL_CLIPS else None
-        total = mean.new_zeros(len(order), num_classes)
-
-        def record(name: int | str, scores: Tensor, fold: Rows = fold) -> None:
-            figures.setdefault(name, []).append(_figures(scores, y, fold, units, num_classes, entity_f1))
-
-        for layer in range(num_layers):
-            z = _standardised(x[rows, layer], num_train)  # (N, D)
-            fit = fit_ridge(z[:num_train], train, num_classes)
-            scores = torch.cat([fit.loo, fit.scores(z[num_train:])])  # training clips: left out
-            record(layer, scores)
-            total += scores
-            if kernel is not None:
-                add_products(kernel, z)
+        for name, (layers, build) in probes.items():
+            logits, chosen = fit_probe(x, y, fold, layers, num_classes, refit=refit, build=build)
+            figures[name].append(score(fold.test, logits))
+            ranks[name].append(rank(chosen, held_out=len(fold.dev) > 0))
             on_step()
-        record("average", total)
-        z = _standardised(mean[rows], num_train)
-        fit = fit_ridge(z[:num_train], train, num_classes)
-        record("mean", torch.cat([fit.loo, fit.scores(z[num_train:])]))
-        on_step()
-        if kernel is not None:
-            fit = fit_kernel_ridge(kernel[:num_train], train, num_classes)
-            record("concatenation", torch.cat([fit.loo, fit.scores(kernel[num_train:])]))
-        on_step()
-        counts = np.bincount(y[fold.train], minlength=num_classes)
-        record("chance", torch.from_numpy(counts).to(total).expand(len(order), -1))
-    found = {name: Scores(*np.array(values).T) for name, values in figures.items()}
-    return LayerProbes(
-        tuple(found[layer] for layer in range(num_layers)),
-        found["mean"],
-        found["average"],
-        found.get("concatenation"),
-        found["chance"],
-    )
+        counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
+        figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
+    found = {}
+    for name, values in figures.items():
+        columns = list(np.array(values).T)
+        found[name] = Scores(columns[0], columns[1], columns[2] if len(columns) > 2 else None, tuple(ranks[name]))
+    fusions = {name: found[name] for name in probes if isinstance(name, str)}
+    return LayerProbes(tuple(found[layer] for layer in every), fusions, found["chance"])
 
 
 def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
-    """Choose a candidate in every fold without looking at its test group.
-
-    The highest `choice` wins, then the highest `choice_balanced_accuracy`, then the first.
+    """Choose a candidate in every fold without looking at its test group, as `ridge-best-layer` chooses its layer.
 
     Returns:
         Results of the chosen candidates, and their K indices.
     """
-    chosen = []
-    for fold in range(len(candidates[0].accuracy)):
-        keys = [(one.choice[fold], one.choice_balanced_accuracy[fold]) for one in candidates]
-        chosen.append(keys.index(max(keys)))
-    names = [name for name, values in vars(candidates[0]).items() if values is not None]
-    values = [[getattr(candidates[index], name)[fold] for fold, index in enumerate(chosen)] for name in names]
-    return Scores(*np.array(values, dtype=np.float64)), chosen
+    folds = range(len(candidates[0].accuracy))
+    chosen = [min(range(len(candidates)), key=lambda index: candidates[index].ranks[fold]) for fold in folds]
+    found = {
+        name: np.array([getattr(candidates[index], name)[fold] for fold, index in enumerate(chosen)])
+        for name in ("accuracy", "balanced_accuracy", "entity_f1")
+        if getattr(candidates[0], name) is not None
+    }
+    return Scores(found["accuracy"], found["balanced_accuracy"], found.get("entity_f1")), chosen
 
 
 def difference(values: Float64[Values, " K"], others: Float64[Values, " K"]) -> Difference:
@@ -252,45 +244,3 @@ def judge(gain: Difference) -> Case:
     if gain.mean + gain.margin < WORTHWHILE:
         return "unlikely"
     return "likely" if gain.mean - gain.margin > 0 else "cannot be told"
-
-
-def _standardised(x: Tensor, num_train: int) -> Tensor:
-    """Features (N, D) with mean 0 and deviation 1 over the first `num_train` rows; constant features become 0."""
-    return scaling_of(x[:num_train])(x)
-
-
-def _mean_of_layers(x: Tensor) -> Tensor:
-    total = torch.zeros(len(x), x.shape[2], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    for layer in range(x.shape[1]):
-        total += x[:, layer]
-    return total / x.shape[1]
-
-
-def _figures(
-    scores: Tensor, y: Ids, fold: Rows, units: NDArray[Any] | None, num_classes: int, entity_f1: EntityF1 | None
-) -> tuple[float, ...]:
-    """The values of `Scores` from scores (N, C) of train, dev and test rows, in this order."""
-    train, dev = len(fold.train), len(fold.train) + len(fold.dev)
-    choice = (scores[train:dev], fold.dev) if len(fold.dev) else (scores[:train], fold.train)
-    figures, f1 = [], []
-    for part, rows in ((scores[dev:], fold.test), choice):
-        targets, predictions = _items(part.double().numpy(), y[rows], None if units is None else units[rows])
-        right = targets == predictions
-        counts = np.bincount(targets, minlength=num_classes)
-        hits = np.bincount(targets[right], minlength=num_classes)
-        figures += [float(right.mean()), float((hits[counts > 0] / counts[counts > 0]).mean())]
-        if entity_f1 is not None:
-            f1.append(entity_f1(rows, predictions))
-    return (*figures, *f1)
-
-
-def _items(scores: Values, targets: Ids, units: NDArray[Any] | None) -> tuple[Ids, Ids]:
-    """Targets and predictions of clips, or of utterances with the mean of their clips' scores."""
-    if units is None:
-        return targets, scores.argmax(axis=1)
-    # an utterance with two labels counts as two items; the data checks report it
-    _, number = np.unique(units, return_inverse=True)
-    _, first, item = np.unique(number * scores.shape[1] + targets, return_index=True, return_inverse=True)
-    sums = np.zeros((len(first), scores.shape[1]))
-    np.add.at(sums, item, scores)  # the largest sum is the largest mean
-    return targets[first], sums.argmax(axis=1)

@@ -243,21 +243,6 @@ class AuditSettings:
 
 
 @dataclass(frozen=True)
-class ProbeAccuracy:
-    """Accuracy of a linear probe on each layer alone.
-
-    Args:
-        layers: accuracy per layer on the test groups, mean over the folds.
-        folds: number of folds.
-        most_clips: largest number of training clips, and of test clips, of a fold; None: all clips.
-    """
-
-    layers: PerLayer
-    folds: int
-    most_clips: int | None
-
-
-@dataclass(frozen=True)
 class AuditSeconds:
     """Time spent on linear probes, and on replacing layers."""
 
@@ -275,7 +260,6 @@ class Audit:
         not_audited: method -> reason.
         settings: settings of the audit.
         steps: numbers of layers that are replaced or put back.
-        probe: linear probes; None if there are none.
         methods: method -> its audit.
         seconds: time spent.
         comparison: all methods.
@@ -286,7 +270,6 @@ class Audit:
     not_audited: dict[str, str]
     settings: AuditSettings
     steps: list[int]
-    probe: ProbeAccuracy | None
     methods: dict[str, AuditedMethod]
     seconds: AuditSeconds
     comparison: AuditComparison

@@ -131,19 +131,23 @@ class LayerScores:
 
 @dataclass(frozen=True)
 class LayerAccuracy:
-    """Accuracy of a linear probe of one layer, over the test items of all folds.
+    """Accuracy of `ridge-last` on one layer alone.
 
     Args:
         layer: number of the layer.
-        accuracy: share of correct items.
+        accuracy: mean over folds and seeds.
         low: lower end of its 95 % interval; None if there is no interval.
         high: upper end.
+        difference: from the best layer, over all test items, in the figure of the profile; 0 for the best.
+        p: of the paired test against the best layer, after Holm's correction; None for the best, or without a test.
     """
 
     layer: int
     accuracy: float
     low: float | None
     high: float | None
+    difference: float = 0.0
+    p: float | None = None
 
 
 class Height(NamedTuple):
@@ -161,15 +165,17 @@ class ProbedLayers:
 
     Args:
         unit: what was scored: "utterance" or "clip".
-        resampled: what the intervals resample, e.g. "speaker".
+        resampled: what the intervals resample and the tests take as independent, e.g. "speaker".
         layers: one per layer, in order.
         entity_f1: of the probes of words, one per layer; intervals over sentences. None for other items.
+        floor: smallest p-value that the tests allow after correction; None without a test.
     """
 
     unit: str
     resampled: str
     layers: list[LayerAccuracy]
     entity_f1: list[Interval] | None = None
+    floor: float | None = None
 
     @property
     def profile(self) -> list[Height]:

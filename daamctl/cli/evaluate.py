@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from daamctl.cli import common
+from daamctl.cli.show import show_results
 
 
 def command(
@@ -23,4 +24,6 @@ def command(
     common.stop_if_impossible(if_possible, layout, config, "evaluate")
     from daamctl.stages import evaluate
 
-    common.show_path(evaluate.run(layout, config))
+    path = evaluate.run(layout, config)
+    show_results(layout)
+    common.show_path(path)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from daamctl.cli import common
+from daamctl.cli.show import show_results
 
 
 def command(
@@ -33,4 +34,7 @@ def command(
     common.stop_if_dry(dry_run, config)
     from daamctl import pipeline as whole
 
-    common.show_path(whole.run(layout, config, source=source, track=not no_track))
+    path = whole.run(layout, config, source=source, track=not no_track)
+    if config.task == "classify":
+        show_results(layout)
+    common.show_path(path)

@@ -266,7 +266,7 @@ def not_worse(
         units = _unit_differences(difference, data, "accuracy")
         test = None if units is None else paired_sign_flip(units + margin, one_sided=True, seed=seed)
         found[method] = NonInferiority(
-            accuracy=float(correct[method].mean()),
+            accuracy=float(grouped_means(correct[method], data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),
             low=interval.low if interval else None,
             high=interval.high if interval else None,

@@ -236,6 +236,7 @@ class VectorProbe(RidgeProbe):
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         y = train.y if dev is None else dev.y
+        key = partial(rank, held_out=dev is not None)
         best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # for each penalty
         for index, vector in enumerate(self._vectors):
             x = vector(train)
@@ -246,7 +247,7 @@ class VectorProbe(RidgeProbe):
                 weights = path.weights(penalty)
                 scores = loo_scores(path, path.left_out(penalty)) if held is None else held @ weights + path.intercept
                 found = _candidate(penalty, scores, y)
-                if penalty not in best or _rank(found, dev) < _rank(best[penalty][0], dev):
+                if penalty not in best or key(found) < key(best[penalty][0]):
                     layer = index if len(self._vectors) > 1 else None
                     best[penalty] = replace(found, layer=layer), scaling, weights, path.intercept
         solution = _choose([one[0] for one in best.values()], dev, train)
@@ -415,14 +416,14 @@ def _candidate(penalty: float, scores: Tensor, y: Tensor) -> Candidate:
     return Candidate(penalty, None, float(right), float((scores - hot).square().mean()), scores)
 
 
-def _rank(one: Candidate, dev: Layers | None) -> tuple[float, ...]:
-    """Sort key, smallest for the best candidate; see the module's docstring."""
+def rank(one: Candidate, *, held_out: bool) -> tuple[float, ...]:
+    """Sort key, smallest for the best candidate, with or without a held-out group; see the module's docstring."""
     by_error = (one.error, -one.penalty)
-    return by_error if dev is None else (-one.accuracy, *by_error)
+    return (-one.accuracy, *by_error) if held_out else by_error
 
 
 def _choose(candidates: Sequence[Candidate], dev: Layers | None, train: Layers) -> Solution:
-    chosen = min(range(len(candidates)), key=lambda index: _rank(candidates[index], dev))
+    chosen = min(range(len(candidates)), key=lambda index: rank(candidates[index], held_out=dev is not None))
     return Solution(tuple(candidates), chosen, len(train.y))
 
 
@@ -472,6 +473,8 @@ def ridge_mean(sizes: Sizes) -> FusionClassifier:
 
 def ridge_concat(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of all layers side by side."""
+    if sizes.num_layers == 1:  # the same probe, from all clips however many, and to the last digit
+        return ridge_last(sizes)
     return ConcatProbe(sizes)
 
 

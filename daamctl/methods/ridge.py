@@ -11,8 +11,7 @@ Letters: N clips, B clips to score, D features, C classes. Computes in float64 f
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -161,80 +160,6 @@ class KernelPath:
         return self._last[1]
 
 
-@dataclass(frozen=True)
-class Ridge:
-    """A fitted classifier.
-
-    Args:
-        penalty: the chosen penalty, in the units of `PENALTIES`.
-        loo: (N, C) leave-one-out scores of the training clips.
-        weights: (D, C), or (N, C) for a kernel.
-        intercept: (C,).
-    """
-
-    penalty: float
-    loo: Float[Tensor, "N C"]
-    weights: Float[Tensor, "K C"]
-    intercept: Float[Tensor, " C"]
-
-    def scores(self, z: Float[Tensor, "B K"]) -> Float[Tensor, "B C"]:
-        """Scores (B, C) of standardised features (B, D), or of kernel values (B, N) against the training clips."""
-        return z @ self.weights + self.intercept
-
-
-def fit_ridge(
-    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], num_classes: int, *, penalties: Sequence[float] = PENALTIES
-) -> Ridge:
-    """Fit with the penalty that has the smallest leave-one-out squared error.
-
-    Args:
-        z: (N, D), centred.
-        y: (N,) class ids.
-        num_classes: C.
-        penalties: see `PENALTIES`.
-
-    Raises:
-        ValueError: there is no penalty.
-    """
-    if not penalties:
-        raise ValueError("need at least one penalty")
-    path = RidgePath(z, y, num_classes)
-    left_out = [path.left_out(penalty) for penalty in penalties]
-    errors = [float(one.square().mean()) for one in left_out]
-    best = errors.index(min(errors))
-    return _fitted(path, penalties[best], left_out[best])
-
-
-def fit_kernel_ridge(
-    kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int, *, penalties: Sequence[float] = PENALTIES
-) -> Ridge:
-    """The same from inner products alone. Walks downhill from the middle penalty, because each one costs a solution.
-
-    Args:
-        kernel: (N, N) inner products of centred features; only the lower triangle is read.
-        y: (N,) class ids.
-        num_classes: C.
-        penalties: see `PENALTIES`, ascending.
-
-    Raises:
-        ValueError: the kernel is not positive semidefinite, or not finite.
-    """
-    path = KernelPath(kernel, y, num_classes)
-    fits: dict[int, Ridge] = {}
-
-    def error(index: int) -> float:
-        if not path.solvable(penalties[index]):
-            return float("inf")
-        left_out = path.left_out(penalties[index])
-        fits[index] = _fitted(path, penalties[index], left_out)
-        return float(left_out.square().mean())
-
-    place, least = downhill(len(penalties), error)
-    if not math.isfinite(least):
-        raise ValueError("the kernel is not positive semidefinite, or not finite")
-    return fits[place]
-
-
 def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
     """Walk from the middle index to one whose neighbours have no smaller error; return that index and its error.
 
@@ -273,10 +198,6 @@ def add_products(kernel: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> None:
         stop = min(start + KERNEL_ROWS, len(z))
         width = min(stop, num_train)
         kernel[start:stop, :width].addmm_(z[start:stop], z[:width].mT)
-
-
-def _fitted(path: RidgePath | KernelPath, penalty: float, left_out: Tensor) -> Ridge:
-    return Ridge(penalty, loo_scores(path, left_out), path.weights(penalty), path.intercept)
 
 
 def _unit(value: float) -> float:

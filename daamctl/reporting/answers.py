@@ -1,6 +1,6 @@
 """The first section of a report: which layers carry the label, whether fusing layers helps, and what to do next.
 
-The layers are judged by a linear probe of each layer alone (from the importance stage), fusing by the comparison of
+The layers are judged by `ridge-last` on each layer alone (from the importance stage), fusing by the comparison of
 every method that fuses layers with a probe of the best single layer, which is chosen in every fold without its test
 group. The functions take an evaluation after `verdict.labelled`.
 """
@@ -24,6 +24,8 @@ from daamctl.reporting.verdict import Against, doubtful, order, short_names, war
 MOST_UNITS = 1000
 """Larger estimates of the number of speakers needed are not worth a figure, unless there are almost as many."""
 MOST_STEPS = 4
+ALPHA = 0.05
+"""Level of the tests of layers against the best one, after correction."""
 
 
 def answers(
@@ -47,7 +49,7 @@ def answers(
     blocks: list[Block] = [Text(text, caution=True) for text in evaluation.leaks]
     blocks += [
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
-        Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
+        Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, probed)
         if evaluation.entities is None
@@ -81,23 +83,29 @@ def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
     interval = "" if best.low is None or best.high is None else f" [{percent(best.low)}, {percent(best.high)}]"
     score = f"{percent(best.value)} %{interval}"
     if probed.entity_f1 is None:
-        what, does = "the label", f"classifies {score} of {terms(evaluation).unit(probed.unit)}s with a linear probe"
+        what, does = "the label", f"classifies {score} of {terms(evaluation).unit(probed.unit)}s with a ridge probe"
     else:
-        what, does = "the entities", f"reaches an entity F1 of {score} with a linear probe"
-    near = [one.layer for one in profile if best.low is not None and one.value >= best.low]
-    if len(near) == len(profile) > 1:
-        return f"No layer stands out: layer {best.layer} alone {does}; every layer lies in this interval."
-    text = f"Layer {best.layer} carries {what} best: alone it {does}"
-    if others := [layer for layer in near if layer != best.layer]:
-        lie = "layer {} lies" if len(others) == 1 else "layers {} lie"
-        text += f"; {lie.format(layers_text(others))} in this interval"
+        what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
+    others = [one for one in probed.layers if one.layer != best.layer]
+    near = [one.layer for one in others if one.p is None or one.p > ALPHA]
+    if others and (probed.floor is None or probed.floor > ALPHA):
+        why = f"too few {probed.resampled or 'fold'}s to test whether other layers are worse"
+        text = f"Layer {best.layer} has the highest figure: alone it {does}; {why}"
+    elif others and len(near) == len(others):
+        return f"No layer stands out: layer {best.layer} alone {does}; no other layer is shown to be worse."
+    else:
+        text = f"Layer {best.layer} carries {what} best: alone it {does}"
+        if near:
+            text += f"; not shown to be worse than it: layer{'s' if len(near) > 1 else ''} {layers_text(near)}"
     if best is last:
         return f"{text}. It is the last layer."
     return f"{text}. The last layer, {last.layer}, reaches {percent(last.value)} %."
 
 
-def _fusion(evaluation: Evaluation) -> str:
-    """Whether fusing layers helps."""
+def fusing(evaluation: Evaluation) -> str:
+    """Whether fusing layers helps, or of taggers what their comparison says."""
+    if evaluation.entities is not None:
+        return entities.sentence(evaluation.entities)
     found = _best_fusion(evaluation)
     if found is None:
         return "Whether fusing layers helps is unknown: no probe of a single layer was trained beside the methods."
@@ -198,7 +206,7 @@ def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
     if probed:
         best = max(probed.profile, key=lambda one: one.value)
         top = f"highest {percent(best.value)} % at layer {best.layer}"
-        alt = f"Accuracy of a linear probe of every layer, {top}. {alt}"
+        alt = f"Accuracy of a ridge probe of every layer, {top}. {alt}"
     layers = probed.profile if probed else []
     chance = evaluation.main_chance.majority_fraction
     return figures.drawn(figures.answers(layers, methods, chance, label, f"{alt} The numbers are in the tables."))

@@ -15,7 +15,7 @@ from daamctl.reporting.document import CODE, Block, Bullets, Folded, Section, Ta
 GLOSSARY = {
     "WA": "weighted accuracy, the share of correct items; speech papers call it so because frequent classes weigh more",
     "UA": "unweighted accuracy, also balanced accuracy: the mean over classes of the share of correct items",
-    "Linear probe": "a ridge classifier on one layer, solved in closed form, so it is always fully trained",
+    "Linear probe": "a ridge classifier on one layer (ridge-last), solved in closed form, so always fully trained",
     "Fusion": "a method that classifies from all layers instead of one",
     "Importance Factor": "mean density of a feature under a method's Gaussians, scaled to 0 to 1 over all layers",
     "Density": "value of the Gaussian that a DAAM head places around the mean of its features",

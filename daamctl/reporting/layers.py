@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.ablation import Ablation, AloneTest, LayerAccuracy, ProbedDifference
 from daamctl.artifacts.audit import Audit, AuditRow
-from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
+from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores, ProbedLayers
 from daamctl.artifacts.results import marked
 from daamctl.artifacts.terms import METRIC_NAMES, Terms, listed
 from daamctl.figures.layers import MethodMaps
@@ -25,7 +25,6 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
-    count,
     layers_text,
     spread,
 )
@@ -66,7 +65,7 @@ def importance(
     else:
         blocks.append(Text(summary.note))
     blocks += _scores(summary.scores, labels) if summary.scores else [Text("No method has a layer score.")]
-    blocks += _audit(summary.audit, labels)
+    blocks += [*_audit(summary.audit, labels), *(_probe(summary.probed) if summary.probed else [])]
     unscored = [f"{labels.get(name, name)}: {why}" for name, why in summary.without_score.items()]
     if unscored:
         blocks.append(Folded("Methods without a layer score", [Bullets(unscored)]))
@@ -272,13 +271,13 @@ def _audit(audit: Audit, labels: Labels) -> list[Block]:
               (" (points)", ", p", " beats random?", ", untrained (points)")),
         ]  # fmt: skip
         note = (
-            "Probe: accuracy of a linear classifier on each layer alone. Deletion and insertion: area between the "
+            "Probe: accuracy of ridge-last on each layer alone. Deletion and insertion: area between the "
             "accuracy curve in the order of the score and the curve of random orders; above 0 is better than random. "
             f"Untrained: the same for the score before training. {compared.note}"
         )
         table = Table("audit", "Do layer scores reflect how useful the layers are?", columns, rows,
                       frozenset({1, 4, 8, 12}), note)  # fmt: skip
-        blocks += [table, *_probe(audit)]
+        blocks.append(table)
     skipped = [f"{labels.get(name, name)}: {why}" for name, why in audit.not_audited.items()]
     if skipped:
         blocks.append(Folded("Scores that were not tested", [Bullets(skipped)]))
@@ -304,17 +303,28 @@ def _audit_row(row: AuditRow, labels: Labels) -> list[Cell]:
     ]
 
 
-def _probe(audit: Audit) -> list[Block]:
-    probe, unit = audit.probe, audit.settings.unit
-    if probe is None:
-        return []
-    rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe.layers.items()]
-    caption = f"Accuracy per {unit} in percent of a linear probe on each layer alone"
-    note = f"Mean over the test groups of {probe.folds} folds." if probe.folds > 1 else "On the test part."
-    if probe.most_clips:
-        note += f" Fitted on at most {count(probe.most_clips)} training {unit}s and scored on as many test {unit}s."
-    table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=note)
-    return [Folded(caption, [table])]
+def _probe(probed: ProbedLayers) -> list[Block]:
+    """The figures behind “which layer is best”."""
+    metric = METRIC_NAMES["accuracy" if probed.entity_f1 is None else "entity_f1"]
+    rows: list[list[Cell]] = [
+        [
+            str(one.layer),
+            Number(one.value, low=one.low, high=one.high),
+            Number(layer.difference, "points"),
+            Number(layer.p, "p"),
+        ]
+        for one, layer in zip(probed.profile, probed.layers, strict=True)
+    ]
+    unit = f" per {probed.unit}" if probed.entity_f1 is None else ""
+    caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
+    note = (
+        "The mean over folds and seeds, as for every method; the last layer is the method ridge-last. The difference "
+        f"is that over all test items. p (Holm): paired test against the best layer, over "
+        f"{probed.resampled or 'fold'}s, "
+        "corrected for the number of layers. The best layer was picked by these figures, so its own is optimistic."
+    )
+    columns = ["Layer", metric[0].upper() + metric[1:], "Minus best layer (points)", "p (Holm)"]
+    return [Folded(caption, [Table("probe", caption, columns, rows, note=note)])]
 
 
 def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> list[Block]:

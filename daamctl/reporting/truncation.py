@@ -69,7 +69,7 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
     rows = [*found.prefixes, found.whole]
     blocks.append(_table("truncation", f"{_label(found)} after training on layers 1 to k", found, rows))
     if found.singles:
-        singles = _table("single-layers", f"{_label(found)} after training on one layer", found, found.singles)
+        singles = _table("single-layers", f"{_label(found)} of {found.label} on one layer alone", found, found.singles)
         blocks.append(Folded("Single layers", [singles]))
     return Section("truncation", TITLE, blocks)
 

@@ -21,7 +21,7 @@ from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
-from daamctl.methods import METHODS, NEEDS_DEV, check_fits, check_settings, resolve_method, settings_of
+from daamctl.methods import METHODS, NEEDS_DEV, SINGLE_LAYER, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
@@ -67,6 +67,9 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
         problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
+    for name, config in configs.items():
+        for lack in unanswered(config):
+            log.warning("pipeline '%s': its report cannot say %s", name, lack)
     if pipelines is None and write:
         write_stages(root)
     elif pipelines is None or write:  # with both, DVC asks
@@ -88,6 +91,24 @@ def problems_of(config: Config) -> list[str]:
     if config.task == "reconstruct":
         return [*_data_problems(config), *_reconstruction_problems(config)]
     return [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
+
+
+def unanswered(config: Config) -> Iterator[str]:
+    """Questions of the report's first section that a valid pipeline cannot answer, and what to add.
+
+    Pipelines with the published recipe keep what was published.
+    """
+    if config.task != "classify" or config.train.recipe == "published":
+        return
+    if not config.importance.audit:
+        yield "which layer is best; set importance: {audit: true}"
+    corpus = config.download.corpus
+    if corpus in CORPORA and CORPORA.load(corpus).modality == "tokens":
+        return  # taggers are compared by entity F1 with the reference
+    if not set(SINGLE_LAYER[:2]) & set(config.methods):
+        yield f"whether fusing layers helps; add {SINGLE_LAYER[0]} to methods"
+    elif all(resolve_method(name)[0] in SINGLE_LAYER for name in config.methods):
+        yield "whether fusing layers helps; add a method that fuses them to methods, e.g. ridge-mean"
 
 
 def _data_problems(config: Config) -> Iterator[str]:

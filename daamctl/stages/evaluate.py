@@ -93,14 +93,9 @@ def run(layout: Layout, config: Config) -> Path:
     if reference in evaluation.methods and evaluation.fairness.methods[reference].mark and len(evaluation.methods) > 1:
         label = evaluation.methods[reference].label
         logger.warning("the reference is %s, so training alone may explain every difference from it", label)
-    unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
     if evaluation.counts.weighted or evaluation.counts.merged:
         words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
         logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
-    for method, entry in evaluation.methods.items():
-        logger.info("%s: accuracy %.1f %% per %s", entry.label, 100 * evaluation.accuracy(method).mean, unit)
-        if evaluation.entities and method in evaluation.entities.methods:
-            logger.info("%s: entity F1 %.1f %%", entry.label, 100 * evaluation.entities.methods[method].f1.value)
     folder = layout.stage("evaluate")
     labels = {method: entry.label for method, entry in evaluation.methods.items()}
     write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from daamctl.analysis.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.analysis.importance import (
@@ -37,6 +36,7 @@ from daamctl.analysis.importance import (
     rank_correlation,
     stability,
 )
+from daamctl.analysis.probe import Rows
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.importance import (
@@ -59,9 +59,11 @@ from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.artifacts.words import in_documents, sentence_of
 from daamctl.config import Config, TrainConfig
-from daamctl.evaluation.comparison import item_table, method_intervals
-from daamctl.evaluation.entities import EntityCounts, count_entities, f1_intervals
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
+from daamctl.evaluation.entities import EntityCounts, compare_f1, count_entities, f1_intervals
+from daamctl.evaluation.metrics import score
 from daamctl.evaluation.scoring import items_of
+from daamctl.evaluation.statistics import with_holm
 from daamctl.evaluation.tagging import RESAMPLES, per_source
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
@@ -119,7 +121,12 @@ def run(layout: Layout, config: Config) -> Path:
         if scored is not None:
             scores[method] = scored
     folds_of_one = next((found for found in folds.values() if found), [])
-    audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows)
+    unit = config.evaluate.unit
+
+    def accuracy_of(predictions: pl.DataFrame) -> float:
+        return score(items_of(predictions, unit))["accuracy"]
+
+    audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows, accuracy_of)
     if audit.methods and audit.no_ablation is None:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
         audit = replace(audit, no_ablation=_nothing_alone(ablation))
@@ -139,7 +146,7 @@ def run(layout: Layout, config: Config) -> Path:
         scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
-        probed=_probed(probes, config.evaluate.unit),
+        probed=_probed(probes, unit),
         files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
@@ -159,56 +166,67 @@ def run(layout: Layout, config: Config) -> Path:
 
 
 def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
-    """Accuracy of the linear probe of every layer over the test items of all folds; None without probes."""
+    """How `ridge-last` does on every layer alone, and whether worse than on the best one; None without probes."""
     if not probes:
         return None
-    folds = [part.fold for part in probes]
-    tables = {}
-    for index, layer in enumerate(probes[0].layers):
-        items = []
-        for part in probes:
-            frame = part.clips.with_columns(logits=pl.Series(part.scores[index].tolist()))
-            items.append(items_of(frame, unit))
-        tables[str(layer)] = item_table(folds, items)
-    found = method_intervals(tables, modality=folds[0].modality)
-    layers = []
-    for layer in probes[0].layers:
-        interval = found[str(layer)].metrics["accuracy"]
-        ends = (interval.low, interval.high) if interval else (None, None)
-        layers.append(LayerAccuracy(layer, float(tables[str(layer)]["correct"].to_numpy().mean()), *ends))
-    return ProbedLayers(unit, next(iter(found.values())).unit_word, layers, _entity_f1(probes))
+    folds, layers = [part.fold for part in probes], probes[0].layers
+    tables = {
+        str(layer): item_table(folds, [items_of(part.predictions[index], unit) for part in probes])
+        for index, layer in enumerate(layers)
+    }
+    intervals = method_intervals(tables, modality=folds[0].modality)
+    values = np.mean([part.accuracy for part in probes], axis=0)
+    f1: list[Interval] | None = None
+    if folds[0].modality == "tokens":
+        counts = _entity_counts(probes)
+        f1 = f1_intervals(counts, resamples=RESAMPLES)
+        best = int(np.argmax([one.value for one in f1]))
+        others = [index for index in range(len(layers)) if index != best]
+        found = [compare_f1(counts[best], counts[index], resamples=RESAMPLES) for index in others]
+        tests = with_holm([one.primary for one in found])
+    else:
+        best = int(np.argmax(values))
+        others = [index for index in range(len(layers)) if index != best]
+        result = compare_methods(tables, reference=str(layers[best]), modality=folds[0].modality)
+        found = [pair.metrics["accuracy"] for pair in result.comparisons]
+        tests = [one.primary for one in found]
+    against = dict(zip(others, zip(found, tests, strict=True), strict=True))
+    rows = []
+    for index, layer in enumerate(layers):
+        interval = intervals[str(layer)].metrics["accuracy"]
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        gap, test = against.get(index, (None, None))
+        difference, p = -gap.difference if gap else 0.0, test.p_holm if test else None
+        rows.append(LayerAccuracy(layer, float(values[index]), low, high, difference, p))
+    floors = [min(1.0, len(others) * test.floor) for test in tests if test is not None]
+    word = next(iter(intervals.values())).unit_word
+    return ProbedLayers(unit, word, rows, f1, min(floors, default=None))
 
 
-def _entity_f1(probes: Sequence[ProbedFold]) -> list[Interval] | None:
-    """Entity F1 of the linear probe of every layer, mean over seeds; None unless the items are words."""
-    first = probes[0].fold
-    if first.modality != "tokens":
-        return None
+def _entity_counts(probes: Sequence[ProbedFold]) -> list[list[EntityCounts]]:
+    """Counts of entities of the probe of every layer, one for each seed."""
     seeds = [[part for part in probes if part.fold.seed == seed] for seed in sorted({one.fold.seed for one in probes})]
-    trials = [
-        [
-            EntityCounts.joined([_counts(part, layer, first.result["run"]["classes"]) for part in folds])
-            for folds in seeds
-        ]
+    return [
+        [EntityCounts.joined([_counts(part, layer) for part in folds]) for folds in seeds]
         for layer in range(len(probes[0].layers))
     ]
-    return f1_intervals(trials, resamples=RESAMPLES)
 
 
-def _counts(part: ProbedFold, layer: int, classes: Sequence[str]) -> EntityCounts:
-    ids, sources = part.clips["utterance_id"], part.clips["speaker"]
-    sentences, predicted = sentence_of(ids), part.scores[layer].argmax(axis=-1)
-    counts = count_entities(sentences, part.clips["target"].to_numpy(), predicted, classes)
+def _counts(part: ProbedFold, layer: int) -> EntityCounts:
+    words = part.predictions[layer]
+    ids, sources = words["utterance_id"], words["speaker"]
+    sentences, predicted = sentence_of(ids), words["logits"].list.arg_max().to_numpy()
+    counts = count_entities(sentences, words["target"].to_numpy(), predicted, part.fold.result["run"]["classes"])
     return per_source(counts, sentences, sources) if in_documents(ids, sources) else counts
 
 
-def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers of the training and of the test clips of a fold, from the settings it was trained with."""
+def _split_rows(clips: pl.DataFrame, fold: Fold) -> Rows:
+    """Row numbers of the parts of a fold, from the settings it was trained with."""
     run = fold.result["run"]
     stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
     changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
     split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
-    return split.train, split.test
+    return Rows(split.train, split.dev, split.test)
 
 
 def _nothing_alone(ablation: Ablation | None) -> str | None:

@@ -28,7 +28,6 @@ from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
     Difference,
-    EntityF1,
     LayerProbes,
     Rows,
     Scores,
@@ -40,12 +39,13 @@ from daamctl.analysis.probe import (
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
-from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
+from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import METRIC_NAMES, metric_of, percent
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
-from daamctl.errors import TrainingError
-from daamctl.evaluation.entities import count_entities, micro_f1
+from daamctl.errors import ArtifactError, TrainingError
+from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.tagging import f1_of
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.leaks import corpus_facts
@@ -89,12 +89,13 @@ def run(layout: Layout, config: Config) -> Path:
         features = replace(features, clips=features.clips[drawn.rows], x=torch.from_numpy(drawn.x))
     skipped = next((one.text for one in findings if one.check == "values" and one.severity != "ok"), None)
     splits: list[Split] = []
+    probes = None
     if skipped is None:
         try:
             splits = _splits(features, config)
-        except TrainingError as error:
-            skipped = "; ".join(filter(None, (error.message, error.fix)))
-    probes = _probe(features, splits, config) if splits else None
+            probes = _probe(features, splits, config)
+        except (TrainingError, ArtifactError) as error:
+            splits, skipped = [], "; ".join(filter(None, (error.message, error.fix)))
     result: dict[str, Any] = {
         "run": layout.run_name,
         "embeddings_key": features.head.key,
@@ -167,42 +168,29 @@ def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | 
 
 
 def _splits(features: Features, config: Config) -> list[Split]:
-    """Every fold, with a held-out group if there are at least three groups, else with leave-one-out selection.
-
-    An official split always holds out its dev part, or a part of its training items, whatever `train.selection` is.
-    """
-    clips = features.clips
+    """Every fold as stage `train` makes it; two groups leave none to hold out."""
+    clips, train = features.clips, config.train
     groups = len(fold_groups(clips["group"]))
-    dev_group = groups > 2 or is_official(clips["group"])
-    share = config.train.dev_fraction
-    return [make_split(clips, fold, dev_group=dev_group, dev_fraction=share) for fold in range(1, groups + 1)]
+    if groups == 2 and not is_official(clips["group"]):
+        train = train.model_copy(update={"selection": "last"})
+    return [split_of(clips, fold, train, train.seeds[0]) for fold in range(1, groups + 1)]
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
-    tokens = features.head.modality == "tokens"
-    units = features.clips["utterance_id"].to_numpy() if config.evaluate.unit == "utterance" and not tokens else None
+    tokens, classes = features.head.modality == "tokens", features.head.classes
+    targets = features.targets().numpy()
     folds = [Rows(split.train, split.dev, split.test) for split in splits]
     assert isinstance(features.x, torch.Tensor)
-    with progress(len(folds) * (len(features.layers) + 2), "probing the layers", "probes") as bar:
+
+    def score(rows: NDArray[np.int64], logits: torch.Tensor) -> tuple[float, ...]:
+        frame = features.clips[rows].with_columns(target=pl.Series(targets[rows]), logits=pl.Series(logits.tolist()))
+        found = score_items(items_of(frame, config.evaluate.unit), len(classes))
+        return found["accuracy"], found["balanced_accuracy"], *([f1_of(frame, classes)] if tokens else [])
+
+    with progress(len(folds) * (len(features.layers) + 3), "probing the layers", "probes") as bar:
         return probe_layers(
-            features.x,
-            features.targets().numpy(),
-            folds,
-            len(features.head.classes),
-            units=units,
-            entity_f1=_entity_f1(features) if tokens else None,
-            on_step=bar.advance,
+            features.x, targets, folds, len(classes), score, refit=config.train.refit, on_step=bar.advance
         )
-
-
-def _entity_f1(features: Features) -> EntityF1:
-    """A function of rows of words, sentences whole and in order, and their predicted tags."""
-    sentences, targets = sentence_of(features.clips["utterance_id"]), features.targets().numpy()
-
-    def f1(rows: NDArray[np.integer[Any]], predicted: NDArray[np.integer[Any]]) -> float:
-        return micro_f1(count_entities(sentences[rows], targets[rows], predicted, features.head.classes))
-
-    return f1
 
 
 def _fold(split: Split) -> dict[str, Any]:
@@ -221,22 +209,18 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
     if probes is None:
         return {"probe": None, "headroom": None}
     best, chosen = choose(probes.layers)
-    fusions = probes.fusions()
+    fusions = probes.fusions
     fusion, chosen_fusions = choose(list(fusions.values()))
     probe: dict[str, Any] = {
         "layers": {str(layer): _summary(scores) for layer, scores in zip(layers, probes.layers, strict=True)},
         "best_layer": {**_summary(best), "chosen": [layers[index] for index in chosen]},
         "last_layer": _summary(probes.layers[-1]),
-        "mean": _summary(probes.mean),
-        "average": _summary(probes.average),
-        "concatenation": _summary(probes.concatenation) if probes.concatenation is not None else None,
+        **{name: _summary(scores) for name, scores in fusions.items()},
         "best_fusion": {**_summary(fusion), "chosen": [list(fusions)[index] for index in chosen_fusions]},
         "chance": _summary(probes.chance),
     }
-    without = f"The concatenation is not probed above {MAX_KERNEL_CLIPS} training clips."
-    notes = [sampling, without if probes.concatenation is None else None]
-    if any(notes):
-        probe["note"] = " ".join(filter(None, notes))
+    if sampling:
+        probe["note"] = sampling
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
     headroom = {name: _gain(difference(scores.compared, best.compared)) for name, scores in named.items()}
     return {"probe": probe, "headroom": headroom}
@@ -247,7 +231,7 @@ def _summary(scores: Scores) -> dict[str, Any]:
     return {
         name: {**vars(over_runs(values.tolist())), "per_fold": values.tolist()}
         for name, values in vars(scores).items()
-        if values is not None and name != "choice_balanced_accuracy"
+        if values is not None and name != "ranks"
     }
 
 
@@ -270,7 +254,7 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
     if len(probes.layers) == 1:
         return "unlikely", "Fusing layers cannot help here: there is only one layer."
-    best, fusion = choose(probes.layers)[0], choose(list(probes.fusions().values()))[0]
+    best, fusion = choose(probes.layers)[0], choose(list(probes.fusions.values()))[0]
     gain = difference(fusion.compared, best.compared)
     metric = METRIC_NAMES["accuracy" if best.entity_f1 is None else "entity_f1"]
     if gain.margin is None or len(gain.per_fold) < 3:

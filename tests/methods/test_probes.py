@@ -5,11 +5,13 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from sklearn.linear_model import Ridge
 
 from daamctl.errors import MethodError
 from daamctl.methods import CLOSED_FORM, METHODS, Layers, build, load_weights, probes, save_weights
 from daamctl.methods.probes import SHARPNESS, stratified_sample
-from daamctl.methods.ridge import PENALTIES, fit_kernel_ridge, fit_ridge, scaling_of
+from daamctl.methods.ridge import PENALTIES, scaling_of
+from tests.fixtures.ridge import alpha, one_hot
 
 NUM_LAYERS, NUM_CLASSES = 4, 3
 SHAPES = [(60, 7), (24, 33)]  # training clips and features: more clips than features, and fewer
@@ -131,20 +133,16 @@ def test_without_a_held_out_group_each_clip_is_left_out(method, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_scores_are_those_of_preflight_for_the_same_penalty(shape):
+def test_scores_are_those_of_scikit_learn_for_the_same_penalty(shape):
     x, y = (torch.as_tensor(part) for part in make_clips(*shape))
     dev, dev_y = make_clips(31, shape[1], seed=1)
-    last, concat = probe_of("ridge-last", shape[1]), probe_of("ridge-concat", shape[1])
-    penalty = last.solve(layers_of(x, y), layers_of(dev, dev_y)).penalty
-    z = scaling_of(x[:, -1])(x[:, -1])
-    expected = fit_ridge(z, y, NUM_CLASSES, penalties=(penalty,)).scores(z)
-    with torch.no_grad():
-        torch.testing.assert_close(last(x) / last.decoder.sharpness, expected)
-    penalty = concat.solve(layers_of(x, y), layers_of(dev, dev_y)).penalty
-    z = scaling_of(x.flatten(1))(x.flatten(1))
-    expected = fit_kernel_ridge(z @ z.mT, y, NUM_CLASSES, penalties=(penalty,)).scores(z @ z.mT)
-    with torch.no_grad():
-        torch.testing.assert_close(concat(x) / concat.decoder.sharpness, expected)
+    for method, features in (("ridge-last", x[:, -1]), ("ridge-concat", x.flatten(1))):
+        probe = probe_of(method, shape[1])
+        penalty = probe.solve(layers_of(x, y), layers_of(dev, dev_y)).penalty
+        z = scaling_of(features)(features).numpy()
+        expected = Ridge(alpha(z, penalty)).fit(z, one_hot(y)).predict(z)
+        with torch.no_grad():
+            np.testing.assert_allclose(probe(x) / probe.decoder.sharpness, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", CLOSED_FORM)

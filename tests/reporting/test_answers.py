@@ -18,10 +18,17 @@ from tests.fixtures.compared import evaluation
 from tests.fixtures.records import importance_of, parsed
 
 
-def probed(*accuracies: float, margin: float | None = 0.02) -> ProbedLayers:
+def probed(
+    *accuracies: float, margin: float | None = 0.02, p: dict[int, float] | None = None, floor: float | None = 0.01
+) -> ProbedLayers:
+    """Layers from 1 on; `p` of those that are not worse than the best beyond chance."""
     ends = [(None, None) if margin is None else (value - margin, value + margin) for value in accuracies]
-    layers = [LayerAccuracy(n, value, *ends[n - 1]) for n, value in enumerate(accuracies, start=1)]
-    return ProbedLayers("utterance", "speaker", layers)
+    best, p = accuracies.index(max(accuracies)) + 1, p or {}
+    layers = [
+        LayerAccuracy(n, value, *ends[n - 1], value - max(accuracies), None if n == best else p.get(n, 0.01))
+        for n, value in enumerate(accuracies, start=1)
+    ]
+    return ProbedLayers("utterance", "speaker", layers, floor=floor)
 
 
 def summary_of(layers: ProbedLayers) -> Importance:
@@ -46,14 +53,26 @@ BASE = {"ridge-best-layer": 0.5, "daam-v1": 0.6}
 
 
 def test_the_layers_that_carry_the_label() -> None:
-    text = said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4))
+    text = said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4, p={2: 0.4}))
     assert "Layer 3 carries the label best: alone it classifies 62.0 % [60.0, 64.0] of utterances" in text
-    assert "; layer 2 lies in this interval. The last layer, 4, reaches 40.0 %." in text
+    assert "; not shown to be worse than it: layer 2. The last layer, 4, reaches 40.0 %." in text
+    # The intervals of 2 and 3 overlap, and the paired test tells them apart all the same; 1 is outside and is not told.
+    text = said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4, p={1: 0.06}))
+    assert "; not shown to be worse than it: layer 1. The last" in text
+    assert "not shown" not in said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4))
 
 
 def test_a_flat_profile() -> None:
-    text = said(fused(BASE), probed(0.5, 0.51, 0.505))
+    text = said(fused(BASE), probed(0.5, 0.51, 0.505, p={1: 0.3, 3: 0.9}))
     assert "No layer stands out: layer 2 alone classifies 51.0 %" in text
+    assert "; no other layer is shown to be worse." in text
+
+
+@pytest.mark.parametrize("floor", [None, 0.0625])
+def test_too_few_speakers_to_compare_layers(floor: float | None) -> None:
+    text = said(fused(BASE), probed(0.3, 0.62, 0.4, floor=floor))
+    assert "Layer 2 has the highest figure: alone it classifies 62.0 %" in text
+    assert "; too few speakers to test whether other layers are worse. The last layer, 3, reaches 40.0 %." in text
 
 
 def test_words_are_told_by_entity_f1() -> None:

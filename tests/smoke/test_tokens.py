@@ -17,7 +17,6 @@ from seqeval.metrics import f1_score
 from typer.testing import CliRunner
 
 from daamctl import pipeline
-from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
@@ -25,6 +24,7 @@ from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.truncation import find_truncation, layers_name
 from daamctl.artifacts.words import sentence_of
 from daamctl.cli.app import app
@@ -34,6 +34,7 @@ from daamctl.layout import Layout
 from daamctl.reporting.truncation import sentence
 from daamctl.stages import compare, export, importance, predict, preflight, serve, shots, truncate
 from tests.fixtures.pictures import blank_pictures
+from tests.fixtures.ridge import ridge_scores
 
 QUICK: dict[str, Any] = {
     "methods": ["last-layer", "daam-v1-mlp", "ridge-concat"],
@@ -98,10 +99,11 @@ def check_layers(layout: Layout) -> None:
     assert summary.probed.entity_f1 is not None
     clips, vectors, _ = read_embeddings(layout.embeddings)
     classes = read_head(layout.embeddings).classes
-    train, test = (np.flatnonzero(clips["group"] == part) for part in ("train", "test"))
+    split = split_of(clips, 1, load_config(layout.root, "demo-tokens", QUICK).train)
     y = np.array([classes.index(label) for label in clips["label"]])
     x = torch.from_numpy(vectors[:, 3])
-    guess = ridge_probe(x[train], y[train], x[test], len(classes)).argmax(-1).numpy()
+    test = split.test
+    guess = ridge_scores(x, y, split, len(classes), refit=True).argmax(-1).numpy()
     assert len(summary.probed.entity_f1) == vectors.shape[1]
     assert summary.probed.entity_f1[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,46 @@ def test_a_source_that_does_not_exist_fails_check_and_run(project: Path) -> None
         assert result.exit_code == 3
         assert f"{project}/tones/tones.csv" in result.stderr
     assert call("check", "tones", "--write").exit_code == 0  # dvc repro leaves it out and goes on
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("methods: [none, mean, ridge-last]", ["whether fusing layers helps; add ridge-best-layer to methods"]),
+        ("methods: [none, ridge-best-layer]", []),
+        ("methods: [ridge-last, ridge-best-layer]", ["whether fusing layers helps; add a method that fuses them"]),
+        ("importance: {audit: false}", ["which layer is best; set importance: {audit: true}"]),
+        ("methods: [none]\ntrain: {recipe: published}", []),  # keeps what was published
+        ("download: {corpus: demo-tokens}\nextract: {encoder: llama-micro}\nmethods: [last-layer]", []),  # by entity F1
+    ],
+)
+def test_questions_that_the_report_could_not_answer_are_warned_about(
+    project: Path, caplog: pytest.LogCaptureFixture, text: str, lacks: list[str]
+) -> None:
+    (project / "pipelines/mine.yaml").write_text(text)
+    assert check.run(project, ["mine"]) == ["mine"]
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == len(lacks)
+    for line, lack in zip(found, lacks, strict=True):
+        assert line.startswith(f"pipeline 'mine': its report cannot say {lack}")
+
+
+def test_examples_of_the_documents_answer_both_questions(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """README, the tutorial and the page on corpora; also what `new` writes, which takes the default methods."""
+    root = Path(__file__).parents[2]
+    examples = ["download: {corpus: demo}"]
+    for page in ("README.md", "docs/tutorial.md", "docs/corpora.md"):
+        examples += [line for line in (root / page).read_text().splitlines() if line.startswith("methods: [")]
+    assert len(examples) == 4
+    for text in examples:
+        (project / "pipelines/mine.yaml").write_text(text)
+        check.run(project, ["mine"])
+    check.run(project, ["demo", "emodb", "iemocap"])
+    assert caplog.records == []
+
+
+def test_pages_named_in_the_settings_exist() -> None:
+    root = Path(__file__).parents[2]
+    for path in (root / "params.yaml", *(root / "pipelines").glob("*.yaml")):
+        for page in re.findall(r"docs/[\w-]+\.md", path.read_text()):
+            assert (root / page).is_file(), f"{path.name}: no {page}"

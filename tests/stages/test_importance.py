@@ -2,28 +2,39 @@
 
 import json
 import shutil
+from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+import yaml
 from safetensors.numpy import save_file
 
-from daamctl.analysis import audit
-from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
+from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
+from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
-from daamctl.config import Config, TrainConfig
+from daamctl.config import Config, TrainConfig, load_config
 from daamctl.errors import ArtifactError
+from daamctl.evaluation.comparison import compare_methods, item_table
+from daamctl.evaluation.scoring import items_of
 from daamctl.layout import Layout
-from daamctl.stages import ablate, importance, train
+from daamctl.reporting import layers as layer_sections
+from daamctl.reporting.answers import answers
+from daamctl.reporting.document import Table
+from daamctl.reporting.verdict import labelled
+from daamctl.stages import ablate, evaluate, importance, preflight, train, truncate
 from tests.fixtures.embeddings import CLASSES, rehash, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
+from tests.fixtures.ridge import ridge_scores
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -267,9 +278,8 @@ def test_planted_weights_pass_the_audit(audited):
 
 
 def test_probe_of_the_audit_follows_what_was_planted(audited):
-    probe = audited["audit"]["probe"]
-    assert probe["folds"] == 3
-    values = np.array(list(probe["layers"].values()))
+    assert [one["layer"] for one in audited["probed"]["layers"]] == list(range(1, 25))
+    values = np.array([one["accuracy"] for one in audited["probed"]["layers"]])
     assert np.corrcoef(values, STRENGTH)[0, 1] > 0.9
 
 
@@ -371,36 +381,17 @@ def streaming(config: Config) -> Config:
 
 
 def test_audit_from_disk_is_that_from_memory(copied, monkeypatch):
-    """All clips are within the limits of probes, so only rounding differs; and no fold reads more than it needs."""
-    expected = json.loads(importance.run(copied, ONE).read_text())["audit"]
+    """Only rounding differs; the probes read one layer at a time."""
+    expected = json.loads(importance.run(copied, ONE).read_text())
     monkeypatch.setattr(StoredVectors, "load", lambda self: pytest.fail("read whole"))
-    found = json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]
-    assert found["probe"]["layers"] == pytest.approx(expected["probe"]["layers"])
-    assert (found["probe"]["most_clips"], expected["probe"]["most_clips"]) == (audit.PROBE_CLIPS, None)
+    found = json.loads(importance.run(copied, streaming(ONE)).read_text())
+    assert found["probed"] == expected["probed"]
+    found, expected = found["audit"], expected["audit"]
     one, other = (each["methods"]["weighted-sum"] for each in (found, expected))
     assert one["accuracy"] == pytest.approx(other["accuracy"])
     for kind in ("deletion", "insertion"):
         assert one[kind]["score"]["per_fold"] == pytest.approx(other[kind]["score"]["per_fold"])
     assert one["agreement"]["spearman_rho"] == pytest.approx(other["agreement"]["spearman_rho"])
-
-
-def test_probes_from_disk_take_a_seeded_choice_of_clips(copied, monkeypatch):
-    monkeypatch.setattr(audit, "PROBE_CLIPS", 40)
-    asked = []
-    real = StoredVectors.__getitem__
-
-    def asking(self, key):
-        rows = key[0] if isinstance(key, tuple) else key
-        asked.append((isinstance(key, tuple), len(rows)))
-        return real(self, key)
-
-    monkeypatch.setattr(StoredVectors, "__getitem__", asking)
-    first = json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]["probe"]
-    assert set(asked) == {(True, 40), (False, 60)}  # probes; clips on which layers are replaced
-    assert json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]["probe"] == first
-    assert first["most_clips"] == 40
-    values = np.array(list(first["layers"].values()))
-    assert np.corrcoef(values, STRENGTH)[0, 1] > 0.5
 
 
 def test_official_split_is_audited_as_it_was_trained(tmp_path):
@@ -418,13 +409,97 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     split = split_of(clips, 1, config.train)
     assert (len(split.train), len(split.dev)) == (60, 20)
     for fold in folds:
-        trained, tested = importance._split_rows(clips, fold)
-        assert trained.tolist() == split.train.tolist()
-        assert tested.tolist() == split.test.tolist() == list(range(80, 160))
-    found = json.loads(importance.run(layout, config).read_text())["audit"]
+        rows = importance._split_rows(clips, fold)
+        assert [part.tolist() for part in rows] == [split.train.tolist(), split.dev.tolist(), split.test.tolist()]
+        assert split.test.tolist() == list(range(80, 160))
+    found = json.loads(importance.run(layout, config).read_text())
     y = np.array([CLASSES.index(label) for label in clips["label"]])
     x = torch.from_numpy(vectors)
-    right = ridge_probe(x[split.train, 6], y[split.train], x[split.test, 6], 4).argmax(-1).numpy() == y[split.test]
-    assert found["probe"]["layers"]["7"] == pytest.approx(right.mean())
-    assert found["probe"]["folds"] == 1
-    assert found["settings"]["unit"] == "clip"
+    logits = ridge_scores(x[:, 6], y, split, 4).reshape(40, 2, 4)  # two clips per utterance; no refit
+    right = logits.mean(1).argmax(-1).numpy() == y[split.test][::2]
+    assert found["probed"]["layers"][6]["accuracy"] == pytest.approx(right.mean())
+    assert found["audit"]["settings"]["unit"] == "clip"
+
+
+def test_one_figure_for_a_layer_alone(tmp_path):
+    """The headline, its table, `preflight`, the ablation's probe, `truncate` and `ridge-last` give the same figure."""
+    names = ["none-mlp", "ridge-last", "ridge-best-layer", "ridge-concat"]
+    settings = {
+        "methods": names,
+        "train": {"epochs": 1, "batch_size": 32, "device": "cpu", "search": "none", "patience": None},
+        "ablate": {"method": "none-mlp", "k": [], "layers": [[6], [24]]},
+    }
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pipelines": ["toy"]}))
+    (tmp_path / "pipelines/toy.yaml").write_text(yaml.safe_dump(settings))
+    config = load_config(tmp_path, "toy")
+    layout = Layout.of(tmp_path, "toy", config)
+    clips = write_embeddings(layout.embeddings, config, clips_per_group=48, num_groups=4, shards=1)
+    _, vectors, layers = read_embeddings(layout.embeddings)
+    keep = np.flatnonzero(
+        (clips["group"].to_numpy() != "group1") | (np.arange(len(clips)) < 20)
+    )  # folds of different sizes
+    clips = clips[keep].with_columns(duration_s=pl.Series(np.where(np.arange(len(keep)) % 2, 0.6, 5.0)))
+    vectors = vectors + np.random.default_rng(1).normal(0, 1.5, vectors.shape)
+    write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors[keep].astype(np.float16),
+                layers, {"key": "uneven", "unreadable": 0})  # fmt: skip
+    write_head(layout.embeddings, replace(read_head(layout.embeddings), num_clips=len(clips), files={}), clips)
+    for method in names:
+        train.run(layout, config, method=method, track=False)
+    evaluation = read_evaluation(evaluate.run(layout, config).parent, again="")
+    importance.run(layout, config)
+    summary = find_importance(layout.stage("importance"), again="")
+    truncation = find_truncation(truncate.run(tmp_path, "toy").parent, again="")
+    before = json.loads(preflight.run(layout, config).read_text())["probe"]
+
+    by_layer = {one.layer: one.accuracy for one in summary.probed.layers}
+    assert len({round(value, 6) for value in by_layer.values()}) > 10  # figures that could differ
+    assert summary.probed.unit == truncation.unit == "utterance"
+    assert {one.highest: one.accuracy for one in truncation.singles} == pytest.approx(by_layer)
+    assert {int(layer): one["accuracy"]["mean"] for layer, one in before["layers"].items()} == pytest.approx(by_layer)
+    assert evaluation.accuracy("ridge-last").mean == pytest.approx(by_layer[24])
+    assert evaluation.accuracy("ridge-concat").mean == pytest.approx(truncation.whole.accuracy)
+    assert before["concatenation"]["accuracy"]["mean"] == pytest.approx(truncation.whole.accuracy)
+    chosen = evaluation.accuracy("ridge-best-layer").mean
+    assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
+    features = ablate.load_features(layout, config)
+    folds = ablate._probe(features, config, [6, 24]).values()
+    assert np.mean([fold[6] for fold in folds]) == pytest.approx(by_layer[6])
+
+    section = layer_sections.importance(summary, {}, defaultdict(bytes), labels={}, command="")
+    blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
+    (table,) = [block for block in blocks if isinstance(block, Table) and block.key == "probe"]
+    assert {int(row[0]): row[1].value for row in table.rows} == pytest.approx(by_layer)
+    text = answers(labelled(evaluation), summary, stale=[], command="").blocks[0].text
+    best = max(by_layer, key=lambda layer: by_layer[layer])
+    assert f"Layer {best} has the highest figure: alone it classifies {100 * by_layer[best]:.1f} %" in text
+    assert f"The last layer, 24, reaches {100 * by_layer[24]:.1f} %." in text
+
+
+def test_layers_are_tested_against_the_best_in_pairs(copied):
+    """The p-values are those of the comparison engine; a layer inside the interval of the best may still be worse."""
+    importance.run(copied, ONE)
+    probed = find_importance(copied.stage("importance"), again="").probed
+    clips, vectors, _ = read_embeddings(copied.embeddings)
+    y = np.array([CLASSES.index(label) for label in clips["label"]])
+    folds = read_folds(copied.method("weighted-sum"))
+    tables = {}
+    for layer in range(24):
+        items = []
+        for fold in folds:
+            split = split_of(clips, fold.fold, ONE.train)
+            logits = ridge_scores(vectors[:, layer], y, split, 4)
+            frame = clips[split.test].with_columns(target=pl.Series(y[split.test]), logits=pl.Series(logits.tolist()))
+            items.append(items_of(frame, "utterance"))
+        tables[str(layer + 1)] = item_table(folds, items)
+    best = max(probed.layers, key=lambda one: one.accuracy).layer
+    assert STRENGTH[best - 1] > 0.5
+    compared = compare_methods(tables, reference=str(best))
+    assert probed.floor == compared.family.floor_holm
+    found = {one.layer: (one.difference, one.p) for one in probed.layers}
+    assert found.pop(best) == (0.0, None)
+    expected = {
+        int(pair.second): (-pair.metrics["accuracy"].difference, pair.metrics["accuracy"].primary.p_holm)
+        for pair in compared.comparisons
+    }
+    assert found == {layer: pytest.approx(values) for layer, values in expected.items()}

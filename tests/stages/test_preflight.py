@@ -205,14 +205,6 @@ def test_what_cannot_be_probed_is_still_checked(layout: Layout, fault: str) -> N
     assert set(warnings_of(result)) == {"values": {"values"}, "classes": {"absent-classes"}}[fault]
 
 
-def test_many_clips_are_told_to_lack_the_concatenation(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daamctl.analysis.probe.MAX_KERNEL_CLIPS", 100)
-    result = result_of(layout, *make_set("one"))
-    assert result["probe"]["concatenation"] is None
-    assert result["probe"]["note"].startswith("The concatenation is not probed above ")
-    assert "concatenation" not in result["headroom"]
-
-
 def test_set_on_disk_within_the_sample_gives_the_same(layout: Layout) -> None:
     clips, vectors = make_set("parts")
     vectors[201] = vectors[6]
@@ -279,7 +271,7 @@ def test_texts_with_an_official_split(layout: Layout) -> None:
     texts[200] = texts[4]  # of the test part; another embedding
     items, config = (
         official(clips, texts),
-        Config.model_validate({"train": {"dev_fraction": 0.25, "selection": "last"}}),
+        Config.model_validate({"train": {"dev_fraction": 0.25}}),
     )
     encoder = {"max_tokens": 50, "special_tokens": {"first": 1, "last": 0, "pooled": False}}
     write(layout, config, items, vectors, "text", **encoder)

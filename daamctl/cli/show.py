@@ -1,0 +1,106 @@
+"""`daamctl show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    from daamctl.artifacts.evaluation import Evaluation
+    from daamctl.layout import Layout
+
+Gap = tuple[float, float | None, float | None, float | None]
+"""Method minus reference, both ends of its interval, and the corrected p-value."""
+PLAIN_WIDTH = 200
+ALPHA = 0.05
+
+
+def command(run: common.Run) -> None:
+    """Print the results of an evaluation: each method, its interval, its difference from the reference, and a verdict.
+
+    RUN is PIPELINE, or PIPELINE/METHOD for one method beside the reference.
+    """
+    from daamctl.artifacts.runs import find_run
+    from daamctl.config import find_root
+
+    name, _, method = run.partition("/")
+    layout, _ = find_run(find_root(), name)
+    show_results(layout, method=method or None)
+
+
+def show_results(layout: Layout, *, method: str | None = None) -> None:
+    """Print the results of a run from its evaluation.json alone.
+
+    Raises:
+        ArtifactError: there is no evaluation, or it is damaged.
+        UnknownNameError: the method was not evaluated.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from daamctl.artifacts.evaluation import read_evaluation
+    from daamctl.errors import UnknownNameError
+    from daamctl.reporting.answers import fusing
+    from daamctl.reporting.document import percent, points
+    from daamctl.reporting.terms import item
+    from daamctl.reporting.verdict import against, labelled, order, warnings
+
+    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    if method is not None and method not in evaluation.methods:
+        raise UnknownNameError("evaluated method", method, evaluation.methods)
+    only = None if method is None else evaluation.methods[method].label
+    evaluation = labelled(evaluation)
+    reference, tagged = evaluation.comparison.reference, evaluation.entities
+    gaps: dict[str, Gap] = {
+        name: (one.difference, one.low, one.high, one.p_holm) for name, one in against(evaluation, "accuracy").items()
+    }
+    rows = order(evaluation)
+    if tagged:
+        for name, found in tagged.comparisons.items():
+            ends = (found.interval.low, found.interval.high) if found.interval else (None, None)
+            gaps[name] = found.difference, *ends, found.primary.p_holm if found.primary else None
+        rows.sort(key=lambda name: -tagged.methods[name].f1.value if name in tagged.methods else 0.0)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    figure = "entity F1 %" if tagged else f"accuracy % per {item(evaluation)}"
+    for heading in ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict"):
+        table.add_column(common.escaped(heading))
+    for name in rows:
+        if only not in (None, name) and name != reference:
+            continue
+        value, interval = evaluation.accuracy(name).mean, evaluation.methods[name].intervals.metrics["accuracy"]
+        if tagged and name in tagged.methods:
+            value, interval = tagged.methods[name].f1.value, tagged.methods[name].f1
+        gap, low, high, p = gaps.get(name, (None, None, None, None))
+        text = "" if gap is None else points(gap) + (f" [{points(low)}, {points(high)}]" if low is not None else "")
+        limits = f"{percent(interval.low)} to {percent(interval.high)}" if interval else "–"
+        cells = (name, percent(value), limits, text, _verdict(evaluation, name, gap, p))
+        table.add_row(*map(common.escaped, cells))
+    common.show_line(console, f"[bold]{common.escaped(evaluation.run)}[/]")
+    console.print(table)
+    if only is None:
+        for text in (*evaluation.leaks, *warnings(evaluation, [])):
+            common.show_line(console, f"[yellow]{common.escaped(text)}[/]")
+        common.show_line(console, common.escaped(fusing(evaluation)))
+
+
+def _verdict(evaluation: Evaluation, name: str, gap: float | None, p: float | None) -> str:
+    """What the corrected test says about a method; whoever is badly trained, on either side, puts it in doubt."""
+    from daamctl.reporting.document import p_value
+    from daamctl.reporting.verdict import doubtful
+
+    reference, result = evaluation.comparison.reference, evaluation.comparison.result
+    if name == reference:
+        return "reference"
+    if gap is None or p is None:
+        return "not tested"
+    alpha = result.family.alpha if result else ALPHA
+    words = ("better" if gap > 0 else "worse") if p <= alpha else "no difference shown"
+    doubt = "; training may explain it" if doubtful(evaluation, [name, str(reference)]) else ""
+    return f"{words}, {p_value(p)} (Holm){doubt}"
+
+
+command.__name__ = "show"

@@ -1,0 +1,97 @@
+"""`daamctl show`: the results of an evaluation in the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.artifacts.records import write_record
+from daamctl.cli.app import app
+from daamctl.reporting.answers import fusing
+from daamctl.reporting.verdict import labelled
+from tests.fixtures.compared import evaluation
+from tests.fixtures.records import parsed
+
+VALUES = {"ridge-best-layer": 0.5, "daam-v1": 0.6, "mha": 0.45, "ridge-mean": 0.55}
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["show", *words])
+
+
+def write(project: Path, **options: Any) -> dict[str, Any]:
+    data = evaluation(VALUES, reference="ridge-best-layer", status={"mha": "undertrained"}, **options)
+    data["single_layer"] = data["comparison"]
+    data["run"] = "demo"
+    write_record(project / "data/evaluate/demo/evaluation.json", data)
+    return data
+
+
+@pytest.fixture
+def shown(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(project)
+    return project
+
+
+def test_every_method_with_its_verdict(shown: Path) -> None:
+    data = write(shown)
+    result = call("demo")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "demo"
+    assert lines[1].split("  ")[0] == "method"
+    assert "minus ridge-best-layer (points) [95 %, not corrected]" in lines[1]
+    rows = {line.split()[0]: " ".join(line.split()) for line in lines[2:6]}
+    assert list(rows) == ["daam-v1", "ridge-mean", "ridge-best-layer", "mha"]  # best first
+    assert rows["daam-v1"] == "daam-v1 60.0 55.0 to 65.0 +10.0 [+8.0, +11.0] better, p = 0.010 (Holm)"
+    assert rows["ridge-best-layer"] == "ridge-best-layer 50.0 45.0 to 55.0 reference"
+    assert rows["mha"].startswith("mha (undertrained) 45.0 40.0 to 50.0 −5.0 [−7.0, −4.0] worse, p = 0.010 (Holm)")
+    assert rows["mha"].endswith("; training may explain it")
+    assert "training may explain" not in rows["daam-v1"]
+    assert "This comparison is not fair: training alone may explain the results of mha." in lines[6]
+    assert lines[7] == fusing(labelled(parsed(data)))  # as the report says it
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.4, "no difference shown, p = 0.400 (Holm)"), (None, "not tested")])
+def test_without_a_significant_difference(shown: Path, p: float | None, verdict: str) -> None:
+    write(shown, p_holm=p)
+    (row,) = (line for line in call("demo").stdout.splitlines() if line.startswith("ridge-mean"))
+    assert row.rstrip().endswith(verdict)
+
+
+def test_one_method_beside_the_reference(shown: Path) -> None:
+    write(shown)
+    text = call("demo/daam-v1").stdout
+    assert "daam-v1" in text
+    assert "ridge-best-layer" in text
+    assert "mha" not in text
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("demo", "make it: daamctl evaluate --pipeline demo"),
+        ("demoo", "demo"),
+        ("demo/sga", "unknown evaluated method 'sga'"),
+    ],
+)
+def test_what_is_refused(shown: Path, run: str, message: str) -> None:
+    if "/" in run:
+        write(shown)
+    result = call(run)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert message in result.stderr
+
+
+def test_torch_is_not_imported(shown: Path) -> None:
+    write(shown)
+    code = (
+        "import sys; from daamctl.cli import show; from daamctl.layout import Layout; from pathlib import Path\n"
+        "show.show_results(Layout(Path('.'), 'demo', 'demo', 'demo')); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=shown, capture_output=True)

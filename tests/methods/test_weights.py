@@ -15,7 +15,7 @@ from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import FusionClassifier, build, load_weights, save_weights
 
 SIZES = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
-HEAD = {"method": "daam-v1", "settings": {"num_heads": 2, "hidden_channels": 4}, **SIZES}
+HEAD = {"schema": 1, "kind": "fusion", "method": "daam-v1", "settings": {"num_heads": 2, "hidden_channels": 4}, **SIZES}
 
 
 def make(method: str, settings: dict[str, Any], seed: int = 0) -> FusionClassifier:
@@ -132,10 +132,16 @@ def test_foreign_file_names_the_importer(tmp_path: Path) -> None:
     ("entry", "message"),
     [
         ("{", "metadata entry 'daamctl' is not JSON: Expecting property name"),
-        ("[]", "metadata entry 'daamctl' lacks a valid method, settings, num_layers, embed_dim, num_classes"),
+        (
+            "[]",
+            "metadata entry 'daamctl' lacks a valid schema, kind, method, settings, num_layers, embed_dim, num_classes",
+        ),
         (json.dumps({**HEAD, "embed_dim": "8"}), "metadata entry 'daamctl' lacks a valid embed_dim"),
         (json.dumps({**HEAD, "num_layers": True}), "metadata entry 'daamctl' lacks a valid num_layers"),
-        (json.dumps({"method": "daam-v1", "settings": {}, "key": "1"}), "metadata entry 'daamctl' lacks a valid num_l"),
+        (
+            json.dumps({"schema": 1, "kind": "fusion", "method": "daam-v1", "settings": {}}),
+            "metadata entry 'daamctl' lacks a valid num_l",
+        ),
         (json.dumps({**HEAD, "method": "daam-v7"}), "unknown method 'daam-v7'"),
         (json.dumps({**HEAD, "settings": {"heads": 2}}), "daam-v1: unknown setting 'heads'"),
         (json.dumps({**HEAD, "settings": {"num_heads": 4}}), "num_heads (4) must divide the number of layers (6)"),

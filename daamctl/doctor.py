@@ -115,10 +115,6 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     methods may compute the same. Parameters are first moved away from their initial values, because many of these are
     zero and would hide a fault.
 
-    Args:
-        layout: locations of artifacts.
-        config: all settings.
-
     Returns:
         What the methods are checked on, and one finding for each method that is trained in steps.
 

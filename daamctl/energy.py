@@ -13,9 +13,6 @@ def joules(device: str) -> float | None:
     """Energy in joules that a GPU has used since its driver was loaded; None where the driver does not tell.
 
     It asks the driver's own library, NVML, because torch would need a further package for it.
-
-    Args:
-        device: resolved device.
     """
     import torch
 

@@ -27,7 +27,8 @@ KINDS = ("pipelines", *TABLES)
 def entries(kind: str) -> list[tuple[str, str]]:
     """Names of a kind, each with a line of text: the first line of the pipeline's header or of the docstring."""
     if kind == "corpora":
-        return [(name, _corpus(name)) for name in CORPORA]
+        any_of = "speech, text or image"
+        return [(name, f"{CORPORA.load(name).modality or any_of} | {CORPORA.summary(name)}") for name in CORPORA]
     if kind == "encoders":
         return [(name, f"{ENCODERS.load(name).modality} | {ENCODERS.summary(name)}") for name in ENCODERS]
     if kind == "methods":
@@ -51,11 +52,6 @@ def _method(name: str) -> list[tuple[str, str]]:
     decoders = {full: full.removeprefix(f"{name}-") for full in variants(name)}
     others = [(full, f"The same with the {decoder.upper()} decoder.") for full, decoder in decoders.items()]
     return [(name, METHODS.summary(name)), *others]
-
-
-def _corpus(name: str) -> str:
-    """Modality and summary line of a corpus."""
-    return f"{CORPORA.load(name).modality or 'speech, text or image'} | {CORPORA.summary(name)}"
 
 
 def header(path: Path) -> str:

@@ -67,14 +67,7 @@ class Tracker:
     """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk. This class logs nothing."""
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
-        """Start one run.
-
-        Args:
-            name: pipeline or ad-hoc run.
-            folder: that of the method's folds.
-            fold: number of the fold.
-            seed: its seed.
-        """
+        """Start one run of a pipeline or ad-hoc run `name`, whose folds are in `folder`."""
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -470,11 +463,7 @@ class _Sender:
         self.client.log_batch(run_id, metrics=metrics)
 
     def _curves(self, search: SearchPart) -> None:
-        """Log the curve of every candidate on the held-out group, each as its own metric.
-
-        Args:
-            search: the candidates of the fold.
-        """
+        """Log the curve of every candidate on the held-out group, each as its own metric."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

@@ -213,8 +213,9 @@ def audit_scores(
     no_ablation, methods, worth = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
-        ablation = _ablation(layout, data.head.key)
-        if ablation is None:
+        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+        if ablation is None or ablation.embeddings_key != data.head.key:
+            ablation = None
             no_ablation = (
                 f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
                 f"then {layout.command('importance')}"
@@ -267,12 +268,6 @@ def _open_data(
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
     return AuditData(head, clips, partial(split_rows, clips), accuracy_of, x, y, list(stored.layers))
-
-
-def _ablation(layout: Layout, key: str) -> Ablation | None:
-    """The ablation on these embeddings, if there is one."""
-    found = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
-    return found if found is not None and found.embeddings_key == key else None
 
 
 def _audit_method(

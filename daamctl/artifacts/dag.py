@@ -77,7 +77,7 @@ def _wanted(root: Path) -> Table:
     params = read_yaml(root / PARAMS_FILE)
     classified: list[str] = []
     table: Table = {f"{name}_stages": {} for name, spec in STAGES.items() if spec.task is not None}
-    for pipeline in _pipelines(root):
+    for pipeline in map(str, read_yaml(root / PARAMS_FILE).get("pipelines") or []):
         settings = {**params, **read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")}
         task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"
         classified += [pipeline] if task == "classify" else []
@@ -124,7 +124,3 @@ def family_of(family: str, pipelines: Collection[str]) -> dict[str, int | None]:
     found = [(int(one["shots"]), name) for name in pipelines if (one := SHOTS.fullmatch(name))]
     members: dict[str, int | None] = {name: shots for shots, name in sorted(found) if name == f"{family}-{shots}-shots"}
     return members | ({family: None} if members and family in pipelines else {})
-
-
-def _pipelines(root: Path) -> list[str]:
-    return [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]

@@ -8,7 +8,6 @@ replaced by a note: if a corpus is removed, its results stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,17 +86,11 @@ def note_of(folder: Path, stage: str) -> Obstacle | None:
     if not path.is_file() or is_finished(folder, stage):
         return None
     note = read_note(path)
-    return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without `fix`: of an older version
+    return Obstacle(note["reason"], note.get("fix"))
 
 
 def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
-    """What prevents a stage from running: an entry of the inventory, or a note in place of its inputs.
-
-    Args:
-        layout: locations of artifacts.
-        config: settings of the pipeline.
-        stage: the stage.
-    """
+    """What prevents a stage from running: an entry of the inventory, or a note in place of its inputs."""
     spec = STAGES[stage]
     if spec.needs_machine and layout.pipeline is not None:
         found = read_inventory(layout.root, layout.pipeline)
@@ -110,7 +103,8 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
     if entries is None:
         return note_of(folder_of(layout, upstream), upstream)
     names = config.trained if upstream == "train" else getattr(config, entries)
-    return _all_of(note_of(folder_of(layout, upstream, name), upstream) for name in names)
+    notes = [note_of(folder_of(layout, upstream, name), upstream) for name in names]
+    return notes[0] if notes and all(notes) else None
 
 
 def remove_note(layout: Layout, stage: str, name: str | None = None) -> None:
@@ -138,9 +132,3 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
     method = {} if name is None else {"method": name}
     write_json(folder / SKIPPED_FILE, {**method, "reason": obstacle.reason, "fix": obstacle.fix})
     return True
-
-
-def _all_of(notes: Iterable[Obstacle | None]) -> Obstacle | None:
-    """The first note if all inputs are notes; else None."""
-    found = list(notes)
-    return found[0] if found and all(found) else None

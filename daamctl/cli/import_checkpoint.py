@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from daamctl.methods.published import Recognised
+    pass
 
 
 def command(
@@ -34,16 +34,12 @@ def command(
         raise ConfigError(f"{path} is the checkpoint itself; choose another file with --output")
     if isinstance(model, DensityBlock) and output is not None:
         raise MethodError(f"a density block has no decoder and cannot be written to {output}")
-    _show(seen, sum(p.numel() for p in model.parameters()))
+    parameters = sum(p.numel() for p in model.parameters())
+    facts = {"method": seen.method, **seen.sizes, **seen.settings, "parameters": f"{parameters:,}", "note": seen.note}
+    for name, value in facts.items():
+        typer.echo(f"{name.replace('_', ' '):<16}{value}")
     if isinstance(model, DensityBlock):
         typer.echo(f'no file written; load it with daamctl.methods.load_published("{file}", norm_axis={norm_axis})')
     else:
         save_weights(model, path, method=seen.method, **seen.sizes, settings=seen.settings, origin=None)
         typer.echo(f'load it with daamctl.methods.load_weights("{path}")')
-
-
-def _show(seen: Recognised, num_parameters: int) -> None:
-    """Print one line per fact."""
-    facts = {"method": seen.method, **seen.sizes, **seen.settings, "parameters": f"{num_parameters:,}"}
-    for name, value in {**facts, "note": seen.note}.items():
-        typer.echo(f"{name.replace('_', ' '):<16}{value}")

@@ -9,8 +9,6 @@ from daamctl.config.schema import Config, Section
 
 Modality = Literal["speech", "text", "image", "tokens", "embeddings"]
 MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES, Of.TOKENS}
-FORMER_NAMES = frozenset({"train.together"})
-"""Names in older results of settings that can change nothing: `train.together` is now `train.batch_folds`."""
 
 
 def names(section: str, *marks: Changes | Of | Source) -> tuple[str, ...]:
@@ -69,8 +67,6 @@ def _set(settings: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def without_effect(*changes: Changes) -> frozenset[str]:
-    """Dotted names of all settings with one of these marks; with `Changes.NOTHING`, former names too."""
+    """Dotted names of all settings with one of these marks."""
     sections = [name for name, value in Config() if isinstance(value, Section)]
-    marked = {f"{section}.{name}" for section in sections for name in names(section, *changes)}
-    former = FORMER_NAMES if Changes.NOTHING in changes else frozenset()
-    return former | marked
+    return frozenset(f"{section}.{name}" for section in sections for name in names(section, *changes))

@@ -29,9 +29,6 @@ NAMED_AT_MOST = 3
 def prepare(root: Path) -> pl.DataFrame:
     """Read a file of embeddings and check its values.
 
-    Args:
-        root: the file.
-
     Returns:
         One row per item, in the order of the file, with the columns of `PREPARED_EMBEDDINGS`.
 

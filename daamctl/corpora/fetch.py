@@ -173,7 +173,7 @@ def _attempt(url: str, part: Path, fix: str) -> None:
     try:
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as answer:
             if answer.status_code == 416:
-                if _total(answer) == have:
+                if answer.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
                     return
                 part.unlink()
                 raise _Retry("the unfinished download does not match the file on the server; starting again")
@@ -181,7 +181,9 @@ def _attempt(url: str, part: Path, fix: str) -> None:
                 raise _Retry(f"the server answered {answer.status_code} {answer.reason}")
             if answer.status_code not in (200, 206):
                 raise DownloadError(f"{url}: the server answered {answer.status_code} {answer.reason}", fix=fix)
-            resumed = answer.status_code == 206 and have > 0 and _starts_at(answer, have)
+            resumed = answer.status_code == 206 and have > 0
+            if resumed and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                raise _Retry("the server sent a different part of the file")
             _receive(answer, part, have if resumed else 0)
     except requests.exceptions.InvalidURL as error:
         raise DownloadError(f"'{url}' is not an address: {error}", fix=fix) from error
@@ -203,17 +205,6 @@ def _receive(answer: requests.Response, part: Path, offset: int) -> None:
             advance(len(chunk))
     if total is not None and received < total:
         raise _Retry(f"the connection ended after {received} of {total} bytes")
-
-
-def _starts_at(answer: requests.Response, offset: int) -> bool:
-    if not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
-        raise _Retry("the server sent a different part of the file")
-    return True
-
-
-def _total(answer: requests.Response) -> int | None:
-    total = answer.headers.get("Content-Range", "").rpartition("/")[2]
-    return int(total) if total.isdigit() else None
 
 
 @contextlib.contextmanager

@@ -83,13 +83,17 @@ def prepare(root: Path) -> pl.DataFrame:
         if modality == "image":
             rows = rows.with_columns(index=pl.lit(None, pl.Int64))
         if modality != "text":
-            rows = rows.with_columns(path=_posix(root.parent))
+            prefix = root.parent.absolute().as_posix().rstrip("/") + "/"
+            posix = pl.col("path").str.replace_all("\\", "/", literal=True)
+            rows = rows.with_columns(path=posix.str.strip_prefix(prefix))
         rows = official_groups(rows)
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
     repeated = pl.col("utterance_id").is_not_null() & pl.col("utterance_id").is_duplicated()
     faults.rows(rows, repeated, "the same piece, or utterance_id, more than once")
     if faults.found and modality != "text":  # otherwise the stage reports what it cannot read
-        faults.rows(rows, _absent(rows["path"], root.parent), "no such file,")
+        paths = rows["path"].drop_nulls().unique().to_list()
+        absent = [path for path in paths if not (root.parent / path).is_file()]
+        faults.rows(rows, pl.col("path").is_in(absent), "no such file,")
     faults.refuse()
     if "speaker" not in rows.columns:
         rows = rows.with_columns(speaker=pl.col("utterance_id"))
@@ -192,18 +196,6 @@ def _times(rows: pl.DataFrame, faults: _Faults) -> pl.DataFrame:
     return rows.with_columns(duration_s=pl.col("end_s") - pl.col("start_s"))
 
 
-def _posix(folder: Path) -> pl.Expr:
-    """Paths with `/`, relative to the manifest's folder if they are inside it."""
-    prefix = folder.absolute().as_posix().rstrip("/") + "/"
-    return pl.col("path").str.replace_all("\\", "/", literal=True).str.strip_prefix(prefix)
-
-
-def _absent(paths: pl.Series, folder: Path) -> pl.Expr:
-    """Rows whose file does not exist."""
-    absent = [path for path in paths.drop_nulls().unique().to_list() if not (folder / path).is_file()]
-    return pl.col("path").is_in(absent)
-
-
 def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
     """The given utterance_id, or one made from the row, independent of the order of the rows.
 
@@ -234,11 +226,7 @@ def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
 
 
 class _Faults:
-    """What is wrong with a manifest, collected so that one message tells it all.
-
-    Args:
-        path: the manifest.
-    """
+    """What is wrong with a manifest, collected so that one message tells it all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -45,9 +45,6 @@ DESCRIPTION = (
 class VectorFile(ABC):
     """An open file of embeddings.
 
-    Args:
-        path: the file.
-
     Attributes:
         shape: N, L, D.
         dtype: name of the number format of the vectors.

@@ -51,7 +51,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     if not lists:
         raise EncoderError(f"{what} has no list of {number or 'transformer'} layers that could be pooled one by one")
     inner = {module for layers in lists for layer in layers for module in layer.modules()}
-    norms = {module for module in model.modules() if _is_norm(module)} - inner
+    norms = {module for module in model.modules() if "norm" in type(module).__name__.lower()} - inner
     trace = _Trace({layer for layers in lists for layer in layers} | norms)
     try:
         output = forward()
@@ -86,10 +86,6 @@ class _Trace:
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower()
 
 
 def _choose(lists: list[list[nn.Module]], trace: _Trace, what: str) -> list[nn.Module]:

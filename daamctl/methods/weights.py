@@ -133,7 +133,6 @@ def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> F
 
 def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionClassifier:
     """Build a fusion. Raises MethodError if the tensors do not fit."""
-    assert metadata.embed_dim is not None
     num_layers, embed_dim = metadata.num_layers, metadata.embed_dim
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": metadata.num_classes}
 

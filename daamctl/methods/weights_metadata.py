@@ -21,7 +21,7 @@ from daamctl.methods import resolve_method
 
 ENTRY = "daamctl"
 SCHEMA = 1
-"""Version of the metadata; raise it when a field changes its meaning. The oldest files have none."""
+"""Version of the metadata; raise it when a field changes its meaning."""
 FUSION, ADAPTER = "fusion", "adapter"
 SIZES = ("num_layers", "embed_dim", "num_classes")
 IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
@@ -107,18 +107,18 @@ class WeightsMetadata(Origin):
         method: a name from the table of methods, or of fine-tuning methods.
         settings: the method's own settings.
         num_layers: L; 1 for an adapter.
-        embed_dim: D; None only for adapters in files without a schema.
+        embed_dim: D.
         num_classes: C.
         standardize: layer or feature, if a fusion standardises its input.
         head_parameters: for an adapter, number of trained parameters in its classifier.
-        schema: version of the metadata; 0: the file is older than the first version, and its origin is unknown.
+        schema: version of the metadata.
     """
 
     kind: str
     method: str
     settings: Mapping[str, Any]
     num_layers: int
-    embed_dim: int | None
+    embed_dim: int
     num_classes: int
     standardize: str | None = None
     head_parameters: int | None = None
@@ -169,19 +169,17 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
     except (ValueError, RecursionError) as error:
         raise MethodError(f"{where} is not JSON: {one_line(error)}", fix=again(path)) from error
     head = found if isinstance(found, dict) else {}
-    if type(schema := head.get("schema", 0)) is int and schema > SCHEMA:
+    if type(schema := head.get("schema")) is int and schema > SCHEMA:
         raise MethodError(
             f"{path} follows schema {schema} of weights files, this version of daamctl knows those up to {SCHEMA}",
             fix="update daamctl, or train the fold again",
         )
-    if "schema" not in head:
-        head = _from_before(head)
     wrong = [name for name, valid in _rules(head).items() if not valid(head.get(name))]
     if wrong:
         raise MethodError(f"{where} lacks a valid {', '.join(wrong)}", fix=again(path))
     values = {one.name: head[one.name] for one in fields(WeightsMetadata) if head.get(one.name) is not None}
     values |= {name: tuple(head[name]) for name in ("classes", "layers") if name in values}
-    return WeightsMetadata(**{"embed_dim": None, **values})
+    return WeightsMetadata(**values)
 
 
 def again(path: Path) -> str | None:
@@ -206,14 +204,6 @@ def again(path: Path) -> str | None:
 def one_line(error: Exception) -> str:
     """The first line of an error's text, or its type if there is no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _from_before(head: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an entry without schema to the current field names."""
-    if "finetune" not in head:
-        return {**head, "kind": FUSION, "schema": 0}
-    known = {name: head.get(name) for name in ("num_classes", "classes", "encoder", "head_parameters")}
-    return {"kind": ADAPTER, "schema": 0, "method": head["finetune"], "settings": {}, "num_layers": 1, **known}
 
 
 def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
@@ -246,5 +236,4 @@ def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
         **dict.fromkeys(("pooling", "inputs", "made_with", "fold"), maybe_facts),
         **dict.fromkeys(("precision", "storage", "standardize"), maybe_text),
         "head_parameters": of(int) if adapter else of(int, type(None)),
-        **({"embed_dim": of(int, type(None))} if adapter and head.get("schema") == 0 else {}),
     }

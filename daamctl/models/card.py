@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from daamctl.artifacts.terms import counted, listed, terms_of, with_article
+from daamctl.artifacts.terms import counted, listed, terms_of
 from daamctl.encoders import HUB_ID
-from daamctl.models.folder import Figure, Measured, ModelRecord
+from daamctl.models.folder import Figure, ModelRecord
 
 TASKS = {
     "speech": "audio-classification",
@@ -23,15 +23,13 @@ INPUT = {"speech": "recordings", "text": "texts", "image": "images", "tokens": "
 def card_of(record: ModelRecord, name: str) -> str:
     """Write the card.
 
-    Args:
-        record: the record of the model.
-        name: name of its folder.
-
     Returns:
         Markdown with a YAML head.
     """
+    like = f"{INPUT[record.modality]} like those of the corpus {record.corpus.name}"
+    use = f"For {like}, with the same classes. Measure it on your own data before you rely on it."
     sections = [
-        ("Intended use", _use(record)),
+        ("Intended use", use),
         ("How to use it", _how(record, name)),
         ("How it was trained", _training(record)),
         ("How well it works", _results(record)),
@@ -66,11 +64,6 @@ def _summary(record: ModelRecord) -> str:
         f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. It reads {_layers(record.layers)} of the "
         f"frozen encoder `{record.encoder.get('source')}` and combines them with `{record.method}`."
     )
-
-
-def _use(record: ModelRecord) -> str:
-    like = f"{INPUT[record.modality]} like those of the corpus {record.corpus.name}"
-    return f"For {like}, with the same classes. Measure it on your own data before you rely on it."
 
 
 def _how(record: ModelRecord, name: str) -> str:
@@ -122,11 +115,9 @@ def _results(record: ModelRecord) -> str:
     ]
     if recalls:
         lines += ["", "| class | recall |", "| --- | --- |", *recalls]
-    return "\n".join([*lines, *_resampled(measured)])
-
-
-def _resampled(measured: Measured) -> list[str]:
-    return ["", f"The intervals resample {measured.clusters}."] if measured.clusters else []
+    if measured.clusters:
+        lines += ["", f"The intervals resample {measured.clusters}."]
+    return "\n".join(lines)
 
 
 def _value(figure: Figure, value: float) -> str:
@@ -167,9 +158,3 @@ def _layers(layers: Sequence[int]) -> str:
 def _or(classes: Sequence[str]) -> str:
     shown = list(classes) if len(classes) <= 12 else [*classes[:10], f"{len(classes) - 10} others"]
     return listed([f"`{name}`" if name in classes else name for name in shown]).replace(" and ", " or ")
-
-
-def kind_text(record: ModelRecord) -> str:
-    """One line about the members, for the command line."""
-    item = with_article(terms_of(record.modality).item)
-    return f"{counted(len(record.members), 'training')} of {record.run}/{record.method}; classifies {item}"

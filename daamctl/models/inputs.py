@@ -7,7 +7,7 @@ Columns: item (name in the output), path (absolute; null for texts), text (null 
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     Raises:
         CorpusError: there is no such file or folder, it is of another kind, or nothing is left to predict.
     """
-    frames = [frame for word in inputs for frame in _frames(word, modality)]
+    frames = [_of_file(file, modality) for word in inputs for file in files_of(word, SUFFIXES[modality])]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     if rows.is_empty():
         raise CorpusError(f"there is no {terms_of(modality).item} to predict")
@@ -61,11 +61,6 @@ def files_as_rows(paths: Iterable[Path]) -> pl.DataFrame:
     """Files as rows, named by their paths."""
     found = [str(path) for path in paths]
     return _rows({"item": found, "path": [str(Path(path).absolute()) for path in found]})
-
-
-def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
-    for file in files_of(word, SUFFIXES[modality]):
-        yield _of_file(file, modality)
 
 
 def files_of(word: str, suffixes: Sequence[str]) -> list[Path]:

@@ -18,11 +18,7 @@ FILE = "MLmodel"
 
 
 def mlmodel_of(record: ModelRecord) -> str:
-    """The content of `MLmodel`.
-
-    Args:
-        record: the record of the model.
-    """
+    """The content of `MLmodel`."""
     column = "text" if record.modality == "text" else "path"
     flavor = {
         "loader_module": "daamctl.models.pyfunc",
@@ -34,11 +30,7 @@ def mlmodel_of(record: ModelRecord) -> str:
 
 
 class PyfuncModel:
-    """What `mlflow.pyfunc.load_model` wraps.
-
-    Args:
-        model: the exported model.
-    """
+    """What `mlflow.pyfunc.load_model` wraps."""
 
     def __init__(self, model: ExportedModel) -> None:
         self.model = model
@@ -70,13 +62,9 @@ class PyfuncModel:
         items = found.filter(found["unit"] == "item").drop(
             "unit", "label", "clip", "start_s", "duration_s", strict=False
         )
-        columns = {name: _column(values) for name, values in items.to_dict(as_series=False).items()}
-        return pd.DataFrame(columns)
-
-
-def _column(values: list[Any]) -> pd.Series:
-    """A column in which missing values stay None: pandas would make NaN of them, which JSON does not have."""
-    return pd.Series(values, dtype=object if None in values else None)
+        # missing values stay None: pandas would make NaN of them, which JSON does not have
+        columns = items.to_dict(as_series=False).items()
+        return pd.DataFrame({name: pd.Series(part, dtype=object if None in part else None) for name, part in columns})
 
 
 def _load_pyfunc(path: str) -> PyfuncModel:

@@ -245,10 +245,6 @@ def _check_number(number: PublishedNumber, where: str) -> None:
 def read_data(path: Path, model: type[M]) -> M:
     """Read and check a YAML file.
 
-    Args:
-        path: the file.
-        model: what it must contain.
-
     Raises:
         ConfigError: every mistake, with file and dotted key; places in lists are counted from 1.
     """

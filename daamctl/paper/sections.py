@@ -199,7 +199,11 @@ def _published_table(
     cells: list[list[Cell]] = []
     shown = set()
     for row in rows:
-        printed: list[Cell] = [_printed(row), "no" if row.disagrees else "yes", row.protocol]
+        printed: list[Cell] = [
+            row.printed or f"{row.mean:.1f} (from {_columns([row])})",
+            "no" if row.disagrees else "yes",
+            row.protocol,
+        ]
         labels = [ours[name] for name in (f"{row.method}-published", row.method) if name in ours]
         shown |= set(labels)
         for label in labels or [""]:
@@ -241,7 +245,3 @@ def _disagreements(rows: Sequence[PublishedRow]) -> str:
 def _columns(rows: Sequence[PublishedRow]) -> str:
     """Whether the printed columns are folds or repeats."""
     return "repeats" if all(split.startswith("R") for row in rows for split in row.folds) else "folds"
-
-
-def _printed(row: PublishedRow) -> str:
-    return row.printed or f"{row.mean:.1f} (from {_columns([row])})"

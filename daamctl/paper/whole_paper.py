@@ -25,7 +25,7 @@ from daamctl.paper.numbers import (
 )
 from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 from daamctl.paper.sections import agreement, print_check
-from daamctl.paper.tables import PublishedRow, read_published
+from daamctl.paper.tables import read_published
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -119,7 +119,8 @@ def _results(experiment: Experiment, pair: Pair) -> Section:
     cells: list[list[Cell]] = []
     for row in rows:
         note = remark(row.method, experiment.modality) or DASH
-        cells.append([*_printed_cells(row), *_our_cells(pair, row.method, row.mean), note])
+        folds = Linked(Number(row.mean / 100, std=row.sample_std / 100), agreement(row))
+        cells.append([row.method, row.printed, folds, *_our_cells(pair, row.method, row.mean), note])
     foot: list[list[Cell]] = []
     for names, what in ((CONTROLS, "control"), (TUNED, "fine-tuning, beside LoRA")):
         foot += [[name, "not published", DASH, *_our_cells(pair, name, None), what] for name in names]
@@ -131,12 +132,8 @@ def _results(experiment: Experiment, pair: Pair) -> Section:
     )
     key, caption = experiment.key, _caption(experiment, experiment.tables[0])
     main = Table(f"results-{key}", caption, columns, cells, frozenset({1, 2, 3, 5, 6}), note, foot)
-    folds = print_check(rows, f"folds-{key}", where=f" of {experiment.title}")
-    return Section(key, experiment.title, [Text(table.protocol), main, Folded(folds.caption, [folds])])
-
-
-def _printed_cells(row: PublishedRow) -> list[Cell]:
-    return [row.method, row.printed, Linked(Number(row.mean / 100, std=row.sample_std / 100), agreement(row))]
+    check = print_check(rows, f"folds-{key}", where=f" of {experiment.title}")
+    return Section(key, experiment.title, [Text(table.protocol), main, Folded(check.caption, [check])])
 
 
 def _our_cells(pair: Pair, method: str, mean: float | None) -> list[Cell]:

@@ -41,10 +41,6 @@ Runs = Collection[tuple[int, int]]
 class ArtifactStatus:
     """Finished artifacts that match the settings.
 
-    Args:
-        layout: locations of artifacts.
-        config: all settings.
-
     Attributes:
         utterances, clips: the tables; None if they are missing or were made with other settings.
         old_utterances, old_clips: why an existing table does not match, or None.
@@ -94,9 +90,11 @@ class ArtifactStatus:
         """Finished folds of a method; none without embeddings, because they are part of the key."""
         if self.features is None:
             return []
-        folder = self.layout.method(method)
+        return self._kept(self.layout.method(method), method, runs, self.features)
+
+    def _kept(self, folder: Path, method: str, runs: Runs, features: Features) -> list[Fold]:
         specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
-        found = [kept_fold(folder, FusionTrial(spec, self.features)) for spec in specs]
+        found = [kept_fold(folder, FusionTrial(spec, features)) for spec in specs]
         return [fold for fold in found if fold is not None]
 
     def finetuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
@@ -112,10 +110,7 @@ class ArtifactStatus:
         kept = []
         for group in groups:
             folder = self.layout.stage("ablate") / f"{group.name}-{method}"
-            features = self.features.subset(group.layers)
-            specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
-            found = [kept_fold(folder, FusionTrial(spec, features)) for spec in specs]
-            kept += [fold for fold in found if fold is not None]
+            kept += self._kept(folder, method, runs, self.features.subset(group.layers))
         return kept
 
     def finished_file(self, stage: str) -> Path | None:

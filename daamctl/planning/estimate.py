@@ -78,9 +78,6 @@ def method_size(method: str, config: Config, sizes: tuple[int, int, int]) -> Met
 class ResourceEstimate:
     """Sizes of a pipeline's work.
 
-    Args:
-        status: what is finished.
-
     Attributes:
         stats: number, lengths and groups of the items, as far as they are known.
         splits: one per fold; empty if the items are unknown or cannot be split.

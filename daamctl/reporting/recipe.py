@@ -63,10 +63,6 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
     """Runs with the other recipe that a run can be compared with, best first.
 
     An as-published twin picks the epoch on the test items, so its accuracy at the last epoch is used instead.
-
-    Args:
-        run: name of the reported run.
-        recipe: recipe of the reported run.
     """
     if run.endswith(AGAIN):
         return [Sibling(run.removesuffix(AGAIN), searched=True)]

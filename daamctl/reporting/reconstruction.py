@@ -106,13 +106,15 @@ def document(
     pictures = {"original": originals, **{arm: one.pictures for arm, one in arms.items()}}
     shown = gallery(pictures, "reconstructions.png", "Test crops and their reconstructions, one row per block")
     first: list[Block] = [Text(verdict(found)), facts, Text(CLAIM), _scores(found, names), _differences(found, names)]
+    examples = f"Test crops at fixed places, and their reconstructions with seed {found.seeds[0]}."
+    others = ", ".join(f"`{name}` {value}" for name, value in settings.items() if name not in reconstructed)
     closed = [f"`{name}`: {settings[name]}" for name in reconstructed]
     return Document(
         f"Reconstruction: {found.run}",
         found.run,
         [
             Section("verdict", "Does the block help?", first),
-            Section("pictures", "Reconstructions", [Text(_examples(found)), shown]),
+            Section("pictures", "Reconstructions", [Text(examples), shown]),
             Section("training", "Training", [drawn(_curves(arms)), _cost(found, arms)]),
             Section("codes", "Codes", [Text(CODES), _codes(found, arms)]),
             Section("blocks", "What the blocks do", _blocks(arms)),
@@ -122,7 +124,7 @@ def document(
                 [
                     Text("The post does not state these settings, so they are reconstructed:"),
                     Bullets(closed),
-                    Text(f"The others: {_listed({k: v for k, v in settings.items() if k not in reconstructed})}."),
+                    Text(f"The others: {others}."),
                     Code("\n".join(commands)),
                 ],
             ),
@@ -158,10 +160,6 @@ def _sentence(arm: ScoredArm, found: ArmScores) -> str:
         )
     least = "" if score.detectable is None else f" From {score.detectable:.3f} dB on it would have been seen."
     return f"`{arm.arm}` does not differ from `{found.reference}` beyond chance: {how}.{least}"
-
-
-def _examples(found: ArmScores) -> str:
-    return f"Test crops at fixed places, and their reconstructions with seed {found.seeds[0]}."
 
 
 def _scores(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
@@ -295,7 +293,3 @@ def _density_figure(arm: str, values: Mapping[str, NDArray[np.float32]], places:
         views[(place,)] = [Panel(place, Axis("Channel, by weight"), Axis("Mean weight / mean"), marks)]
     alt = f"Mean density of every channel in the blocks of {arm}, before and after training"
     return Figure(f"densities-{arm}", alt, views, ("Block",), small=(3.0, 1.8), columns=3)
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{name}` {value}" for name, value in settings.items())

@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation, MetricInfo, Spread
+from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation
 from daamctl.artifacts.statistics import Interval, Ranks
 from daamctl.artifacts.terms import listed
 from daamctl.reporting import figures
@@ -24,7 +24,6 @@ from daamctl.reporting.document import (
     Block,
     Cell,
     Folded,
-    Kind,
     Number,
     Plot,
     Section,
@@ -93,12 +92,13 @@ def metrics(evaluation: Evaluation) -> Section:
     described = evaluation.metrics
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        cells = [_metric(evaluation.summary(name)[metric], info) for metric, info in described.items()]
+        scores = evaluation.summary(name)
+        cells = [spread(scores[key], "nats" if one.unit == "nats" else "percent") for key, one in described.items()]
         rows.append([name, *cells, _n(evaluation, name)])
     table = Table(
         "metrics",
         f"All metrics per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
-        ["Method", *map(_heading, described.values()), "n"],
+        ["Method", *(f"{one.alias}\u00a0{UP if one.higher_is_better else DOWN}" for one in described.values()), "n"],
         rows,
         note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards if bins hold few items.",
         foot=_no_model(evaluation.main_chance, list(described)),
@@ -474,15 +474,6 @@ def _top(evaluation: Evaluation, rule: EpochRule) -> str | None:
 def _inflation(entry: MethodEvaluation) -> float | None:
     chosen, best = entry.selection["accuracy"], entry.selection["accuracy_best_on_test"]
     return None if chosen is None or best is None else best.mean - chosen.mean
-
-
-def _metric(found: Spread, info: MetricInfo) -> Number:
-    kind: Kind = "nats" if info.unit == "nats" else "percent"
-    return spread(found, kind)
-
-
-def _heading(info: MetricInfo) -> str:
-    return f"{info.alias}\u00a0{UP if info.higher_is_better else DOWN}"
 
 
 def _fold_cell(entry: MethodEvaluation, number: int, unit: str) -> Cell:

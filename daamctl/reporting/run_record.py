@@ -341,6 +341,9 @@ def provenance(
     ]
     caption = f"{terms(evaluation).clip.capitalize()}s per fold"
     blocks: list[Block] = _code_notes(facts.git_commits, facts.code_versions or len(facts.git_commits))
+    read = [f"{name}: {one.reconstructed}" for name, one in evaluation.methods.items() if one.reconstructed]
+    title = "Reconstructed methods and the interpretation chosen:"
+    readings: list[Block] = [Text(title), Bullets(read)] if read else []
     blocks += [
         Text("To reproduce this report:"),
         Code("\n".join(commands)),
@@ -348,7 +351,7 @@ def provenance(
         Table("encoder", origin, ["What", "Value"], encoder, frozenset({1})),
         Table("clips", caption, ["Fold", "Training", "Held out for selection", "Test"], clips),
         *_batches(found, terms(evaluation).clip),
-        *_readings(evaluation),
+        *readings,
         *(Folded(title, [Code(text)]) for title, text in texts.items()),
     ]
     return Section("provenance", "Provenance", blocks)
@@ -407,11 +410,6 @@ def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     columns = ["Method", "Fold", "Seed", f"{clips} per batch", "Order", f"SHA-256 of the {clip}s in that order"]
     caption = "Test batches of methods whose predictions depend on them (D1)"
     return [Folded(caption, [Table("batches", caption, columns, rows, frozenset({4, 5}))])]
-
-
-def _readings(evaluation: Evaluation) -> list[Block]:
-    found = [f"{name}: {entry.reconstructed}" for name, entry in evaluation.methods.items() if entry.reconstructed]
-    return [Text("Reconstructed methods and the interpretation chosen:"), Bullets(found)] if found else []
 
 
 def _code_notes(commits: Sequence[str], versions: int) -> list[Block]:

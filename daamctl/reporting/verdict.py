@@ -145,7 +145,8 @@ def warnings(evaluation: Evaluation, stale: Sequence[str]) -> list[str]:
         evaluation: output of `labelled`.
         stale: notes on folds that no longer match the evaluation.
     """
-    texts = [*_missing_note(evaluation), *stale, *_changed(evaluation)]
+    changed = [sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
+    texts = [*_missing_note(evaluation), *stale, *changed]
     doubts = doubtful(evaluation, order(evaluation))
     if not doubts:
         return texts
@@ -373,10 +374,6 @@ def _missing_note(evaluation: Evaluation) -> list[str]:
         f"Folds are missing for {listed(lacking)}. Their means are not fully comparable, and they are excluded from "
         "the tests (see Missing folds)."
     ]
-
-
-def _changed(evaluation: Evaluation) -> list[str]:
-    return [sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
 
 
 def _care(evaluation: Evaluation) -> list[Text]:

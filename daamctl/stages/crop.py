@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 def run(layout: Layout, config: Config) -> Path:
     """Write the table of crops.
 
-    Args:
-        layout: locations of artifacts.
-        config: settings; `crop` is used.
-
     Returns:
         The file written.
 

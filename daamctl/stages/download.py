@@ -330,17 +330,13 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
     if fraction > max_fraction:
         damaged = "the table" if modality in TEXTS else "the files or the table that names them"
-        without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
+        enough = min(1.0, -(-fraction * 1000 // 1) / 1000)  # rounded up
+        without = again(f"download.max_unreadable_fraction={enough:g}")
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
             fix=f"repair {damaged}, or leave them out: {without}",
         )
     log.warning("left out: %s", message)
-
-
-def _round_up(fraction: float) -> float:
-    """Round up to thousandths, so that the suggested value is large enough."""
-    return min(1.0, -(-fraction * 1000 // 1) / 1000)
 
 
 def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:

@@ -68,16 +68,7 @@ MEAN, REFIT = "mean", "refit"
 
 @dataclass(frozen=True)
 class _Trained:
-    """A trained method.
-
-    Args:
-        name: name of the run.
-        method: the method.
-        layout: paths of the run.
-        config: its current settings.
-        folds: all its folds.
-        evaluation: results of the run.
-    """
+    """A trained method."""
 
     name: str
     method: str
@@ -140,11 +131,13 @@ def run(
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
+    again = found.layout.command("train", "--method", found.method)
+
     def fill(folder: Path) -> None:
         for member, fold in zip(record.members, chosen, strict=True):
             weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
             if weights is None:
-                raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {_again(found)}")
+                raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {again}")
             shutil.copyfile(weights, folder / member.file)
         shutil.rmtree(folder / REFIT, ignore_errors=True)
         if with_encoder:
@@ -231,10 +224,6 @@ def _encoder_settings(found: _Trained, folder: Path | None) -> ExtractConfig:
     return found.config.extract.model_copy(update=changes)
 
 
-def _again(found: _Trained) -> str:
-    return found.layout.command("train", "--method", found.method)
-
-
 def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     """The folds to export."""
     if folds == MEAN:
@@ -249,7 +238,8 @@ def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
 
 def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: ExtractConfig) -> ModelRecord:
     run, meta = found.first.result["run"], found.first.result["meta"]
-    config = run["config"]
+    config, extract = run["config"], run["config"]["extract"]
+    revision = meta["encoder"].get("revision") or extract.get("revision")  # the commit that a branch or tag stood for
     base, preset = resolve_method(found.method)
     settings = {name: value for name, value in config["method"].items() if name != "name"}
     decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
@@ -265,7 +255,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         layers=run["layers"],
         embed_dim=run["embed_dim"],
         encoder={**_without_paths(meta["encoder"]), "licence": licence_of(encoder)},
-        extract=_without_paths(_resolved(config["extract"], meta["encoder"]), "encoder"),
+        extract=_without_paths({**extract, "revision": revision, "device": "auto"}, "encoder"),
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
         members=[_member(fold, found, kind) for fold in chosen],
@@ -276,11 +266,6 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         versions=meta["versions"],
         daamctl=__version__,
     )
-
-
-def _resolved(extract: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """The settings of extraction with the commit that the revision stood for."""
-    return {**extract, "revision": facts.get("revision") or extract.get("revision"), "device": "auto"}
 
 
 def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]:
@@ -336,11 +321,12 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     if kind == "fold":
         scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
         group = chosen[0].result["run"]["test_group"]
+        seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
         return Measured(
             figures=[*_entity_mean(chosen), *_means(evaluation, scores)],
             n=int(scores[0]["n"]),
             item=item,
-            protocol=f"On the test group `{group}`, which this model was not trained on, {_of_seeds(chosen)}; {rule}.",
+            protocol=f"On the test group `{group}`, which this model was not trained on, {seeds}; {rule}.",
         )
     single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
     items = [items_of(fold.predictions(), unit) for fold in chosen]
@@ -358,10 +344,6 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         clusters=counted(clusters, intervals.unit_word) if intervals.unit and clusters else None,
         recalls=dict(zip(evaluation.classes, recalls, strict=True)),
     )
-
-
-def _of_seeds(rows: Sequence[Fold]) -> str:
-    return f"mean of {counted(len(rows), 'seed')}" if len(rows) > 1 else "one seed"
 
 
 def _pooled(found: _Trained, scores: Scores, intervals: Intervals) -> list[Figure]:

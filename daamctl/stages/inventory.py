@@ -83,10 +83,6 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
 def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
     """What a pipeline is missing on this machine, separately for corpus and encoder. Writes nothing.
 
-    Args:
-        root: project folder.
-        config: settings of the pipeline.
-
     Returns:
         `corpus` and `encoder` -> what is missing, or None. A missing GPU is reported under the encoder.
     """

@@ -36,9 +36,6 @@ TWIN = "-as-published"
 def run(root: Path) -> Path:
     """Write the report on the papers.
 
-    Args:
-        root: project folder.
-
     Returns:
         Path of report.html.
 

@@ -222,7 +222,8 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
     if sampling:
         probe["note"] = sampling
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
-    headroom = {name: _gain(difference(scores.compared, best.compared)) for name, scores in named.items()}
+    gains = {name: difference(scores.compared, best.compared) for name, scores in named.items()}
+    headroom = {name: {**asdict(gain), "per_fold": gain.per_fold.tolist()} for name, gain in gains.items()}
     return {"probe": probe, "headroom": headroom}
 
 
@@ -233,11 +234,6 @@ def _summary(scores: Scores) -> dict[str, Any]:
         for name, values in vars(scores).items()
         if values is not None and name != "ranks"
     }
-
-
-def _gain(gain: Difference) -> dict[str, Any]:
-    """A difference from the best single layer."""
-    return {**asdict(gain), "per_fold": gain.per_fold.tolist()}
 
 
 def _verdict(probes: LayerProbes | None, findings: Sequence[Finding], skipped: str | None) -> dict[str, str]:

@@ -53,11 +53,6 @@ log = logging.getLogger(__name__)
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     """Compare and report.
 
-    Args:
-        layout: locations of artifacts.
-        config: all settings.
-        track: log the report to MLflow.
-
     Returns:
         Path of report.html.
 

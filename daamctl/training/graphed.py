@@ -76,11 +76,7 @@ def obstacle(model: FusionClassifier, device: str, precision: str, *, held: bool
 
 
 class Graph:
-    """A function that is recorded on a stream of its own; its memory is freed with it.
-
-    Args:
-        device: a CUDA device.
-    """
+    """A function that is recorded on a stream of its own; its memory is freed with it."""
 
     def __init__(self, device: str) -> None:
         self.device, self.own = device, torch.cuda.Stream(device)

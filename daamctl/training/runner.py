@@ -83,12 +83,7 @@ def train_all(
 
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
-    """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None.
-
-    Args:
-        folder: the folder of the method.
-        trial: the trial.
-    """
+    """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None."""
     path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
     if not (path / RESULT).exists():
         return None

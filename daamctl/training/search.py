@@ -141,9 +141,6 @@ class Grid:
 class Rounds:
     """Rounds of successive halving: which candidates to train next, and for how long.
 
-    Args:
-        grid: the candidates.
-
     Attributes:
         alive: indices of the candidates not yet eliminated; one at the end.
         until: train each of them to this epoch in this round; None: to the end.

@@ -19,7 +19,7 @@ WIDTH = np.array([[1.5, 2.0], [2.5, 0.0]], np.float32)
 def weights(path: Path, prefix: str, **settings: str) -> Path:
     tensors = {f"{prefix}.offset": OFFSET, f"{prefix}.scaled_variance": WIDTH, "decoder.fc.weight": OFFSET}
     head = {"method": "m", "settings": settings, "num_layers": 2, "embed_dim": 2, "num_classes": 2}
-    save_file(tensors, path, metadata={"daamctl": json.dumps(head)})
+    save_file(tensors, path, metadata={"daamctl": json.dumps({"schema": 1, "kind": "fusion", **head})})
     return path
 
 

@@ -94,7 +94,6 @@ def test_probes_go_by_what_is_held_out_alone() -> None:
 def test_settings_without_effect_are_named_with_their_section() -> None:
     assert without_effect(Changes.MAPS) == {"train.density_maps"}
     assert {"train.device", "finetune.device", "extract.device", "train.recipe"} < without_effect(Changes.NOTHING)
-    assert "train.together" in without_effect(Changes.NOTHING)  # the name of train.batch_folds in older results
     assert not without_effect(*Changes) & {"train.lr", "train.precision", "extract.pooling"}
 
 

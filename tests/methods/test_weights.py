@@ -17,6 +17,7 @@ from daamctl.methods import FusionClassifier, build, load_weights, save_weights
 
 SIZES = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
 HEAD = {"method": "daam-v1", "settings": {"num_heads": 2, "hidden_channels": 4}, **SIZES}
+ENTRY = {"schema": 1, "kind": "fusion", **HEAD}
 
 
 def make(method: str, settings: dict[str, Any], seed: int = 0) -> FusionClassifier:
@@ -133,17 +134,23 @@ def test_foreign_file_names_the_importer(tmp_path: Path) -> None:
     ("entry", "message"),
     [
         ("{", "metadata entry 'daamctl' is not JSON: Expecting property name"),
-        ("[]", "metadata entry 'daamctl' lacks a valid method, settings, num_layers, embed_dim, num_classes"),
-        (json.dumps({**HEAD, "embed_dim": "8"}), "metadata entry 'daamctl' lacks a valid embed_dim"),
-        (json.dumps({**HEAD, "num_layers": True}), "metadata entry 'daamctl' lacks a valid num_layers"),
-        (json.dumps({"method": "daam-v1", "settings": {}, "key": "1"}), "metadata entry 'daamctl' lacks a valid num_l"),
-        (json.dumps({**HEAD, "method": "daam-v7"}), "unknown method 'daam-v7'"),
-        (json.dumps({**HEAD, "settings": {"heads": 2}}), "daam-v1: unknown setting 'heads'"),
-        (json.dumps({**HEAD, "settings": {"num_heads": 4}}), "num_heads (4) must divide the number of layers (6)"),
-        (json.dumps({**HEAD, "num_layers": 0}), "daam-v1: num_layers must be at least 1, got 0"),
-        (json.dumps({**HEAD, "num_classes": 4}), "weights do not fit: decoder.fc.weight is (3, 48) where (4, 48) is"),
         (
-            json.dumps({**HEAD, "method": "none", "settings": {}}),
+            "[]",
+            "metadata entry 'daamctl' lacks a valid schema, kind, method, settings, num_layers, embed_dim, num_classes",
+        ),
+        (json.dumps({**ENTRY, "embed_dim": "8"}), "metadata entry 'daamctl' lacks a valid embed_dim"),
+        (json.dumps({**ENTRY, "num_layers": True}), "metadata entry 'daamctl' lacks a valid num_layers"),
+        (
+            json.dumps({"schema": 1, "kind": "fusion", "method": "daam-v1", "settings": {}}),
+            "metadata entry 'daamctl' lacks a valid num_l",
+        ),
+        (json.dumps({**ENTRY, "method": "daam-v7"}), "unknown method 'daam-v7'"),
+        (json.dumps({**ENTRY, "settings": {"heads": 2}}), "daam-v1: unknown setting 'heads'"),
+        (json.dumps({**ENTRY, "settings": {"num_heads": 4}}), "num_heads (4) must divide the number of layers (6)"),
+        (json.dumps({**ENTRY, "num_layers": 0}), "daam-v1: num_layers must be at least 1, got 0"),
+        (json.dumps({**ENTRY, "num_classes": 4}), "weights do not fit: decoder.fc.weight is (3, 48) where (4, 48) is"),
+        (
+            json.dumps({**ENTRY, "method": "none", "settings": {}}),
             "weights do not fit: missing none; unknown fusion.off",
         ),
     ],
@@ -172,7 +179,7 @@ def test_sizes_that_the_tensors_do_not_have_take_no_memory(tmp_path: Path, name:
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save(path)
-    tensors, metadata = load_file(path), {"daamctl": json.dumps(HEAD)}
+    tensors, metadata = load_file(path), {"daamctl": json.dumps(ENTRY)}
     save_file({name: value for name, value in tensors.items() if "conv" not in name}, path, metadata=metadata)
     assert refusal(path) == (
         f"{path}: weights do not fit: missing decoder.conv1.bias, decoder.conv1.weight, decoder.conv2.bias, "

@@ -21,8 +21,8 @@ from daamctl.errors import MethodError
 from daamctl.methods import WeightsMetadata, build, load_weights, read_metadata, save_weights
 from daamctl.methods.weights_metadata import IDENTITY, INPUTS, POOLING, Origin, again
 
-OLD = {"method": "mean", "settings": {}, "num_layers": 3, "embed_dim": 4, "num_classes": 2}
-NEW = {**OLD, "schema": 1, "kind": "fusion", "classes": ["a", "b"], "layers": [1, 2, 3], "modality": "text"}
+SIZES = {"method": "mean", "settings": {}, "num_layers": 3, "embed_dim": 4, "num_classes": 2}
+NEW = {**SIZES, "schema": 1, "kind": "fusion", "classes": ["a", "b"], "layers": [1, 2, 3], "modality": "text"}
 ADAPTER = {"schema": 1, "kind": "adapter", "method": "ia3", "settings": {}, "num_layers": 1, "embed_dim": 4,
            "num_classes": 2, "encoder": {"weights_sha256": "00"}, "head_parameters": 10}  # fmt: skip
 
@@ -92,11 +92,6 @@ def test_no_fact_of_an_encoder_is_lost(
     assert not set(POOLING) & set(INPUTS)
 
 
-def test_a_file_from_before_the_schema_is_read(tmp_path: Path) -> None:
-    found = read_metadata(write(tmp_path / "w.safetensors", OLD))
-    assert found == WeightsMetadata(kind="fusion", schema=0, **OLD)
-
-
 @pytest.mark.parametrize(
     ("entry", "lacking"),
     [
@@ -122,9 +117,8 @@ def test_a_file_from_before_the_schema_is_read(tmp_path: Path) -> None:
         ({**ADAPTER, "embed_dim": None}, "embed_dim"),
         ({**ADAPTER, "head_parameters": None}, "head_parameters"),
         ({"schema": 1}, "kind, method, settings, num_layers, embed_dim, num_classes"),
-        ({"finetune": "ia3"}, "num_classes, encoder, head_parameters"),
-        ({"finetune": 1, "num_classes": 2, "encoder": {"weights_sha256": "0"}, "head_parameters": 1}, "method"),
-        (5, "method, settings, num_layers, embed_dim, num_classes"),
+        ({**SIZES, "kind": "fusion"}, "schema"),
+        (5, "schema, kind, method, settings, num_layers, embed_dim, num_classes"),
     ],
 )
 def test_damaged_metadata_gives_one_line(tmp_path: Path, entry: Any, lacking: str) -> None:
@@ -139,7 +133,7 @@ def test_metadata_that_is_no_json(tmp_path: Path, text: str) -> None:
 
 
 def test_sizes_that_no_model_has(tmp_path: Path) -> None:
-    path = write(tmp_path / "w.safetensors", {**OLD, "embed_dim": 10**30})
+    path = write(tmp_path / "w.safetensors", {**NEW, "embed_dim": 10**30})
     assert read_metadata(path).embed_dim == 10**30
     with pytest.raises(MethodError) as caught:
         load_weights(path)

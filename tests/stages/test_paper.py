@@ -75,7 +75,7 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
         "fusion.scaled_variance": np.array([[1.9], [2.1 + fold / 10]], np.float32),
     }
     head = {"method": method, "settings": {}, "num_layers": 24, "embed_dim": 1024, "num_classes": 4}
-    metadata = {"daamctl": json.dumps(head)}
+    metadata = {"daamctl": json.dumps({"schema": 1, "kind": "fusion", **head})}
     save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 

@@ -142,7 +142,7 @@ def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) ->
         decoder = np.zeros((4, 250), np.float32)
         tensors = {"fusion.offset": offset, "fusion.scaled_variance": width, "decoder.fc.weight": decoder}
         head = {"method": method, "settings": {}, "num_layers": 6, "embed_dim": 8, "num_classes": 4}
-        metadata = {"daamctl": json.dumps(head)}
+        metadata = {"daamctl": json.dumps({"schema": 1, "kind": "fusion", **head})}
         save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 

@@ -272,26 +272,6 @@ def test_tensors_of_another_way_are_refused(tmp_path: Path) -> None:
         assert found.startswith(f"{tmp_path / 'w.safetensors'}: {message}")
 
 
-def test_a_fold_from_before_the_schema_is_loaded(tmp_path: Path) -> None:
-    fold = make(tmp_path)
-    path = fold.folder / "weights.safetensors"
-    facts = {"name": None, "source": "tiny bert", "revision": None, "weights_sha256": "00"}
-    entry = {"finetune": "lora-r4", "encoder": facts, "num_classes": 2, "classes": ["even", "odd"],
-             "head_parameters": 66}  # fmt: skip
-    save_file(load_file(path), path, metadata={"daamctl": json.dumps(entry)})
-    shown = read_metadata(path)
-    assert (shown.schema, shown.kind, shown.method, shown.embed_dim) == (0, "adapter", "lora-r4", None)
-    assert (shown.classes, shown.encoder, shown.head_parameters) == (("even", "odd"), facts, 66)
-    opened = Made().source.take()
-    model = load_weights(path, encoder=opened)
-    assert isinstance(model, FineTuned)
-    rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
-    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(fold))
-    del entry["encoder"]
-    save_file(load_file(path), path, metadata={"daamctl": json.dumps(entry)})
-    assert refusal(path, opened).startswith(f"{path}: metadata entry 'daamctl' lacks a valid encoder")
-
-
 @pytest.mark.parametrize("dropout", [False, True])
 def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path: Path, dropout: bool) -> None:
     first, second = (values(make(tmp_path, name, encoder_dropout=dropout)) for name in "ab")

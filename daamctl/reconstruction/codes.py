@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -60,14 +60,17 @@ class Codes(nn.Module):
             flat = wide.movedim(1, -1).flatten(0, -2)  # (N, D)
             if self.training and not self.ready:
                 self._start(flat.detach())
-            # the least |x - c|^2 = |x|^2 - 2 x c + |c|^2, without |x|^2, which all codes share
-            nearest = (self.codes.square().sum(1) - 2 * flat.detach() @ self.codes.T).argmin(1)
+            nearest = self._nearest(flat.detach())
             quantised = self.codes[nearest].unflatten(0, (latents.shape[0], *latents.shape[2:])).movedim(-1, 1)
             if self.training:
                 self._move(flat.detach(), nearest)
             distance = (wide - quantised).square().mean()
             passed = wide + (quantised - wide).detach()
         return Quantised(passed, distance, nearest.unflatten(0, (latents.shape[0], *latents.shape[2:])))
+
+    def _nearest(self, flat: Float[Tensor, "N D"]) -> Int[Tensor, " N"]:
+        """Number of the code at the least squared distance: |c|^2 - 2 x c, without |x|^2, which all codes share."""
+        return (self.codes.square().sum(1) - 2 * flat @ self.codes.T).argmin(1)
 
     def _start(self, flat: Tensor) -> None:
         """Draw the codes among latents; several times if there are fewer of them."""

@@ -150,12 +150,20 @@ class AuditData:
         """Sentence of each clip, (N,), if clips are words; else None."""
         return sentence_of(self.clips["utterance_id"]) if are_words(self.clips) else None
 
+    def train_rows(self, fold: Fold) -> NDArray[np.int64]:
+        """Clips that trained a fold."""
+        return self.rows(fold)[0]
+
+    def test_rows(self, fold: Fold) -> NDArray[np.int64]:
+        """Clips that test a fold."""
+        return self.rows(fold)[1]
+
     def probe(self, fold: Fold) -> Map:
         """Accuracy (L,) on the test group of a probe of every layer, fitted on the training clips."""
         key = _split(fold)
         if key not in self.probes:
             started = time.monotonic()
-            train, test = self.rows(fold)
+            train, test = self.train_rows(fold), self.test_rows(fold)
             if isinstance(self.x, StoredVectors):
                 train, test = (sample_rows(rows, PROBE_CLIPS, fold.fold, self.sentences) for rows in (train, test))
             classes = len(self.head.classes)
@@ -174,7 +182,7 @@ class AuditData:
         """Mean (L, D) float32 over the training clips."""
         key = _split(fold)
         if key not in self.means:
-            train, _ = self.rows(fold)
+            train = self.train_rows(fold)
             if isinstance(self.x, StoredVectors):
                 total = sum(block.sum(0, dtype=np.float64) for _, block in self.x.blocks(train))
                 self.means[key] = torch.as_tensor(total / len(train)).float()
@@ -240,9 +248,8 @@ def audit_scores(
     no_ablation, methods, probe = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
-        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
-        if ablation is None or ablation.embeddings_key != data.head.key:
-            ablation = None
+        ablation = _ablation(layout, data.head.key)
+        if ablation is None:
             no_ablation = (
                 f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
                 f"then {layout.command('importance')}"
@@ -293,6 +300,12 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
     return AuditData(head, clips, partial(split_rows, clips), x, y, list(stored.layers))
+
+
+def _ablation(layout: Layout, key: str) -> Ablation | None:
+    """The ablation on these embeddings, if there is one."""
+    found = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+    return found if found is not None and found.embeddings_key == key else None
 
 
 def _audit_method(
@@ -350,7 +363,7 @@ def _fold_curves(
     if is_ranking(before):
         orders["untrained"] = order_of(before)
     draws = random_orders(len(data.layers), config.importance.audit_orders, seed=SEED)
-    clips = sample_rows(data.rows(fold)[1], config.importance.audit_clips, fold.fold)
+    clips = sample_rows(data.test_rows(fold), config.importance.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
     device = resolve_device(config.train.device)
     model = model.to(device)

@@ -111,7 +111,7 @@ def test_convolutions_are_laid_out_as_in_training(monkeypatch, device, last):
     monkeypatch.setattr(audit, "sample_rows", lambda *_: np.arange(2))
     fold = SimpleNamespace(fold=1, seed=1, result={"run": {"eval_batches": None, "layers": [1, 2]}})
     given = SimpleNamespace(
-        layers=(1, 2), x=np.zeros((2, 2)), y=np.zeros(2), rows=lambda _: (None, None), mean=lambda _: None
+        layers=(1, 2), x=np.zeros((2, 2)), y=np.zeros(2), test_rows=lambda _: None, mean=lambda _: None
     )
     audit._fold_curves(Config(), "none", fold, Model(2, 4, 3), np.zeros(2), np.ones(2), given)
     assert seen == [last]

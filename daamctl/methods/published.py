@@ -245,10 +245,6 @@ def _mixture(state: Mapping[str, Tensor], num_layers: int, inputs: int, norm_axi
 def _plain(state: Any, what: str) -> dict[str, Tensor]:
     """A published state dict with the key names of the table above.
 
-    Args:
-        state: the state dict.
-        what: its name in messages.
-
     Raises:
         MethodError: it does not map names to tensors.
     """

@@ -171,12 +171,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: interactive in the page, pictures in Markdown, on paper and where no script runs.
-
-    Args:
-        figure: what it shows.
-        pictures: the figure as drawn.
-    """
+    """A figure: interactive in the page, pictures in Markdown, on paper and where no script runs."""
 
     block: ClassVar[str] = "plot"
     figure: Figure

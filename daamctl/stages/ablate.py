@@ -150,7 +150,8 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
             level = figures(name)["probe"].mean
             probe = "" if level is None else f"; {closest[0]} reaches {100 * level:.1f} % on the same layers"
             reasons = "; ".join(one.reasons)
-            cautions.append(NOTES["marked"].format(name=name, mark=one.mark, reasons=reasons, probe=probe))
+            label = "baseline" if name == "all" else name
+            cautions.append(NOTES["marked"].format(name=label, mark=one.mark, reasons=reasons, probe=probe))
     cautions += [one.contradicts for one in (*differences, *presets) if one.contradicts]
     for caution in cautions:
         log.warning(caution)

@@ -55,6 +55,3 @@ def command(
     from daamctl.stages import ablate
 
     common.show_path(ablate.run(layout, config, force=force, track=not no_track))
-
-
-command.__name__ = "ablate"

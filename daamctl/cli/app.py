@@ -204,7 +204,8 @@ _OTHER = (
     import_checkpoint,
 )
 for _module in _OTHER:
-    app.command(rich_help_panel="Other commands")(common.pipeline_first(_module.command))
+    _name = _module.__name__.rpartition(".")[2].replace("_", "-")
+    app.command(name=_name, rich_help_panel="Other commands")(common.pipeline_first(_module.command))
 
 
 def _version(value: bool) -> None:

@@ -46,6 +46,3 @@ def _show_inventory(pipeline: str | None) -> None:
         typer.echo(f"{', '.join(name for name, other in found.items() if other == obstacle)}: {obstacle.reason}")
         if obstacle.fix:
             typer.echo(f"  {obstacle.fix}")
-
-
-command.__name__ = "check"

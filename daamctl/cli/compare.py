@@ -291,6 +291,3 @@ def _p(test: PairedTest | None) -> list[str]:
     """The p-value of a test, uncorrected and Holm-corrected."""
     values = (test.p, test.p_holm) if test else (None, None)
     return [DASH if value is None else f"{value:.3g}" for value in values]
-
-
-command.__name__ = "compare"

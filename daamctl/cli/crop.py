@@ -18,6 +18,3 @@ def command(
     from daamctl.stages import crop
 
     common.show_path(crop.run(layout, config))
-
-
-command.__name__ = "crop"

@@ -74,6 +74,3 @@ def _print(head: list[str], rows: list[list[str]]) -> None:
     for cells in rows:
         table.add_row(*(f"[{styles[cell]}]{cell}[/]" if cell in styles else escape(cell) for cell in cells))
     console.print(table)
-
-
-command.__name__ = "deviations"

@@ -151,6 +151,3 @@ def _methods(sizes: dict[str, int]) -> None:
 
 def _word(ok: bool) -> str:
     return "ok" if ok else "FAILED"
-
-
-command.__name__ = "doctor"

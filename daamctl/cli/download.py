@@ -44,6 +44,3 @@ def command(
     from daamctl.stages import download
 
     common.show_path(download.run(layout, config, source=source, force=force))
-
-
-command.__name__ = "download"

@@ -24,6 +24,3 @@ def command(
     from daamctl.stages import evaluate
 
     common.show_path(evaluate.run(layout, config))
-
-
-command.__name__ = "evaluate"

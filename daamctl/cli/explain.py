@@ -48,6 +48,3 @@ def command(
             typer.echo(f"  can change: {explain.can_change(name)}")
     if setting is None:
         typer.echo("All settings: docs/settings.md, or daamctl explain SECTION")
-
-
-command.__name__ = "explain"

@@ -53,6 +53,3 @@ def command(
         force=force,
     )
     common.show_path(written)
-
-
-command.__name__ = "export"

@@ -42,6 +42,3 @@ def command(
         from daamctl.stages import extract
 
         common.show_path(extract.run(layout, config, force=force, engine=opened))
-
-
-command.__name__ = "extract"

@@ -47,6 +47,3 @@ def _show(seen: Recognised, num_parameters: int) -> None:
     facts = {"method": seen.method, **seen.sizes, **seen.settings, "parameters": f"{num_parameters:,}"}
     for name, value in {**facts, "note": seen.note}.items():
         typer.echo(f"{name.replace('_', ' '):<16}{value}")
-
-
-command.__name__ = "import-checkpoint"

@@ -31,6 +31,3 @@ def command(
     from daamctl.stages import importance
 
     common.show_path(importance.run(layout, config))
-
-
-command.__name__ = "importance"

@@ -28,6 +28,3 @@ def command(
         typer.echo(f"  {words:<16}  # {purpose}")
     if refusal is not None:
         typer.echo(f"dvc repro needs DVC, which could not be set up ({refusal}). Later: dvc init", err=True)
-
-
-command.__name__ = "init"

@@ -34,6 +34,3 @@ def command(
         where = " (of a new project: daamctl init DIR)" if kind == "pipelines" and nearest_root() is None else ""
         console.print(f"[bold underline]{kind}[/]{where}")
         console.print(table)
-
-
-command.__name__ = "ls"

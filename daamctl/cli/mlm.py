@@ -103,6 +103,3 @@ def _show(path: Path) -> None:
     for note in (found.split, *found.notes):
         common.show_line(console, f"- {common.escaped(note)}")
     common.show_line(console, f"[bold]{common.escaped(perplexity.sentence(found))}[/]")
-
-
-command.__name__ = "mlm"

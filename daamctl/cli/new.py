@@ -74,6 +74,3 @@ def _pairs(text: str | None) -> dict[str, str]:
             raise ConfigError(f"--labels takes CODE=NAME, each code once, got '{item}'", fix="e.g. 01=neutral,02=calm")
         pairs[code] = label
     return pairs
-
-
-command.__name__ = "new"

@@ -11,6 +11,3 @@ def command() -> None:
     from daamctl.stages import paper
 
     common.show_path(paper.run(find_root()))
-
-
-command.__name__ = "paper"

@@ -256,6 +256,3 @@ def _seconds(seconds: float) -> str:
             number = seconds / size
             return f"{number:.{0 if number >= 10 else 1}f} {unit}"
     return f"{max(1, round(seconds))} s"
-
-
-command.__name__ = "plan"

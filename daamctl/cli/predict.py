@@ -119,6 +119,3 @@ def _show_scores(found: Predicted) -> None:
         metric, value = METRICS.load(name), float(found.scores[name])
         shown = f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.3f}"
         typer.echo(f"  {metric.alias:<24}{shown}", err=True)
-
-
-command.__name__ = "predict"

@@ -117,6 +117,3 @@ def _spread(figure: dict[str, Any]) -> str:
 def _gain(gain: dict[str, Any]) -> str:
     error = gain["standard_error"]
     return f"{100 * gain['mean']:+5.1f}" + (f" ± {100 * error:4.1f}" if error is not None else "")
-
-
-command.__name__ = "preflight"

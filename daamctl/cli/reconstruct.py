@@ -8,12 +8,7 @@ import typer
 
 from daamctl.cli import common
 
-
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: blocks."""
-    from daamctl.reconstruction import BLOCKS
-
-    return [name for name in BLOCKS if name.startswith(incomplete)]
+complete = common.completer("daamctl.reconstruction", "BLOCKS")
 
 
 def command(
@@ -48,6 +43,3 @@ def command(
 
         folder = reconstruct.run(layout, config, method=method, seed=seed, force=force, engine=opened)
     common.show_path(folder)
-
-
-command.__name__ = "reconstruct"

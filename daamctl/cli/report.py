@@ -34,6 +34,3 @@ def command(
     from daamctl.stages import report
 
     common.show_path(report.run(layout, config, track=not no_track))
-
-
-command.__name__ = "report"

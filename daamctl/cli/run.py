@@ -34,6 +34,3 @@ def command(
     from daamctl import pipeline as whole
 
     common.show_path(whole.run(layout, config, source=source, track=not no_track))
-
-
-command.__name__ = "run"

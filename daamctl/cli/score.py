@@ -19,6 +19,3 @@ def command(
     from daamctl.stages import score
 
     common.show_path(score.run(layout, config, track=not no_track))
-
-
-command.__name__ = "score"

@@ -29,6 +29,3 @@ def command(
     from daamctl.stages import segment
 
     common.show_path(segment.run(layout, config))
-
-
-command.__name__ = "segment"

@@ -42,6 +42,3 @@ def command(
     limits = Limits(max_mb, max_seconds, max_texts, together, max_total_mb, max_connections, timeout)
     hosts = allow_host or ()
     serve.run(model, host=host, port=port, encoder=encoder, device=device or "auto", limits=limits, hosts=hosts)
-
-
-command.__name__ = "serve"

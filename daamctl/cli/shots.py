@@ -22,6 +22,3 @@ def command(
     from daamctl.stages import shots
 
     common.show_path(shots.run(find_root(), family))
-
-
-command.__name__ = "shots"

@@ -11,6 +11,3 @@ def command(pipeline: common.Pipeline = None) -> None:
     from daamctl.stages import track
 
     common.show_path(track.run(find_root(), pipeline))
-
-
-command.__name__ = "track"

@@ -68,6 +68,3 @@ def command(
             engine=opened,
         )
     common.show_path(folder)
-
-
-command.__name__ = "train"

@@ -70,6 +70,3 @@ def _show(found: Truncation) -> None:
     for note in found.notes:
         common.show_line(console, f"- {common.escaped(note)}")
     common.show_line(console, f"[bold]{common.escaped(sentence(found))}[/]")
-
-
-command.__name__ = "truncate"

@@ -34,6 +34,3 @@ def command(
     sys.stdout.flush()
     words = ["ui", "--backend-store-uri", uri, "--host", host, "--port", str(port), "--workers", "1"]
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", *words])
-
-
-command.__name__ = "ui"

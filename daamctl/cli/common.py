@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,19 @@ def complete_pipeline(incomplete: str) -> list[str]:
         return []
 
 
-def complete_method(incomplete: str) -> list[str]:
-    """Shell completion: methods."""
-    from daamctl.methods import METHODS
+def completer(module: str, table: str) -> Callable[[str], list[str]]:
+    """Shell completion: names in a table of a module, which is imported only then."""
 
-    return [name for name in METHODS if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in getattr(importlib.import_module(module), table) if name.startswith(incomplete)]
+
+    return complete
+
+
+complete_method = completer("daamctl.methods", "METHODS")
+complete_encoder = completer("daamctl.encoders", "ENCODERS")
+complete_corpus = completer("daamctl.corpora", "CORPORA")
+complete_recipe = completer("daamctl.config", "RECIPES")
 
 
 def complete_run(incomplete: str) -> list[str]:
@@ -41,27 +50,6 @@ def complete_run(incomplete: str) -> list[str]:
     if slash:
         return [f"{name}/{found}" for found in complete_method(method)]
     return complete_pipeline(incomplete)
-
-
-def complete_encoder(incomplete: str) -> list[str]:
-    """Shell completion: encoder presets."""
-    from daamctl.encoders import ENCODERS
-
-    return [name for name in ENCODERS if name.startswith(incomplete)]
-
-
-def complete_corpus(incomplete: str) -> list[str]:
-    """Shell completion: corpora."""
-    from daamctl.corpora import CORPORA
-
-    return [name for name in CORPORA if name.startswith(incomplete)]
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Shell completion: training recipes."""
-    from daamctl.config import RECIPES
-
-    return [name for name in RECIPES if name.startswith(incomplete)]
 
 
 Pipeline = Annotated[

@@ -8,12 +8,7 @@ import typer
 
 from daamctl.cli import common
 
-
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: fine-tuning methods."""
-    from daamctl.adapters import FINETUNES
-
-    return [name for name in FINETUNES if name.startswith(incomplete)]
+complete = common.completer("daamctl.adapters", "FINETUNES")
 
 
 def command(

@@ -40,9 +40,12 @@ def command(
     from rich.console import Console
 
     from daamctl.config import find_root
+    from daamctl.encoders.encoder_size import check_name
     from daamctl.stages import check, inventory, new
 
     root = find_root()
+    if encoder is not None:
+        check_name(encoder)
     made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=encoder, force=force)
     console = Console()
     rows = ({"pattern": made.pattern} if made.pattern else {}) | made.facts

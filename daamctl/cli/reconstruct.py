@@ -8,12 +8,7 @@ import typer
 
 from daamctl.cli import common
 
-
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: blocks."""
-    from daamctl.reconstruction import BLOCKS
-
-    return [name for name in BLOCKS if name.startswith(incomplete)]
+complete = common.completer("daamctl.reconstruction", "BLOCKS")
 
 
 def command(

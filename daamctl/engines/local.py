@@ -117,8 +117,9 @@ def _map_in_processes(
     running: dict[Connection, tuple[BaseProcess, str]] = {}
     try:
         for device in devices:
-            connection, process = _start(open_worker, device, threads)
+            connection, process = _start(device, threads)
             running[connection] = process, device
+            connection.send(open_worker)
             connection.send(left.popleft())
         while running:
             for pipe in wait(list(running)):
@@ -139,10 +140,10 @@ def _map_in_processes(
             process.join()
 
 
-def _start(open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> tuple[Connection, BaseProcess]:
+def _start(device: str, threads: int) -> tuple[Connection, BaseProcess]:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, open_worker, device, threads), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, device, threads), daemon=True)
     resource_tracker.ensure_running()  # it would lift the mask
     stopping = {signal.SIGINT, signal.SIGHUP}  # a terminal sends them to all; the parent process handles them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stopping)  # which the process inherits, from its first moment
@@ -165,8 +166,8 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
         ) from error
 
 
-def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
-    """Main loop of a worker process: receives tasks and sends messages until the pipe is closed."""
+def _serve(pipe: Connection, device: str, threads: int) -> None:
+    """Main loop of a worker process: receives what opens it and tasks, and sends messages until the pipe is closed."""
 
     def stop(number: int, frame: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library may print what it makes of the end
@@ -174,15 +175,16 @@ def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device:
 
     signal.signal(signal.SIGTERM, stop)
     set_up_worker(threads)
-    opened: list[Worker[T, R]] = []
+    opened: list[Worker[Any, Any]] = []
 
-    def worker() -> Worker[T, R]:
+    def worker() -> Worker[Any, Any]:
         if not opened:
             opened.append(open_worker(device))
         return opened[0]
 
-    while True:
-        try:
+    try:
+        open_worker = pipe.recv()
+        while True:
             pipe.send_bytes(answer_task(worker, pipe.recv()))
-        except (EOFError, ConnectionError):
-            return
+    except (EOFError, ConnectionError):
+        return

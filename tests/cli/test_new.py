@@ -47,6 +47,25 @@ def test_next_command(
 def test_question_names_a_folder_without_its_path(project: Path, tmp_path: Path) -> None:
     encoder = tmp_path / "far" / "own-encoder"
     encoder.mkdir(parents=True)
+    (encoder / "config.json").write_text("{}")
     words = ["new", "mine", "--from", str(texts(tmp_path / "texts")), "--encoder", str(encoder)]
     CliRunner().invoke(app, words)
     assert (project / "pipelines" / "mine.yaml").read_text().startswith("# Which layers of own-encoder tell")
+
+
+def test_an_encoder_that_does_not_exist_is_refused_before_anything_is_written(project: Path, tmp_path: Path) -> None:
+    words = ["new", "mine", "--from", str(texts(tmp_path / "texts")), "--encoder", "../x/bert"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 3
+    assert result.stderr.startswith("EncoderError: no folder ../x/bert\n")
+    assert not (project / "pipelines/mine.yaml").exists()
+
+
+def test_what_a_table_leads_to(project: Path) -> None:
+    (project / "texts.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(12)))
+    result = CliRunner().invoke(app, ["new", "mine", "--from", "texts.csv", "--encoder", "llama-micro"])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["items", "12"]
+    assert [line for line in lines if line.startswith("wrote")] == ["wrote pipelines/mine.yaml"]
+    assert lines[-1].startswith("Next: daamctl run mine")

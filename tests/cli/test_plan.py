@@ -98,7 +98,7 @@ def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: 
         (["demo", "--set", "train.epochs=0"], "ConfigError: pipeline 'demo' with the options given: train.epochs"),
         (["demo", "--device", "cuda:99"], "ConfigError: device 'cuda:99' is not on this machine"),
         (["demo", "--set", "methods=[nine]"], "ConfigError: demo: methods: unknown name 'nine'; did you"),
-        (["demo", "--measure"], "ArtifactError: no file "),  # there is no clip table yet
+        (["iemocap", "--measure"], "CorpusError: "),
     ],
 )
 def test_mistakes_end_in_one_message(project: Path, words: list[str], message: str) -> None:

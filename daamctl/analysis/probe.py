@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.probes import (
     Candidate,
     Layers,
@@ -156,7 +156,8 @@ def fit_probe(
     chosen = solution.candidates[solution.chosen]
     if refit and len(rows.dev):
         probe.refit(train.join(dev), chosen)
-    logits: Tensor = probe(torch.stack([test.layer(index) for index in range(len(layers))], dim=1))
+    wide = [at_least_float32(test.layer(index)) for index in range(len(layers))]  # a mean in float16 would be rounded
+    logits: Tensor = probe(torch.stack(wide, dim=1))
     return logits, chosen
 
 

@@ -100,6 +100,8 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
     where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
     show_line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
+    best = max(probe["layers"], key=lambda layer: probe["layers"][layer][metric]["mean"])
+    show_line(console, f"Highest alone: layer {best}. The report tests which layers are worse, after training.")
     show_line(
         console,
         f"Chance: {what} {percent(chance[metric]['mean'])} (always the most frequent training class), "

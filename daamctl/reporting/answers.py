@@ -88,15 +88,15 @@ def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
     others = [one for one in probed.layers if one.layer != best.layer]
     near = [one.layer for one in others if one.p is None or one.p > ALPHA]
+    text = f"Layer {best.layer} carries {what} best: alone it {does}"
     if others and (probed.floor is None or probed.floor > ALPHA):
         why = f"too few {probed.resampled or 'fold'}s to test whether other layers are worse"
         text = f"Layer {best.layer} has the highest figure: alone it {does}; {why}"
     elif others and len(near) == len(others):
         return f"No layer stands out: layer {best.layer} alone {does}; no other layer is shown to be worse."
-    else:
-        text = f"Layer {best.layer} carries {what} best: alone it {does}"
-        if near:
-            text += f"; not shown to be worse than it: layer{'s' if len(near) > 1 else ''} {layers_text(near)}"
+    elif near:
+        text = f"Layer {best.layer} has the highest figure: alone it {does}; not shown to be worse than it: "
+        text += f"layer{'s' if len(near) > 1 else ''} {layers_text(near)}"
     if best is last:
         return f"{text}. It is the last layer."
     return f"{text}. The last layer, {last.layer}, reaches {percent(last.value)} %."

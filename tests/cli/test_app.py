@@ -309,6 +309,7 @@ def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) ->
 def test_every_stage_gets_layout_and_settings_and_prints_its_path(project: Path, monkeypatch: Any, stage: str) -> None:
     recorder = Recorder()
     monkeypatch.setattr(STAGES[stage], "run", recorder)
+    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
     name = pipeline_with(stage)
     result = call(stage, "--pipeline", name, *NEEDED.get(stage, []), "--set", "train.epochs=2")
     assert result.exit_code == 0, result.output
@@ -419,6 +420,7 @@ def test_recipe_of_the_pipeline_itself_changes_no_folder(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
+    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
     assert call("evaluate", "-p", name, "--recipe", recipe).exit_code == 0
     assert recorder.args[0].run_name == run
 
@@ -436,6 +438,7 @@ def test_unknown_recipe_is_one_clear_error() -> None:
 def test_run_calls_the_whole_pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(pipeline, "run", recorder)
+    monkeypatch.setattr("daamctl.cli.run.show_results", lambda _: None)
     assert call("run", "demo", "--device", "cpu", "--no-track", "--from", "x").exit_code == 0
     layout, config = recorder.args
     assert layout.pipeline == "demo"
@@ -496,6 +499,7 @@ def test_seeds_of_the_command_line_replace_those_of_the_settings(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
+    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
     assert call("evaluate", "--pipeline", "demo", "--seeds", "1, 2,3").exit_code == 0
     assert recorder.args[1].train.seeds == (1, 2, 3)
     result = call("evaluate", "--pipeline", "demo", "--seeds", "1;2")

@@ -21,6 +21,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
+from daamctl.cli import show
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import compare_methods, item_table
@@ -421,9 +422,9 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     assert found["audit"]["settings"]["unit"] == "clip"
 
 
-def test_one_figure_for_a_layer_alone(tmp_path):
+def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     """The headline, its table, `preflight`, the ablation's probe, `truncate` and `ridge-last` give the same figure."""
-    names = ["none-mlp", "ridge-last", "ridge-best-layer", "ridge-concat"]
+    names = ["none-mlp", "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat"]
     settings = {
         "methods": names,
         "train": {"epochs": 1, "batch_size": 32, "device": "cpu", "search": "none", "patience": None},
@@ -462,6 +463,7 @@ def test_one_figure_for_a_layer_alone(tmp_path):
     assert before["concatenation"]["accuracy"]["mean"] == pytest.approx(truncation.whole.accuracy)
     chosen = evaluation.accuracy("ridge-best-layer").mean
     assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
+    assert before["mean"]["accuracy"]["mean"] == pytest.approx(evaluation.accuracy("ridge-mean").mean)
     features = ablate.load_features(layout, config)
     folds = ablate._probe(features, config, [6, 24]).values()
     assert np.mean([fold[6] for fold in folds]) == pytest.approx(by_layer[6])
@@ -470,7 +472,14 @@ def test_one_figure_for_a_layer_alone(tmp_path):
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
     (table,) = [block for block in blocks if isinstance(block, Table) and block.key == "probe"]
     assert {int(row[0]): row[1].value for row in table.rows} == pytest.approx(by_layer)
-    text = answers(labelled(evaluation), summary, stale=[], command="").blocks[0].text
+    first, fusing, *_ = answers(labelled(evaluation), summary, stale=[], command="").blocks
+    text = first.text
+    show.show_results(layout)
+    printed = capsys.readouterr().out
+    assert fusing.text.startswith("Fusing layers does not help by more than chance")
+    assert fusing.text in printed.replace("\n", " ")
+    words = [line.split()[:2] for line in printed.splitlines() if line.startswith("ridge-concat")]
+    assert words == [["ridge-concat", f"{100 * truncation.whole.accuracy:.1f}"]]
     best = max(by_layer, key=lambda layer: by_layer[layer])
     assert f"Layer {best} has the highest figure: alone it classifies {100 * by_layer[best]:.1f} %" in text
     assert f"The last layer, 24, reaches {100 * by_layer[24]:.1f} %." in text

@@ -145,7 +145,7 @@ def warnings(evaluation: Evaluation, stale: Sequence[str]) -> list[str]:
         evaluation: output of `labelled`.
         stale: notes on folds that no longer match the evaluation.
     """
-    changed = [sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
+    changed = [sentence(note) for note in evaluation.notes if note.startswith("trained ")]
     texts = [*_missing_note(evaluation), *stale, *changed]
     doubts = doubtful(evaluation, order(evaluation))
     if not doubts:

@@ -348,8 +348,8 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
         formats = sorted({fold.result["meta"]["precision"] for fold in auto})
         if len(formats) > 1:
             notes.append(
-                f"{stage}.precision is auto, but folds from several runs were trained in {listed(formats)}; to compare "
-                f"them in one, name it in the pipeline's file ({stage}.precision) and train again"
+                f"trained in {listed(formats)}, because folds come from several runs; to compare them in one format, "
+                f"name it in the pipeline's file ({stage}.precision) and train again"
             )
     changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
     notes += [f"trained with other settings than the current ones: {text}" for text in sorted(changed)]

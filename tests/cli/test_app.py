@@ -458,6 +458,7 @@ def test_whole_pipeline_runs_every_stage_in_order(
             return Path.cwd() / name
 
         monkeypatch.setattr(module, "run", stage)
+    monkeypatch.setattr("daamctl.cli.run.show_results", lambda _: None)
     result = call("run", pipeline_name)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{last}\n"
@@ -811,6 +812,7 @@ def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pyte
         return project / "made"
 
     monkeypatch.setattr(evaluate, "run", hang_up)
+    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert call("evaluate", "--pipeline", "demo").exit_code == 0

@@ -55,9 +55,8 @@ def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], mon
     assert "wavlm" not in page.replace("wavlm-large (authors", "")
     evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
     assert evaluation["comparison"]["result"]["design"]["n_units"] == 6  # speakers
-    audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
-    layers = audit["probe"]["layers"]
-    assert max(layers, key=layers.get) == "2"
+    layers = json.loads((layout.stage("importance") / "summary.json").read_text())["probed"]["layers"]
+    assert max(layers, key=lambda one: one["accuracy"])["layer"] == 2
     path = compare.run(layout.root, "mine/none-mlp", "mine/daam-v1-mlp")
     assert json.loads(path.read_text())["kind"] == "paired"
     assert json.loads(preflight.run(layout, config).read_text())["encoder"]["source"] == "mine.npz"

@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.numpy import save_file
 
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
@@ -464,9 +465,11 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     chosen = evaluation.accuracy("ridge-best-layer").mean
     assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
     assert before["mean"]["accuracy"]["mean"] == pytest.approx(evaluation.accuracy("ridge-mean").mean)
-    features = ablate.load_features(layout, config)
-    folds = ablate._probe(features, config, [6, 24]).values()
-    assert np.mean([fold[6] for fold in folds]) == pytest.approx(by_layer[6])
+    ablation = find_ablation(ablate.run(layout, config, track=False).parent, again="")
+    assert ablation.probe == "ridge-mean"
+    assert {tuple(one.layers): one.probe.mean for one in ablation.groups} == pytest.approx(
+        {(6,): by_layer[6], (24,): by_layer[24]}
+    )
 
     section = layer_sections.importance(summary, {}, defaultdict(bytes), labels={}, command="")
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]

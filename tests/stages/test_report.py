@@ -910,7 +910,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "Whatever the p-value, training alone may explain this lead because of mha (undertrained)" in html
     assert "significant at level" not in html.partition("plotly.js v")[0]
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
-    assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
+    assert "Trained in bfloat16 and float32, because folds come from several runs" in html
     assert "Training alone may explain the ranks of" in html
     assert Page(html).figures == ["answers", "ranks", "gaps", "search", "accuracy", "speakers", "learning", "confusion"]
 

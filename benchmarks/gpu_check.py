@@ -54,8 +54,8 @@ from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.threads import allowed_cores
-from daamctl.training.feature_split import InMemorySplit
-from daamctl.training.rng import seed_everything
+from daamctl.fit.feature_split import InMemorySplit
+from daamctl.fit.rng import seed_everything
 
 LIMIT_S = 540.0
 ROOT = Path(__file__).parents[1]
@@ -441,8 +441,8 @@ def finetuning(sizes: Sizes) -> Iterator[Row]:
     from daamctl.adapters import build_finetune
     from daamctl.artifacts.splits import Split
     from daamctl.extraction.batching import plan_batches
-    from daamctl.training.adapter_training import AdapterTraining, ItemSet, Opened, predict
-    from daamctl.training.loop import TrainingSetup
+    from daamctl.fit.adapter_training import AdapterTraining, ItemSet, Opened, predict
+    from daamctl.fit.loop import TrainingSetup
 
     steps, batch_size = sizes.pick((20, 16), (2, 2))
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:

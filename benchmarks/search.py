@@ -34,10 +34,10 @@ from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.tracking import Tracker
-from daamctl.training.features import Features
-from daamctl.training.runner import train_all
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.features import Features
+from daamctl.fit.runner import train_all
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 
 NAME = "searched"
 METHODS = ["mean", "weighted-sum", "none-mlp", "daam-v1-mlp", "daam-v2-mlp", "mha-mlp"]

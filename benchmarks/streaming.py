@@ -149,10 +149,10 @@ def read(root: Path, clips: int) -> dict[str, float]:
 
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
-    from daamctl.training.features import load_features, to_gpu
-    from daamctl.training.runner import train_fold
-    from daamctl.training.trial import FoldSpec
-    from daamctl.training.trials.fusion import FusionTrial
+    from daamctl.fit.features import load_features, to_gpu
+    from daamctl.fit.runner import train_fold
+    from daamctl.fit.trial import FoldSpec
+    from daamctl.fit.trials.fusion import FusionTrial
 
     marks = [time.perf_counter()]
     config = Config.model_validate({"train": settings})

@@ -31,19 +31,19 @@ from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
-from daamctl.training.batched import Program
-from daamctl.training.feature_split import InMemorySplit, Part
-from daamctl.training.fusion_training import (
+from daamctl.fit.batched import Program
+from daamctl.fit.feature_split import InMemorySplit, Part
+from daamctl.fit.fusion_training import (
     FusionTraining,
     build_optimizer,
     channels_last,
     order_weights,
 )
-from daamctl.training.loop import TrainingSetup
-from daamctl.training.losses import build_loss
-from daamctl.training.rng import seed_everything
-from daamctl.training.run_precision import run_precision
-from daamctl.training.trial import FoldSpec
+from daamctl.fit.loop import TrainingSetup
+from daamctl.fit.losses import build_loss
+from daamctl.fit.rng import seed_everything
+from daamctl.fit.run_precision import run_precision
+from daamctl.fit.trial import FoldSpec
 
 CLASSES = 4
 CLIPS = {"cpu": 240, "cuda": 4654}

@@ -145,7 +145,7 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
     import numpy as np
     import torch
 
-    from daamctl.training.features import open_features
+    from daamctl.fit.features import open_features
 
     try:
         features = open_features(layout, config)

@@ -35,8 +35,8 @@ from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.extraction.batching import plan_batches
 from daamctl.layout import Layout
-from daamctl.training.adapter_training import AdapterTraining, ItemSet, Opened, predict
-from daamctl.training.loop import TrainingSetup
+from daamctl.fit.adapter_training import AdapterTraining, ItemSet, Opened, predict
+from daamctl.fit.loop import TrainingSetup
 
 Out = Annotated[Path, typer.Argument(help="JSON file to write.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Tiny sizes.")]

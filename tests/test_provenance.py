@@ -17,8 +17,8 @@ from daamctl import provenance
 from daamctl.config import Config
 from daamctl.methods import METHODS
 from daamctl.provenance import code_hash, git_commit, versions
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 
 MAIN = '''"""Doc."""
 from samplepkg.helper import double
@@ -120,12 +120,12 @@ def test_code_of_a_fold_leaves_out_what_it_does_not_depend_on() -> None:
         assert FusionTrial.code.fget(SimpleNamespace(spec=spec)) == code  # type: ignore[attr-defined]
     modules = {name for name in read if real(name, "daamctl") is not None}
     assert {
-        "daamctl.training.loop",
-        "daamctl.training.losses",
+        "daamctl.fit.loop",
+        "daamctl.fit.losses",
         "daamctl.artifacts.splits",
         "daamctl.methods.daam",
     } <= modules
-    left_out = ("daamctl.reporting", "daamctl.cli", "daamctl.stages", "daamctl.methods.sga", "daamctl.training.runner")
+    left_out = ("daamctl.reporting", "daamctl.cli", "daamctl.stages", "daamctl.methods.sga", "daamctl.fit.runner")
     assert not [name for name in modules if name.startswith(left_out)]
 
 

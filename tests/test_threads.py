@@ -13,7 +13,7 @@ import torch
 from daamctl import threads
 from daamctl.threads import continue_with, cores, num_readers, one_thread, others, use_free_cores
 from tests.fixtures.resume import Killed, kill_when, save_always
-from tests.training.test_fusion_training import linear, train
+from tests.fit.test_fusion_training import linear, train
 
 
 class Machine:

@@ -4,7 +4,7 @@ Folds of fine-tuned encoders have the same files; their weights are only the tra
 
 Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is complete),
 `weights.safetensors`, `predictions.parquet` (one row per test clip, with logits) and `history.parquet` (one row per
-epoch). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
+record). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
 weigh whole layers add `layer_weights.safetensors` (shape (L,)).
 
 `result.json` is sealed and holds the hash of every other file (see `integrity`). Each file also says which fold it
@@ -49,7 +49,7 @@ WEIGHTS = "weights.safetensors"
 ENTRY = "daamctl"
 """Metadata entry of a safetensors file, JSON. There is only one, because several are written in random order."""
 PREDICTIONS = ("clip_id", "utterance_id", "label", "speaker", "group", "target", "logits")
-HISTORY = ("epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy")
+HISTORY = ("step", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy")
 
 
 class RunPart(TypedDict):
@@ -138,20 +138,17 @@ class CandidatePart(TypedDict):
     """Settings of the candidate: lr, and weight_decay and standardize if they were searched; for a closed-form probe
     penalty, and layer if that is chosen too: the best one at this penalty."""
     dev_accuracy: list[float]
-    """On the held-out group after each epoch before the choice; for a closed-form probe a single value, from
-    leave-one-out on the training clips if no group is held out."""
+    """On the held-out group at each record; for a closed-form probe a single value, from leave-one-out on the training
+    clips if no group is held out."""
     dev_loss: list[float]
-    """Mean cross-entropy on the held-out group after the same epochs; for a closed-form probe the mean squared
-    error."""
-    added: bool
-    """True if it was added because the best candidate so far was at an edge of the grid."""
+    """Mean cross-entropy on the held-out group at the same records; for a closed-form probe the mean squared error."""
 
 
 class SearchPart(TypedDict):
     """Record of a search: what was tried before the final training of a fold, and what was chosen."""
 
-    epochs: int
-    """Epochs of the longest-trained candidate; 0 for a closed-form probe."""
+    steps: int
+    """Optimiser steps of every candidate; 0 for a closed-form probe."""
     candidates: list[CandidatePart]
     """In the order in which they were tried."""
     chosen: int
@@ -165,13 +162,13 @@ class FoldResult(TypedDict):
 
     run: RunPart
     metrics: dict[str, float | int | None]
-    """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test group
-    itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch (None
-    without one);
-    selected_epoch: 1-based; epochs: number of epochs to select from; chosen_layer: for methods that select one layer on
-    the dev group; finished: False if the selected epoch lies in the last tenth of the allowed epochs, None if no epoch
-    is selected. With `train.refit`, accuracies on the test group are the refit's, which ends at the selected epoch;
-    dev_accuracy, epochs and finished are from the training before it."""
+    """On clips of the test group. accuracy: of the weights that are kept, at the selected epoch or the end;
+    accuracy_best_on_test: at the best record on the test group itself (published style); accuracy_last: at the last
+    record; train_accuracy: of the last steps before the kept weights; dev_accuracy: on the dev group (None without
+    one); selected_epoch: 1-based, and epochs: number of epochs to select from, both None with a budget of steps;
+    chosen_layer: for methods that select one layer on the dev group; collapsed: number of refits that ended with a
+    higher training loss than their candidate. With `train.refit`, accuracies on the test group are the refit's, those
+    on the dev group its candidate's."""
     meta: MetaPart
     search: NotRequired[SearchPart]
     """Absent if a single set of settings was given."""
@@ -242,9 +239,10 @@ class Fold:
         return rows
 
     def history(self) -> pl.DataFrame:
-        """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (fractions; clips).
+        """Records: step, epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (of clips).
 
-        A refit holds nothing out; its dev_accuracy and dev_loss are those of the training before it.
+        With a budget of steps, epoch is null. A refit holds nothing out; its dev_accuracy and dev_loss are those of its
+        candidate.
         """
         return self._table("history.parquet", HISTORY)
 

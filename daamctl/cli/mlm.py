@@ -57,7 +57,7 @@ def command(
     root = find_root()
     inventory.require(root, Config(extract=ExtractConfig(encoder=encoder)), ["encoder"])
     from daamctl.stages import mlm
-    from daamctl.training.masked import MaskedSettings
+    from daamctl.fit.masked import MaskedSettings
 
     path = mlm.run(
         root,

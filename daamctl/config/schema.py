@@ -147,40 +147,33 @@ class ExtractConfig(Section):
 class TrainConfig(Section):
     """How to train a method.
 
-    By default, the learning rate is searched on the held-out group, and training stops once that group no longer
-    improves. `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Both correct
+    By default, every candidate of the search is trained for a fixed number of steps with a rate that falls to 0, and the
+    held-out group chooses one. `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Both correct
     selection (D7), density maps (D19), clipping (D21) and precision (D42).
     """
 
     recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
     """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
     code. Settings in a pipeline file or in `--set` take precedence."""
-    epochs: Count = 100
-    """Most passes over the training clips."""
-    patience: Count | None = 10
-    """Stop training after this many epochs in a row without improvement: a higher held-out accuracy, or the same one
-    with a loss lower by 0.01 nats. null: train all `epochs` (published). Without a held-out group (`selection`),
-    training never stops early."""
+    steps: Count | None = 300
+    """Optimiser steps of every training; its last weights are kept. null: `epochs` counts, and `selection` selects an
+    epoch (published)."""
+    epochs: Count = 35
+    """Passes over the training clips, if `steps` is null."""
     standardize: Literal["none", "layer", "feature"] = "feature"
     """Standardise the pooled layers before the fusion, with mean and standard deviation of the fold's training part.
     layer: one mean and deviation per layer; feature: one per layer and feature; none: off (published)."""
-    search: Literal["none", "halving", "full"] = "halving"
-    """How to choose learning rate and weight decay, per method and fold, by the cross-entropy on the held-out group.
-    halving: train every candidate for `search_epochs`, the better half for twice as many, and so on until one is left,
-    which is trained to the end; full: train every candidate to the end; none: use `lr` and `weight_decay` (published).
-    Without a held-out group (`selection`) nothing is searched."""
-    search_lr: tuple[Positive, ...] = (1e-3, 3e-3)
-    """Learning rates to try. If the lowest or the highest is best, another one beyond it is tried, at the same ratio as
-    between the outermost two, at most `search_widen` times."""
+    search: Literal["none", "grid"] = "grid"
+    """How to choose learning rate and weight decay, per method and fold. grid: train every candidate to the end; the
+    lowest cross-entropy on the held-out group wins; none: use `lr` and `weight_decay` (published). Without a held-out
+    group (`selection`) nothing is searched."""
+    search_lr: tuple[Positive, ...] = (3e-4, 1e-3, 3e-3)
+    """Learning rates to try."""
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.01, 10.0)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""
     search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
-    search_epochs: Count = 5
-    """Epochs of every candidate in the first round of `search: halving`; the better half trains for twice as many."""
-    search_widen: Annotated[int, Field(ge=0)] = 4
-    """Most learning rates to try beyond the grid."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
     loss: Annotated[Literal["focal", "cross-entropy"], Of.FINETUNING] = "cross-entropy"
@@ -198,10 +191,10 @@ class TrainConfig(Section):
     decay: Literal["weights", "all"] = "weights"
     """Tensors with weight decay. weights: the matrices of linear layers and the kernels of convolutions; all: every
     tensor, also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
-    schedule: Literal["plateau", "linear", "constant"] = "plateau"
-    """linear: after every epoch, lower the rate by the same amount, to 0 after the last of `epochs` (DWAtt); plateau:
-    multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
-    selection accuracy (of the training loss when selection is `last`)."""
+    schedule: Literal["cosine", "linear", "plateau", "constant"] = "cosine"
+    """How the learning rate falls. cosine, linear: to 0 at the end of `steps`, or epoch by epoch to 0 after the last of
+    `epochs` (DWAtt); plateau: multiply it by `plateau_factor` after `plateau_patience` epochs without improvement of the
+    selection accuracy (of the training loss when selection is `last`); needs `epochs`."""
     plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Factor of the plateau schedule."""
     plateau_patience: Annotated[int, Field(ge=0)] = 10
@@ -212,11 +205,11 @@ class TrainConfig(Section):
     """Gradients to which `grad_clip_norm` applies. unscaled: the true ones; scaled: those still multiplied by the loss
     scale of float16 (published, D21), which makes the effective threshold smaller by that factor."""
     selection: Annotated[Literal["dev-group", "best-on-test", "last"], Of.FINETUNING, Of.PROBES] = "dev-group"
-    """Which epoch to report. dev-group: the best on one training group held out for that purpose; best-on-test: the
-    best on the test group itself, as published (optimistic, D7); last: the final epoch."""
+    """What chooses settings, and with `epochs` the epoch to report. dev-group: one training group held out for that
+    purpose; best-on-test: the test group itself, as published (optimistic, D7); last: nothing; the final epoch."""
     refit: Annotated[bool, Of.FINETUNING, Of.PROBES] = True
-    """Train again from the start on the training part plus the held-out group, with the settings, number of epochs and
-    rates chosen on that group; predictions and weights come from this training. Without it, the held-out group (a
+    """Train again from the start on the training part plus the held-out group, with the settings chosen on that group
+    and as many steps; predictions and weights come from this training. It needs `steps`. Without it, the held-out group (a
     quarter of what five folds leave for training) is not trained on. Without a held-out group (`selection`) there is
     nothing to add. Fine-tuning uses it too."""
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
@@ -244,15 +237,14 @@ class TrainConfig(Section):
     loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    batch_folds: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
-    """Train several folds and seeds of a method in one program; results agree with separate training up to rounding.
-    auto: on a CPU, for methods whose steps are so small that launching them dominates; always: for every method that
-    allows it, also on a GPU; never: one by one."""
+    stack: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
+    """Train candidates, folds and seeds of a method side by side, with stacked weights, if `steps` is set; results agree
+    with separate training up to rounding. auto: on a CPU, for methods whose steps are small; on a GPU, and with always,
+    for every method that allows it; never: one by one."""
     graphs: Annotated[Literal["auto", "never"], Changes.NOTHING] = "never"
-    """auto: on an NVIDIA GPU, record the training step of a method as a CUDA graph and replay it, and train up to eight
-    folds and seeds side by side, each on a stream of its own (with `batch_folds: never` one after another). It takes
-    the same steps. Excluded are methods with dropout, batch normalisation or a loss of their own, float16, and
-    embeddings that the GPU does not hold. never: launch every kernel; the default until a GPU has been measured."""
+    """auto: on an NVIDIA GPU, record the training step as a CUDA graph and replay it. It takes the same steps. Excluded
+    are methods with dropout, batch normalisation or a loss of their own, and embeddings that the GPU does not hold.
+    never: launch every kernel; the default until a GPU has been measured."""
     seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 
@@ -261,6 +253,10 @@ class TrainConfig(Section):
         _check_seeds(self.seeds)
         for name in ("search_lr", "search_weight_decay", "search_standardize"):
             _check_grid(name, getattr(self, name))
+        if self.steps is not None:
+            for name, value in (("schedule", "plateau"), ("density_maps", "all-epochs"), ("selection", "best-on-test")):
+                if getattr(self, name) == value:
+                    raise ValueError(f"{name}: {value} needs epochs; set steps to null")
         return self
 
 
@@ -290,17 +286,11 @@ class AdapterConfig(Section):
     """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
     schedule: Literal["linear", "constant"] = "linear"
     """linear: warm up over the first tenth of the steps, then decay to 0; constant: no schedule (published)."""
-    search: Literal["none", "halving", "full"] = "halving"
+    search: Literal["none", "grid"] = "grid"
     """How to choose `lr`, per fold, by the cross-entropy on the held-out group; see `train.search` (published:
     none)."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
-    """Learning rates to try; see `train.search_lr`."""
-    search_epochs: Count = 2
-    """Epochs of every candidate in the first round of `search: halving`."""
-    search_widen: Annotated[int, Field(ge=0)] = 2
-    """Most learning rates to try beyond the grid."""
-    patience: Count | None = 5
-    """Epochs without improvement after which training stops; see `train.patience` (published: null)."""
+    """Learning rates to try."""
     grad_clip_norm: Positive | None = 1.0
     """Largest gradient norm; null: no clipping (published)."""
     gradient_checkpointing: Annotated[bool, Changes.NOTHING] = False
@@ -346,8 +336,8 @@ class FinetuneConfig(AdapterConfig):
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "published": {
         "train": {
+            "steps": None,
             "epochs": 35,
-            "patience": None,
             "standardize": "none",
             "search": "none",
             "batch_size": 8,
@@ -365,7 +355,6 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         },
         "finetune": {
             "epochs": 35,
-            "patience": None,
             "search": "none",
             "batch_size": 8,
             "lr": 1e-4,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daamctl.files import kept_path, open_kept
-from daamctl.training.checkpoint import SaveTimer
+from daamctl.fit.checkpoint import SaveTimer
 
 PART_EVERY_S = 30.0
 SAVING_FRACTION = 0.05

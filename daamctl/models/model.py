@@ -25,7 +25,7 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
 from daamctl.methods.weights_metadata import INPUTS, POOLING, WeightsMetadata, read_metadata
 from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_model
-from daamctl.training.inference import free_batch
+from daamctl.fit.inference import free_batch
 
 if TYPE_CHECKING:
     import polars as pl

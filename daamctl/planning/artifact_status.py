@@ -29,10 +29,10 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
-from daamctl.training.features import Features
-from daamctl.training.runner import kept_fold
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.features import Features
+from daamctl.fit.runner import kept_fold
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of each training."""

@@ -28,11 +28,11 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.rows import Row
-from daamctl.training.feature_split import POOL_CLIPS
-from daamctl.training.features import Features, gpu_room
-from daamctl.training.search import grid_of
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import build_method, most_members
+from daamctl.fit.feature_split import POOL_CLIPS
+from daamctl.fit.features import Features, gpu_room
+from daamctl.fit.search import grid_of
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import build_method, most_members
 
 FeatureSource = Literal["memory", "device", "stream"]
 """Where training reads features from: memory, the GPU, or the disk in every epoch."""

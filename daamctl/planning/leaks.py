@@ -17,7 +17,7 @@ from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError
 from daamctl.extraction.items import ImageTables
 from daamctl.layout import Layout
-from daamctl.training.features import Features, open_features
+from daamctl.fit.features import Features, open_features
 
 logger = logging.getLogger(__name__)
 

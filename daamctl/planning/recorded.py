@@ -24,7 +24,7 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.provenance import device_name
-from daamctl.training.search import adapter_grid, grid_of, most_epochs, refits
+from daamctl.fit.search import adapter_grid, grid_of, most_epochs, refits
 
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""

@@ -22,9 +22,9 @@ from daamctl.reconstruction.codes import perplexity
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
-from daamctl.training.checkpoint import SaveTimer, load_state, save_state
-from daamctl.training.fusion_training import channels_last
-from daamctl.training.rng import seed_everything
+from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
+from daamctl.fit.fusion_training import channels_last
+from daamctl.fit.rng import seed_everything
 
 log = logging.getLogger(__name__)
 

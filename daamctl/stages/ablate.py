@@ -51,9 +51,9 @@ from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.features import Features, load_features
-from daamctl.training.layer_subsets import train_on_layers
-from daamctl.training.trials.fusion import build_method
+from daamctl.fit.features import Features, load_features
+from daamctl.fit.layer_subsets import train_on_layers
+from daamctl.fit.trials.fusion import build_method
 
 log = logging.getLogger(__name__)
 

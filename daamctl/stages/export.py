@@ -57,9 +57,9 @@ from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
 from daamctl.tracking import make_tracker, register_model
-from daamctl.training.features import load_features
-from daamctl.training.layer_subsets import train_on_layers
-from daamctl.training.whole import train_on_all
+from daamctl.fit.features import load_features
+from daamctl.fit.layer_subsets import train_on_layers
+from daamctl.fit.whole import train_on_all
 
 log = logging.getLogger(__name__)
 

@@ -36,10 +36,10 @@ from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.adapter_training import ItemSet, Opened
-from daamctl.training.runner import train_all
-from daamctl.training.trial import trials_of
-from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
+from daamctl.fit.adapter_training import ItemSet, Opened
+from daamctl.fit.runner import train_all
+from daamctl.fit.trial import trials_of
+from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
 
 log = logging.getLogger(__name__)
 

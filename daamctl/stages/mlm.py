@@ -32,7 +32,7 @@ from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
-from daamctl.training.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
+from daamctl.fit.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
 
 log = logging.getLogger(__name__)
 

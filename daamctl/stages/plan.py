@@ -42,7 +42,7 @@ from daamctl.planning.reconstruction import ReconstructionPlan
 from daamctl.planning.recorded import MEASURED, Rate, Recorded, allowed_epochs
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
-from daamctl.training.search import may_stop
+from daamctl.fit.search import may_stop
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""

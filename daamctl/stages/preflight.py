@@ -50,7 +50,7 @@ from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.leaks import corpus_facts
 from daamctl.progress import progress
-from daamctl.training.features import Features, load_features
+from daamctl.fit.features import Features, load_features
 
 logger = logging.getLogger(__name__)
 

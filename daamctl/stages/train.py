@@ -11,10 +11,10 @@ from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, resolve_method
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.features import open_features
-from daamctl.training.runner import train_all
-from daamctl.training.trial import trials_of
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.features import open_features
+from daamctl.fit.runner import train_all
+from daamctl.fit.trial import trials_of
+from daamctl.fit.trials.fusion import FusionTrial
 
 
 def run(

@@ -39,9 +39,9 @@ from daamctl.evaluation.tagging import taggers_not_worse
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
 from daamctl.tracking import make_tracker
-from daamctl.training.features import Features, load_features
-from daamctl.training.layer_subsets import train_on_layers
-from daamctl.training.trials.fusion import build_method
+from daamctl.fit.features import Features, load_features
+from daamctl.fit.layer_subsets import train_on_layers
+from daamctl.fit.trials.fusion import build_method
 
 log = logging.getLogger(__name__)
 

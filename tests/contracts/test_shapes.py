@@ -15,7 +15,7 @@ from daamctl.analysis.importance import layer_contribution
 from daamctl.methods import build
 from daamctl.methods.daam import density_weights
 from daamctl.methods.mixture import mixture_weights
-from daamctl.training.losses import focal_loss
+from daamctl.fit.losses import focal_loss
 from tests.fixtures.shapes import CHECKED
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from daamctl.extraction.shards import ShardResult
 from daamctl.stages.extract import Extractor, Shard
-from daamctl.training.runner import FoldWorker, train_fold
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.runner import FoldWorker, train_fold
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 from tests.engines.workers import die_once, note
 
 

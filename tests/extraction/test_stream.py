@@ -32,7 +32,7 @@ from daamctl.extraction.shards import ShardResult, make_shards
 from daamctl.extraction.stream import Embedded, embed_clips, planned
 from daamctl.layout import Layout
 from daamctl.stages import extract
-from daamctl.training.features import load_features
+from daamctl.fit.features import load_features
 from tests.fixtures.tiny_models import SPEECH, WHISPER
 
 RATE = 8000

@@ -18,12 +18,12 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
 from daamctl.stages import download, importance, plan, segment, train
-from daamctl.training import graphed, loop
-from daamctl.training.batched import train_jointly
-from daamctl.training.feature_split import InMemorySplit
-from daamctl.training.fusion_training import FusionTraining
-from daamctl.training.loop import Trained, TrainingSetup
-from daamctl.training.rng import seed_everything
+from daamctl.fit import graphed, loop
+from daamctl.fit.batched import train_jointly
+from daamctl.fit.feature_split import InMemorySplit
+from daamctl.fit.fusion_training import FusionTraining
+from daamctl.fit.loop import Trained, TrainingSetup
+from daamctl.fit.rng import seed_everything
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu
 from tests.fixtures.embeddings import config, write_embeddings

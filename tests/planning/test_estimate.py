@@ -12,7 +12,7 @@ from daamctl.errors import MethodError
 from daamctl.layout import Layout
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ResourceEstimate, method_size
-from daamctl.training.trials.fusion import build_method
+from daamctl.fit.trials.fusion import build_method
 
 NO_SEARCH = {"train.search": "none"}
 SIZES = (6, 16, 3)

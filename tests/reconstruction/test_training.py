@@ -15,7 +15,7 @@ from daamctl.errors import DivergedError, TrainingError
 from daamctl.reconstruction import training
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.training import Trained, train_arm, warn_if_collapsed
-from daamctl.training.checkpoint import FILE, SaveTimer
+from daamctl.fit.checkpoint import FILE, SaveTimer
 from tests.fixtures.reconstruction import SETTINGS, write_images
 from tests.reconstruction.test_crops import placed
 

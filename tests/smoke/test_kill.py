@@ -19,7 +19,7 @@ from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.stages import crop, download, extract, segment, train
-from daamctl.training.checkpoint import load_state
+from daamctl.fit.checkpoint import load_state
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0
@@ -28,7 +28,7 @@ TIMEOUT_S = 240.0
 COMMAND = """
 import sys
 from daamctl.cli.app import main
-from daamctl.training import loop
+from daamctl.fit import loop
 loop.CHECKPOINT_EVERY_S, loop.SAVING_FRACTION = 0.0, float("inf")  # save after every epoch
 from daamctl.reconstruction import training
 training.SAVE_EVERY_S = 0.0  # save after every step

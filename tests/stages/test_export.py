@@ -29,10 +29,10 @@ from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
 from daamctl.stages import evaluate, train
-from daamctl.training.features import load_features
-from daamctl.training.runner import train_fold
-from daamctl.training.trial import FoldSpec
-from daamctl.training.trials.fusion import FusionTrial
+from daamctl.fit.features import load_features
+from daamctl.fit.runner import train_fold
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 from tests.fixtures.exported import export_model, in_project, shared_project
 
 

@@ -13,7 +13,7 @@ import pytest
 from daamctl.artifacts.masked import find_masked_run
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
 from daamctl.stages import mlm
-from daamctl.training.masked import MaskedSettings
+from daamctl.fit.masked import MaskedSettings
 from tests.fixtures.masked_models import save_masked, save_texts
 
 FAST = MaskedSettings(epochs=1, lr=1e-3)

@@ -27,7 +27,7 @@ from daamctl.layout import Layout
 from daamctl.planning.recorded import allowed_epochs
 from daamctl.planning.rows import Row
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
-from daamctl.training import runner
+from daamctl.fit import runner
 from tests.fixtures.recordings import write_pipeline
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")

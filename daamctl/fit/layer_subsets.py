@@ -1,0 +1,52 @@
+"""Train a method on some of the stored layers, for `ablate` and `truncate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.fit.features import Features, place_features
+from daamctl.fit.runner import kept_fold, train_all
+from daamctl.fit.trial import trials_of
+from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.tracking import Tracker
+
+
+def train_on_layers(
+    method: str,
+    features: Features,
+    layers: tuple[int, ...],
+    folder: Path,
+    layout: Layout,
+    config: Config,
+    tracker: Tracker,
+    *,
+    force: bool = False,
+) -> list[Fold]:
+    """Train every fold and seed of a method on some of the layers; keep what is finished.
+
+    Args:
+        method: a name from the table of methods.
+        features: the embeddings, with all layers.
+        layers: the layers to train on. With all of them, folds of the train stage are used if their inputs are equal.
+        folder: will hold the folds.
+        layout: folders of the artifacts.
+        config: all settings.
+        tracker: logs the folds.
+        force: train again even what is finished.
+
+    Raises:
+        MethodError: the method does not fit these layers.
+        TrainingError: the splits, numbers or memory do not allow training.
+    """
+    every = layers == features.layers
+    if not every:
+        features = place_features(features.subset(layers), config)  # few layers may fit where all do not
+    trials = trials_of(FusionTrial, layout, method, features, config)
+    if every:
+        kept = [fold for trial in trials if (fold := kept_fold(layout.method(method), trial)) is not None]
+        if len(kept) == len(trials):
+            return kept
+    return train_all(trials, folder, layout, tracker, force=force)

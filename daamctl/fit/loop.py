@@ -1,0 +1,428 @@
+"""Fit trials: train the candidates of each, choose by the held-out group, and refit; one loop for all kinds of training.
+
+`fit` is a generator. It yields what has happened, knows no folders, and can continue from a state that an earlier call
+has given. A kind of training is a subclass of `Fit`: a stack of fusions, a closed-form probe, an adapter in an encoder,
+a fusion before the head of a masked language model, a VQ-VAE.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.results import SearchPart
+from daamctl.energy import Meter, total
+from daamctl.errors import DivergedError, TrainingError
+from daamctl.threads import continue_with
+
+if TYPE_CHECKING:
+    from daamctl.fit.trial import Trial
+
+log = logging.getLogger(__name__)
+
+RECORDS = 10
+"""Records in the history of a training with a budget of steps."""
+COLLAPSE = 0.1
+"""A refit has collapsed if its training loss ends more than this above that of its candidate, in nats and relative to
+it (docs/training.md)."""
+
+COLLAPSED = (
+    "{number} refit(s) ended with a higher training loss than the candidate that they repeat, and the next candidate was "
+    "refitted where there was one"
+)
+Entry = dict[str, float | int | None]
+Settings = dict[str, float | str]
+
+
+@dataclass
+class Trained:
+    """A training, finished or not.
+
+    Args:
+        history: one entry per record: step, epoch (None with a budget of steps), lr, train_loss, train_accuracy,
+            dev_accuracy, dev_loss, test_accuracy; of taggers also dev_f1 and test_f1. A refit holds nothing out; its
+            dev figures are those of its candidate.
+        selected_epoch: 1-based epoch whose weights are kept; None with a budget of steps, whose last weights are.
+        weights: tensors of the selected epoch, or of the end.
+        train_s: seconds of training, of all candidates too once the trial is finished.
+        joules: energy of the GPU in that time; None where the driver does not tell.
+        notes: remarks for the report.
+        model: the model with these weights, for the kinds that write it.
+        logits: (N_test, C) float32.
+        density: mean density over the test clips, (L, D); None if the method has none.
+        untrained_density: the same before the first step.
+        layer_weights: mean over the test clips of each layer's weight, (L,); None if the method weighs no layers.
+        untrained_layer_weights: the same before the first step.
+        search: candidates and choice; None without a search.
+        collapsed: number of refits that ended worse than their candidates and were replaced.
+    """
+
+    history: list[Entry] = field(default_factory=list)
+    selected_epoch: int | None = None
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    train_s: float = 0.0
+    joules: float | None = 0.0
+    notes: list[str] = field(default_factory=list)
+    model: Any = None
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    density: Tensor | None = None
+    untrained_density: Tensor | None = None
+    layer_weights: Tensor | None = None
+    untrained_layer_weights: Tensor | None = None
+    search: SearchPart | None = None
+    collapsed: int = 0
+
+    @property
+    def last(self) -> Entry:
+        """The entry of the selected epoch, or the last one."""
+        return self.history[-1 if self.selected_epoch is None else self.selected_epoch - 1]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a loss is no longer finite."""
+        return not all(math.isfinite(self.history[-1].get(name) or 0.0) for name in ("train_loss", "dev_loss"))
+
+    def state(self) -> dict[str, Any]:
+        """What the search needs of a candidate; a resume file can hold it."""
+        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One training of a trial.
+
+    Args:
+        trial: what is trained.
+        number: of the candidate.
+        settings: of the candidate; empty without a search.
+        first: result of the candidate that this training repeats with the held-out group included (a refit), or whose
+            weights it takes (`trained`).
+        trained: nothing is left to train.
+        final: it gives the result of the trial, so it also looks at the test part.
+    """
+
+    trial: Trial
+    number: int
+    settings: Settings
+    first: Trained | None = None
+    trained: bool = False
+    final: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name within a resume file."""
+        return f"{self.trial.key} {self.number}{' refit' if self.first else ''}"
+
+
+class Fit(ABC):
+    """Trainings under way that take their steps together; mostly it is one.
+
+    Attributes:
+        members: what is trained.
+        trained: their results so far, in the same order.
+        ended: whether all steps are taken.
+    """
+
+    members: Sequence[Member]
+    trained: list[Trained]
+    ended: bool
+    device: str
+
+    @abstractmethod
+    def run(self) -> Iterator[int]:
+        """Take the steps up to the next record; yields after each, with the number of units of work done."""
+
+    @abstractmethod
+    def record(self) -> list[Entry]:
+        """Evaluate every member after `run`; return their entries."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that the coming steps depend on, as tensors, numbers and text."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> int:
+        """Continue from a state; returns the units of work that had been done."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Fill in the results of the final members."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Units of work have been done.
+
+    Args:
+        units: their number.
+        state: gives the state from which `fit` can continue here; valid until the generator goes on.
+    """
+
+    units: int
+    state: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A training has a new entry in its history."""
+
+    member: Member
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial is finished."""
+
+    trial: Trial
+    trained: Trained
+
+
+Event = Progress | Recorded | Finished
+
+
+def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterator[Event]:
+    """Fit trials of one method.
+
+    Every candidate is trained to its end, and the one with the lowest loss on the held-out group is chosen. If trials
+    are refitted, it is trained once more with the held-out group included. A refit that collapses is replaced by that
+    of the next candidate.
+
+    Args:
+        trials: of one method, on the same data.
+        state: of an interrupted call with the same trials.
+
+    Yields:
+        What has happened.
+
+    Raises:
+        DivergedError: a loss is no longer finite, and there is no other candidate.
+        TrainingError: the numbers or the memory do not allow training.
+        MethodError: the method does not fit the data.
+    """
+    state = dict(state or {})
+    continue_with(state.get("threads"))
+    kind = trials[0]
+    done = {name: Trained(**one) for name, one in state.get("done", {}).items()}  # of candidates
+    if done:
+        yield Progress(len(done) * kind.units_of_training, lambda: state)
+    plain = [trial for trial in trials if len(trial.candidates) == 1 and not trial.refits]
+    candidates = {
+        trial: [Member(trial, number, one, final=trial in plain) for number, one in enumerate(trial.candidates)]
+        for trial in trials
+    }
+
+    for together in kind.stacks([member for members in candidates.values() for member in members]):
+        if not all(member.name in done for member in together):
+            found = yield from _train(kind.start(together), done, state)
+            for member, one in zip(together, found, strict=True):
+                if member.final:
+                    if one.diverged:
+                        raise diverged(member.trial, one)
+                    yield Finished(member.trial, one)
+                else:
+                    done[member.name] = one
+            for trial, members in candidates.items():
+                _drop_weights(trial, [done[member.name] for member in members if member.name in done])
+
+    waiting = {
+        trial: ranked(trial, [done[member.name] for member in members])
+        for trial, members in candidates.items()
+        if trial not in plain
+    }
+    while waiting:
+        finals, again = [], {}
+        for trial, order in waiting.items():
+            member = candidates[trial][order[0]]
+            finals.append(replace(member, first=done[member.name], trained=not trial.refits, final=True))
+        for together in kind.stacks(finals):
+            results = yield from _train(kind.start(together), done, state)
+            for member, result in zip(together, results, strict=True):
+                trial, first, order = member.trial, member.first, waiting[member.trial]
+                assert first is not None
+                tried = [done[one.name] for one in candidates[trial]]
+                if trial.refits and collapsed(result, first) and len(order) > 1:
+                    log.warning(
+                        "%s: the refit with %s has collapsed (training loss %.3g, before %.3g); the next candidate is "
+                        "refitted",
+                        *(trial.what, _named(member.settings), result.last["train_loss"], first.last["train_loss"]),
+                    )
+                    first.train_s, first.joules = first.train_s + result.train_s, total(first.joules, result.joules)
+                    again[trial] = order[1:]
+                    continue
+                if result.diverged:
+                    raise diverged(trial, result)
+                result.collapsed = len(candidates[trial]) - len(order) + (trial.refits and collapsed(result, first))
+                if result.collapsed:
+                    result.notes.append(COLLAPSED.format(number=result.collapsed))
+                if len(tried) > 1:
+                    result.search = search_part(trial.candidates, tried, order[0])
+                result.train_s += sum(one.train_s for one in tried)
+                result.joules = total(result.joules, *(one.joules for one in tried))
+                yield Finished(trial, result)
+        waiting = again
+
+
+def _train(
+    fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]
+) -> Generator[Event, None, list[Trained]]:
+    """Train a stack to its end; returns the results of its members.
+
+    Args:
+        fitting: the stack.
+        done: results of the candidates so far, for the state.
+        state: of the interrupted call; what it has of this stack is taken out of it.
+    """
+    members = fitting.members
+    names, seconds = [member.name for member in members], 0.0
+    joules: float | None = 0.0
+
+    def resumable() -> dict[str, Any]:
+        return {
+            "done": {name: one.state() for name, one in done.items()},
+            "under way": {"names": names, "fit": fitting.state(), "train_s": seconds + spent, "joules": joules},
+            "threads": torch.get_num_threads(),
+        }
+
+    meter, spent = Meter(fitting.device), 0.0
+    earlier = state.pop("under way", None)
+    if earlier is not None and earlier["names"] == names:
+        seconds, joules = earlier["train_s"], earlier["joules"]
+        units = fitting.restore(earlier["fit"])
+        log.info("resuming after %d steps", units)
+        yield Progress(units, resumable)
+        for member, one in zip(members, fitting.trained, strict=True):
+            for entry in one.history:
+                yield Recorded(member, entry)
+    while not fitting.ended:
+        meter.start()
+        began = time.monotonic()
+        for units in fitting.run():
+            spent += time.monotonic() - began
+            yield Progress(units, resumable)  # what the consumer does with it is not counted
+            began = time.monotonic()
+        entries = fitting.record()
+        spent += time.monotonic() - began
+        seconds, joules, spent = seconds + spent, total(joules, meter.used(spent)), 0.0
+        for member, entry in zip(members, entries, strict=True):
+            yield Recorded(member, entry)
+        yield Progress(0, resumable)
+    fitting.finish()
+    for one in fitting.trained:
+        one.train_s, one.joules = seconds / len(members), None if joules is None else joules / len(members)
+    return fitting.trained
+
+
+def ranked(trial: Trial, found: Sequence[Trained]) -> list[int]:
+    """Candidates from the lowest held-out loss at the end to the highest, then by accuracy; without diverged ones.
+
+    Raises:
+        TrainingError: every candidate diverged.
+    """
+    finite = [number for number, one in enumerate(found) if not one.diverged]
+    if not finite:
+        if len(found) == 1:
+            raise diverged(trial, found[0])
+        rates = ", ".join(f"{rate:g}" for rate in sorted({float(one["lr"]) for one in trial.candidates}))
+        raise TrainingError(
+            f"the training loss is not finite at any of the learning rates tried ({rates})",
+            fix=f"lower them (search_lr), or train with --set {trial.stage}.precision=float32",
+        )
+    return sorted(finite, key=lambda number: _score(found[number].last))
+
+
+def _score(entry: Entry) -> tuple[float, float]:
+    loss, accuracy = entry["dev_loss"], entry["dev_accuracy"]
+    return (math.inf if loss is None else loss, -(accuracy or 0.0))
+
+
+def collapsed(refit: Trained, first: Trained) -> bool:
+    """Whether a refit ended with a clearly higher training loss than the candidate that it repeats."""
+    if refit.diverged:
+        return True
+    ours, theirs = (float(one.last["train_loss"] or 0.0) for one in (refit, first))
+    return ours > theirs + COLLAPSE * max(1.0, theirs)
+
+
+def diverged(trial: Trial, one: Trained) -> DivergedError:
+    """The error for a loss that is no longer finite."""
+    entry = one.history[-1]
+    what = "held-out" if math.isfinite(entry["train_loss"] or 0.0) else "training"
+    loss = entry["dev_loss" if what == "held-out" else "train_loss"]
+    where = f"epoch {entry['epoch']}" if entry.get("epoch") else f"step {entry.get('step')}"
+    return DivergedError(f"the {what} loss is {loss} in {where}", fix=trial.calmer)
+
+
+def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int) -> SearchPart:
+    """Record of a search, as in `result.json`."""
+    names = [name for name in tried[0] if name == "lr" or len({one[name] for one in tried}) > 1]
+    edges = []
+    for name in ("lr", "weight_decay"):
+        values = sorted({float(one[name]) for one in tried if name in one})
+        if len(values) > 2 and tried[chosen][name] in (values[0], values[-1]):
+            edges.append(name)
+    return {
+        "steps": max((int(one.history[-1].get("step") or 0) for one in found), default=0),
+        "candidates": [
+            {
+                "settings": {name: settings[name] for name in names},
+                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in one.history],
+                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in one.history],
+            }
+            for settings, one in zip(tried, found, strict=True)
+        ],
+        "chosen": chosen,
+        "edges": edges,
+    }
+
+
+def _drop_weights(trial: Trial, found: Sequence[Trained]) -> None:
+    """Drop the weights of candidates that are refitted or were not the best so far: they may be large."""
+    finite = [one for one in found if not one.diverged]
+    best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))
+    for one in found:
+        if one is not best:
+            one.weights = {name: value for name, value in one.weights.items() if name in trial.chosen_on_dev}
+
+
+def _named(settings: Mapping[str, float | str]) -> str:
+    return ", ".join(f"{name} {value if isinstance(value, str) else f'{value:g}'}" for name, value in settings.items())
+
+
+def improves(history: Sequence[Entry], selected: int | None, selection: str) -> bool:
+    """Whether the newest epoch should be selected.
+
+    On the held-out group, the higher accuracy wins (of taggers the higher entity F1), then the lower loss, because many
+    epochs tie on a small group. On the test group, the first epoch with the highest figure wins, as published.
+
+    Args:
+        history: all epochs so far.
+        selected: 1-based epoch selected so far; None: none.
+        selection: dev-group, best-on-test or last.
+    """
+    if selection == "last" or selected is None:
+        return True
+    newest, best = history[-1], history[selected - 1]
+    if selection == "dev-group":
+        return dev_score(newest) > dev_score(best)
+    return test_score(newest) > test_score(best)
+
+
+def test_score(entry: Entry) -> float:
+    """Figure of an epoch on the test group: entity F1 of taggers, else accuracy."""
+    return entry.get("test_f1", entry["test_accuracy"]) or 0.0
+
+
+def dev_score(entry: Entry) -> tuple[float, float]:
+    """Sort key of an epoch on the held-out group: accuracy, or entity F1 of taggers, then the negated loss."""
+    accuracy, loss = entry.get("dev_f1", entry["dev_accuracy"]), entry.get("dev_loss")
+    return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)

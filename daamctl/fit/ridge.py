@@ -1,0 +1,141 @@
+"""Closed-form probes: solved in one go, then evaluated and written like any other method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.results import SearchPart
+from daamctl.fit.feature_split import InMemorySplit, Part, StreamedSplit
+from daamctl.fit.inference import accuracy_of, eval_batch, mean_layer_weights, predict, scores
+from daamctl.fit.loop import Entry, Fit, Member, Trained
+from daamctl.fit.stack import Fusion
+from daamctl.methods.probes import Layers, RidgeProbe, Solution
+
+log = logging.getLogger(__name__)
+
+
+class RidgeFit(Fit):
+    """A probe as a training of a single step, in which it is solved.
+
+    The probe is always fitted on the CPU, one layer at a time, so every machine gives the same probe. Its first record
+    is of the probe before the held-out group is added.
+
+    Args:
+        member: the only member.
+        fusion: the probe and its data. The seed selects training clips if there are too many; without a held-out part
+            the penalty is chosen by leave-one-out on the training part.
+        device: device of the evaluation.
+        layers: the L stored layer numbers.
+    """
+
+    def __init__(self, member: Member, fusion: Fusion, device: str, layers: tuple[int, ...]) -> None:
+        self.members, self.trained, self.device = (member,), [Trained()], device
+        self.fusion, self.layers, self.ended = fusion, layers, False
+        self.model = cast(RidgeProbe, fusion.model)
+        assert fusion.test is not None
+        untrained = mean_layer_weights(self.model.to(device), fusion.test, device)
+        self.trained[0].untrained_layer_weights = untrained
+
+    def run(self) -> Iterator[int]:
+        """Solve the probe.
+
+        Raises:
+            MethodError: features are not finite.
+            ArtifactError: features on disk can no longer be read.
+        """
+        fusion = self.fusion
+        dev = None if fusion.dev is None else layers_of(fusion.dev)
+        self.solution = self.model.cpu().solve(layers_of(fusion.train), dev, seed=fusion.seed)
+        yield 1
+
+    def record(self) -> list[Entry]:
+        """Evaluate the probe, and refit it with the held-out group."""
+        fusion, model, device, result = self.fusion, self.model.to(self.device), self.device, self.trained[0]
+        entry: Entry = {"step": 1, "epoch": None, "lr": None}
+        size = eval_batch(model, fusion.config, device)
+        logits = predict(model, fusion.train, device, size)
+        entry["train_accuracy"], entry["train_loss"] = scores(logits, fusion.train)
+        found = None if fusion.dev is None else predict(model, fusion.dev, device, size)
+        entry["dev_accuracy"], entry["dev_loss"] = scores(found, fusion.dev)
+        if fusion.dev is not None and fusion.config.refit:
+            train = layers_of(fusion.train).join(layers_of(fusion.dev))
+            clips, fitted = len(train.y), len(model.fitted(train, fusion.seed).y)
+            model.cpu().refit(train, self.solution.candidates[self.solution.chosen], seed=fusion.seed)
+        else:
+            clips, fitted = len(fusion.train), self.solution.num_clips
+        assert fusion.test is not None
+        result.logits = predict(model.to(device), fusion.test, device, size)
+        entry["test_accuracy"] = accuracy_of(result.logits, fusion.test.y)
+        if fusion.f1:
+            entry["dev_f1"] = None if found is None else fusion.f1["dev"](found)
+            entry["test_f1"] = fusion.f1["test"](result.logits)
+        result.layer_weights = mean_layer_weights(model, fusion.test, device)
+        result.search = search_part(self.solution, self.layers)
+        if fitted < clips:
+            result.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
+            log.info("%s", result.notes[-1])
+        result.model, self.ended = model, True
+        result.history.append(entry)
+        return [entry]
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: solving begins anew."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """See `state`."""
+        return 0
+
+    def finish(self) -> None:
+        """Do nothing: the results are complete once the probe is solved."""
+
+
+def layers_of(part: Part) -> Layers:
+    """Give the probes a part layer by layer, on the CPU; from a part on disk, only that layer is read."""
+    assert isinstance(part, InMemorySplit | StreamedSplit)
+    return Layers(part.y.cpu(), partial(_layer, part))
+
+
+def _layer(part: InMemorySplit | StreamedSplit, index: int) -> Tensor:
+    """Features (N, D) of a layer, in the order of the part."""
+    if isinstance(part, StreamedSplit):
+        return torch.from_numpy(part.stored[part.rows, index])
+    x = part.x[:, index]
+    return (x if part.rows is None else x[part.rows]).cpu()
+
+
+def search_part(solution: Solution, layers: tuple[int, ...]) -> SearchPart:
+    """Record of the penalty's choice, as in `result.json`.
+
+    The smallest or largest penalty counts as an edge only if its neighbour has another accuracy. A penalty that shrinks
+    almost nothing, or almost everything, changes nothing when it is moved further out.
+
+    Args:
+        solution: the solved probe.
+        layers: the L stored layer numbers.
+    """
+    candidates, chosen = solution.candidates, solution.chosen
+    neighbours = {0: candidates[1:2], len(candidates) - 1: candidates[-2:-1]}.get(chosen, ())
+    at_edge = any(one.accuracy != candidates[chosen].accuracy for one in neighbours)
+    return {
+        "steps": 0,
+        "candidates": [
+            {
+                "settings": {
+                    "penalty": one.penalty,
+                    **({} if one.layer is None else {"layer": float(layers[one.layer])}),
+                },
+                "dev_accuracy": [one.accuracy],
+                "dev_loss": [one.error],
+            }
+            for one in candidates
+        ],
+        "chosen": chosen,
+        "edges": ["penalty"] if at_edge else [],
+    }

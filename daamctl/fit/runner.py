@@ -1,0 +1,326 @@
+"""Run trials of any kind: keep finished folds, train the others here or on an engine, write and track their results."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from daamctl.artifacts.io import content_key, locked, replace_dir
+from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
+from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
+from daamctl.engines.base import Engine, await_files
+from daamctl.engines.local import worker_devices
+from daamctl.errors import ArtifactError, TrainingError
+from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
+from daamctl.fit.fold_files import remove_strays, result_mtime_ns, write_fold
+from daamctl.fit.loop import Progress, Recorded, fit
+from daamctl.fit.trial import FoldSpec, Trial, TrialData
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
+from daamctl.progress import progress
+from daamctl.stage_table import SKIPPED_FILE
+from daamctl.threads import use_free_cores
+from daamctl.tracking import Tracker, send_missing
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY_S = 5.0
+SAVING_FRACTION = 0.05
+"""Share of the time to spend on saving: the state of a fully fine-tuned encoder takes gigabytes."""
+
+
+def train_all(
+    trials: Sequence[Trial],
+    folder: Path,
+    layout: Layout,
+    tracker: Tracker,
+    *,
+    force: bool = False,
+    remove_others: bool = False,
+    engine: Engine | None = None,
+) -> list[Fold]:
+    """Train the trials whose folds are not finished; return all folds, in the order of `trials`.
+
+    Args:
+        trials: trials of one method on the same data; the data are read only if there is something to train.
+        folder: will hold the folds.
+        layout: provides the folder for unfinished work.
+        tracker: logs the folds.
+        force: train finished folds again.
+        remove_others: remove other folds from the folder.
+        engine: where to train; None: in this process, one group after another.
+
+    Raises:
+        TrainingError: the splits, numbers or memory do not allow training, or a worker used other inputs.
+        MethodError: the method does not fit the data.
+        WorkerError: a worker died too often.
+    """
+    (folder / SKIPPED_FILE).unlink(missing_ok=True)
+    if remove_others:
+        remove_strays(folder, [(trial.spec.fold, trial.spec.seed) for trial in trials])
+    finished = [None if force else kept_fold(folder, trial) for trial in trials]
+    missing = [trial for trial, fold in zip(trials, finished, strict=True) if fold is None]
+    if len(missing) < len(trials):
+        log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
+    made: dict[tuple[int, int], Fold] = {}
+    if missing:
+        use_free_cores()
+    if missing and (engine is None or engine.in_process):
+        gpus = len(worker_devices(missing[0].device_setting, None))
+        if min(gpus, len(missing)) > 1:
+            words = "one of %d GPUs is used; --workers %d divides the folds among them"
+            log.info(words, gpus, min(gpus, len(missing)))
+        kept = {trial: fold for trial, fold in zip(trials, finished, strict=True) if fold is not None}
+        made = _train_in_process(trials, kept, folder, layout, tracker)
+    elif missing and engine is not None:
+        made = _train_on_engine(missing, folder, layout, tracker, engine)
+    return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in zip(trials, finished, strict=True)]
+
+
+def kept_fold(folder: Path, trial: Trial) -> Fold | None:
+    """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None."""
+    path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
+    if not (path / RESULT).exists():
+        return None
+    try:
+        fold = read_fold(path)
+        if fold.result["run"]["key"] not in trial.accepted_keys:
+            return None
+        fold.check()
+    except ArtifactError as error:
+        log.warning("%s %s is not kept: %s", folder.name, path.name, error.message)
+        return None
+    return fold
+
+
+def _train_in_process(
+    trials: Sequence[Trial], kept: Mapping[Trial, Fold], folder: Path, layout: Layout, tracker: Tracker
+) -> dict[tuple[int, int], Fold]:
+    """Train the trials that are not kept in this process, one group after another."""
+    first = trials[0]
+    data = first.data.prepare_in_process(first.config)
+    done = {trial.with_data(data): kept.get(trial) for trial in trials}
+    work = layout.work / first.stage / layout.run_name
+    folds: dict[tuple[int, int], Fold] = {}
+    units = sum(trial.units for trial, fold in done.items() if fold is None)
+    with progress(units, f"{first.title} {folder.name}", "steps") as bar:
+        for group in in_groups(list(done)):
+            missing = [trial for trial in group if done[trial] is None]
+            if not missing:
+                continue
+            live = tracker if len(group) == 1 else None  # a larger group is tracked once it is finished
+            if live:
+                live.start(group[0].spec.name, folder, group[0].spec.fold, group[0].spec.seed)
+            for event in train_group(group, folder, work, root=layout.root, missing=missing):
+                if isinstance(event, Progress):
+                    bar.advance(event.units)
+                elif isinstance(event, Recorded):
+                    if live and event.member.final:
+                        live.epoch(event.entry)
+                elif isinstance(event, Fold):
+                    if live:
+                        live.finish(event)
+                    else:
+                        send_missing(tracker, [event])
+                    log.info("%s", summary_line(event))
+                    folds[event.fold, event.seed] = event
+    return folds
+
+
+def in_groups(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Group consecutive trials that can be stacked; the others form groups of one.
+
+    Raises:
+        MethodError: a method does not fit the data.
+        ConfigError: the requested device or precision is not available.
+    """
+    groups: list[list[Trial]] = []
+    most = 1
+    for trial in trials:
+        spec, last = trial.spec, groups[-1][-1].spec if groups else None
+        alike = last is not None and (last.method, last.config) == (spec.method, spec.config)
+        if not alike:
+            most = trial.most_members  # takes a while: it builds the model
+        if alike and len(groups[-1]) < most:
+            groups[-1].append(trial)
+        else:
+            groups.append([trial])
+    return groups
+
+
+def train_group(
+    group: Sequence[Trial], folder: Path, work: Path, *, root: Path, missing: Sequence[Trial] | None = None
+) -> Iterator[Progress | Recorded | Fold]:
+    """Train trials of one method and move each complete fold folder into place.
+
+    Args:
+        group: one trial, or one group from `in_groups`.
+        folder: folder of the method, which will hold `fold<k>-seed<s>/`.
+        work: folder for unfinished work, on the same file system.
+        root: project folder, for the commit.
+        missing: trials of the group that are not finished; None: all. The others are trained again only if an
+            interrupted call has trained the whole group, so that its state continues as it was.
+
+    Yields:
+        Progress and records of `fit`, and every fold that is finished now.
+
+    Raises:
+        TrainingError: the split, the numbers or the memory do not allow training.
+        MethodError: the method does not fit the data.
+    """
+    missing = list(group if missing is None else missing)
+    names = {trial: f"{folder.name}-fold{trial.spec.fold}-seed{trial.spec.seed}" for trial in group}
+    targets = {trial: fold_dir(folder, trial.spec.fold, trial.spec.seed) for trial in group}
+    before = {trial: result_mtime_ns(targets[trial]) for trial in group}
+    with ExitStack() as locks:
+        for trial in sorted(group, key=names.__getitem__):  # all processes lock in one order, to avoid deadlock
+            locks.enter_context(locked(work / f"{names[trial]}.lock", what=trial.what))
+        for trial in list(missing):  # another process may have trained it while this one waited for the lock
+            fold = None if result_mtime_ns(targets[trial]) == before[trial] else kept_fold(folder, trial)
+            if fold is not None:
+                missing.remove(trial)
+                yield fold
+        if not missing:
+            return
+        if group[0].device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(group[0].device)
+        state = None
+        for trials in (list(group), missing):
+            place, key = work / names[trials[0]], content_key([trial.key for trial in trials])
+            if (state := load_state(place, key)) is not None:
+                break
+        timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
+        for event in fit(trials, state):
+            if isinstance(event, Progress):
+                timer.save_if_due(lambda state=event.state: save_state(place, key, state()))  # type: ignore[misc]
+                yield event
+            elif isinstance(event, Recorded):
+                yield event
+            elif event.trial in missing:
+                finished, target = work / names[event.trial] / "finished", targets[event.trial]
+                write_fold(finished, event.trial, event.trained, root, together=len(trials))
+                replace_dir(finished, target)
+                yield read_fold(target)
+        for trial in group:
+            shutil.rmtree(work / names[trial], ignore_errors=True)
+
+
+def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
+    """Train one trial; for the arguments see `train_group`."""
+    (fold,) = [event for event in train_group([trial], folder, work, root=root) if isinstance(event, Fold)]
+    return fold
+
+
+def _train_on_engine(
+    trials: Sequence[Trial], folder: Path, layout: Layout, tracker: Tracker, engine: Engine
+) -> dict[tuple[int, int], Fold]:
+    """Train every trial as a task of an engine; read, log and count the folds as workers finish them."""
+    first = trials[0]
+    data = first.data.prepare_for_workers(first.config)
+    waiting = {(trial.spec.fold, trial.spec.seed): trial.with_data(data) for trial in trials}
+    open_worker = partial(
+        FoldWorker,
+        type(first),
+        data,
+        folder,
+        work_dir=layout.work / first.stage / layout.run_name,
+        root=layout.root,
+        per_gpu=min(first.trials_per_gpu, len(trials)),
+    )
+    specs = [trial.spec for trial in trials]
+    results = engine.map(open_worker, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
+    folds: dict[tuple[int, int], Fold] = {}
+    with progress(len(trials), f"{first.title} {folder.name}", "folds") as bar:
+        for (number, seed), path in results:
+            await_files([path / RESULT])
+            fold = kept_fold(folder, waiting[number, seed])
+            if fold is None:
+                raise TrainingError(
+                    f"{folder.name} fold {number} seed {seed}: a worker trained it on other inputs",
+                    fix="install the same packages on every machine of the cluster, then run it again",
+                )
+            send_missing(tracker, [fold])
+            log.info("%s", summary_line(fold))
+            folds[number, seed] = fold
+            bar.advance()
+    return folds
+
+
+class FoldWorker:
+    """A worker of an engine that trains trials; its tasks are their specs.
+
+    Args:
+        kind: kind of the trials.
+        data: their data.
+        folder: will hold the folds.
+        device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
+        work_dir: folder for unfinished work.
+        root: project folder, for the commit.
+        per_gpu: number of workers that share a GPU.
+    """
+
+    description = None
+    num_devices = 1
+
+    def __init__(
+        self, kind: type[Trial], data: TrialData, folder: Path, device: str, *, work_dir: Path, root: Path, per_gpu: int
+    ) -> None:
+        self.kind, self.data, self.folder = kind, data, folder
+        self.work_dir, self.root, self.per_gpu = work_dir, root, per_gpu
+        self.placed = False
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)
+
+    def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
+        """Train the trials; yield fold number and seed, and the folder, of each finished fold."""
+        for spec in tasks:
+            if not self.placed:
+                self.data = self.data.prepare_in_worker(spec.config, self.per_gpu)
+                self.placed = True
+            fold = train_fold(self.kind(spec, self.data), self.folder, self.work_dir, root=self.root)
+            yield (spec.fold, spec.seed), fold.folder
+
+
+def summary_line(fold: Fold) -> str:
+    """Summary line of a finished fold: accuracy by clip at the selected epoch.
+
+    A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
+    """
+    run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
+    metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
+    if run["method"] in CLOSED_FORM and search is not None:
+        penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
+        chosen = f"with penalty {penalty:g}"
+    else:
+        chosen = f"at epoch {metrics['selected_epoch']}"
+    # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
+    name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
+    text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
+    text += f"{METRIC_NAMES[metric]} {percent(metrics[metric])} {chosen}"
+    if metrics[f"dev_{metric}"] is not None:
+        text += f" (dev {percent(metrics[f'dev_{metric}'])})"
+    text += f", {fold.result['meta']['train_s']:.1f} s"
+    signs = _signs(fold)
+    if signs:
+        text += f"; {' and '.join(signs)}: it may have learned nothing"
+    return text
+
+
+def _signs(fold: Fold) -> list[str]:
+    """Reasons to doubt that a fold learned anything."""
+    run, metrics = fold.result["run"], fold.result["metrics"]
+    predicted = fold.predictions()["logits"].list.arg_max().unique()
+    signs = []
+    if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
+        clip = terms_of(fold.modality).clip
+        signs.append(f"every test {clip} is taken for '{run['classes'][predicted[0]]}'")
+    first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
+    if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
+        signs.append(f"epoch 1 of {metrics['epochs']} is selected")
+    return signs

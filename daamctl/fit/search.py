@@ -1,0 +1,45 @@
+"""The candidates of a search, and how long they are trained."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from daamctl.adapters.released import is_published
+from daamctl.config import Config, TrainConfig, TrainingStage
+from daamctl.fit.loop import Settings
+
+
+def fusion_candidates(config: TrainConfig) -> list[Settings]:
+    """Settings of each candidate of a fusion, in order; one that changes nothing if there is nothing to choose by.
+
+    They are chosen by the held-out group alone; the test group is never used.
+    """
+    if config.search == "none" or config.selection != "dev-group":
+        return [{}]
+    rates, decays = sorted(config.search_lr), config.search_weight_decay or (config.weight_decay,)
+    kinds = config.search_standardize or (config.standardize,)
+    return [
+        {"lr": rate, "weight_decay": decay, "standardize": kind} for kind, decay, rate in product(kinds, decays, rates)
+    ]
+
+
+def adapter_candidates(method: str, config: Config) -> list[Settings]:
+    """Settings of each candidate of a fine-tuning method. Published variants keep the given rate."""
+    searched = config.finetune.search != "none" and config.train.selection == "dev-group"
+    if not searched or is_published(method):
+        return [{}]
+    return [{"lr": rate} for rate in sorted(config.finetune.search_lr)]
+
+
+def refits(config: Config, stage: TrainingStage) -> bool:
+    """Whether the final training includes the held-out group, once that group has chosen the settings.
+
+    With `train.epochs`, that group has chosen an epoch instead.
+    """
+    budget = stage == "finetune" or config.train.steps is not None
+    return config.train.refit and config.train.selection == "dev-group" and budget
+
+
+def num_trainings(candidates: int, *, refit: bool) -> int:
+    """Trainings of a fold: candidates and refit."""
+    return candidates + refit

@@ -1,0 +1,87 @@
+"""Train a method on all clips of a corpus, with what its folds have chosen; nothing is left to measure it on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+
+from daamctl.artifacts.io import content_key
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.splits import Split
+from daamctl.config import Config
+from daamctl.errors import MethodError
+from daamctl.fit.features import Features
+from daamctl.fit.runner import train_fold
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.methods import NEEDS_DEV, resolve_method
+
+
+class WholeTrial(FusionTrial):
+    """A training on all clips. Its test group is part of them, so its accuracy says nothing."""
+
+    @cached_property
+    def key(self) -> str:
+        """Content key; differs from that of the fold."""
+        return content_key(["all clips", self._key(stream=self.data.stream)])
+
+    @cached_property
+    def split(self) -> Split:
+        """All rows train; those of the test group are only needed because a training tests."""
+        rows = np.arange(len(self.clips.rows))
+        return replace(super().split, dev_group=None, train=rows, dev=np.empty(0, np.int64))
+
+
+def train_on_all(
+    method: str, folds: Sequence[Fold], features: Features, layout: Layout, config: Config, seed: int, folder: Path
+) -> Path:
+    """Train a method on all clips.
+
+    Learning rate, weight decay and standardisation are those that most folds chose (of equally frequent ones the
+    first); the number of epochs is the lower median of those that the folds selected.
+
+    Args:
+        method: a name from the table of methods.
+        folds: its finished folds with this seed.
+        features: the embeddings.
+        layout: folders of the artifacts.
+        config: all settings.
+        seed: seed of the training.
+        folder: for the files of the training; a temporary one.
+
+    Returns:
+        The weights file.
+
+    Raises:
+        MethodError: part of the method is chosen on a held-out group.
+        TrainingError: the data or numbers do not allow training.
+    """
+    if resolve_method(method)[0] in NEEDS_DEV:
+        raise MethodError(f"{method} chooses its layer on a held-out group, so it cannot be trained on all data")
+    epochs = [int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds]
+    fixed = {"selection": "last", "search": "none", "patience": None, "refit": False, "epochs": median_low(epochs)}
+    train = config.train.model_copy(update={**fixed, **_chosen(folds)})
+    spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
+    fold = train_fold(WholeTrial(spec, features), folder / method, folder / "work", root=layout.root)
+    weights = fold.weights()
+    assert weights is not None
+    return weights
+
+
+def _chosen(folds: Sequence[Fold]) -> dict[str, Any]:
+    """The settings that most folds chose in their search; empty without a search."""
+    chosen = []
+    for fold in folds:
+        search = fold.result.get("search")
+        if search is not None:
+            settings = search["candidates"][search["chosen"]]["settings"]
+            chosen.append(tuple((name, settings[name]) for name in settings if name not in ("penalty", "layer")))
+    return dict(Counter(chosen).most_common(1)[0][0]) if chosen else {}

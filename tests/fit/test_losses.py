@@ -1,0 +1,66 @@
+"""Losses against an independent NumPy form (docs/sources.md#focal-loss)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from daamctl.config import TrainConfig
+from daamctl.fit.losses import build_loss, focal_loss
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def sample() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return 2 * rng.standard_normal((7, 4)), rng.integers(0, 4, 7)
+
+
+def test_focal_at_one_quarter() -> None:
+    """docs/sources.md#focal-loss: at p = 1/4 the published loss is 0.25 (0.75 + 1e-6)^2.5 ln 4 = 0.16883."""
+    found = focal_loss(torch.zeros(3, 4), torch.tensor([0, 2, 3]), gamma=2.5, alpha=0.25)
+    assert found.item() == pytest.approx(0.16883, abs=5e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_focal_equals_numpy(gamma: float, alpha: float) -> None:
+    logits, targets = sample()
+    p = softmax(logits)[np.arange(7), targets]
+    expected = np.mean(alpha * (1 - p + 1e-6) ** gamma * -np.log(p))
+    found = focal_loss(torch.from_numpy(logits), torch.from_numpy(targets), gamma=gamma, alpha=alpha)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_settings_choose_the_loss() -> None:
+    logits, targets = sample()
+    x, y = torch.from_numpy(logits), torch.from_numpy(targets)
+    cross_entropy = -np.log(softmax(logits)[np.arange(7), targets]).mean()
+    assert build_loss(TrainConfig(loss="cross-entropy"))(x, y).item() == pytest.approx(cross_entropy, rel=1e-5)
+    assert build_loss(TrainConfig(loss="focal"))(x, y).item() == focal_loss(x, y, gamma=2.5, alpha=0.25).item()
+    chosen = TrainConfig(loss="focal", focal_gamma=1.0, focal_alpha=0.5)
+    assert build_loss(chosen)(x, y).item() == focal_loss(x, y, gamma=1.0, alpha=0.5).item()
+
+
+@pytest.mark.parametrize("loss", ["focal", "cross-entropy"])
+def test_half_precision_logits_are_widened(loss: str) -> None:
+    logits, targets = sample()
+    x, y = torch.from_numpy(logits).bfloat16(), torch.from_numpy(targets)
+    found = build_loss(TrainConfig(loss=loss))(x, y)
+    assert found.dtype == torch.float32
+    assert found.item() == build_loss(TrainConfig(loss=loss))(x.float(), y).item()
+
+
+@pytest.mark.parametrize("logit", [0.0, 60.0, -60.0])
+def test_focal_and_its_gradient_stay_finite_at_the_ends(logit: float) -> None:
+    """Without the 1e-6 inside the power, gamma < 1 has an infinite slope at p = 1."""
+    x = torch.tensor([[logit, 0.0]], requires_grad=True)
+    value = focal_loss(x, torch.tensor([0]), gamma=0.5, alpha=0.25)
+    value.backward()
+    assert value.isfinite()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()

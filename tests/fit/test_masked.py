@@ -1,0 +1,150 @@
+"""Masked language modelling: draws of masks, likelihoods and training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from daamctl.encoders.masked import MaskedModel, open_masked
+from daamctl.errors import ConfigError, DivergedError
+from daamctl.fit import masked
+from daamctl.fit.masked import FUSIONS, MaskedSettings, Masking, train_masked
+from tests.fixtures.masked_models import save_masked
+
+TEXT = "the small red cat sees a large blue dog . " * 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> MaskedModel:
+    return open_masked(str(save_masked(tmp_path_factory.mktemp("bert"))), device="cpu", max_tokens=12)
+
+
+def masking(model: MaskedModel, rate: float = 0.3, seed: int = 1) -> Masking:
+    return Masking(rate, seed, model.mask_id, torch.tensor(model.plain_ids))
+
+
+def test_masks_have_the_rate_spare_special_tokens_and_are_drawn_by_block() -> None:
+    blocks = [torch.cat([torch.tensor([0]), torch.randint(5, 1000, (1000,)), torch.tensor([3, 2])]) for _ in range(20)]
+    drawn = Masking(0.15, 1, 4, torch.arange(5, 1000)).apply(blocks, 2)
+    before = torch.cat([one.targets for one in drawn])
+    after = torch.cat([one.ids[one.where] for one in drawn])
+    assert [len(one.where) for one in drawn] == [150] * 20
+    assert all(((one.where > 0) & (one.where < 1001)).all() for one in drawn)
+    assert float((after == 4).float().mean()) == pytest.approx(0.8, abs=0.03)
+    assert float((after == before).float().mean()) == pytest.approx(0.1, abs=0.03)
+    for one, block in zip(drawn, blocks, strict=True):
+        assert torch.equal(one.targets, block[one.where])
+        rest = torch.ones(len(block), dtype=torch.bool)
+        rest[one.where] = False
+        assert torch.equal(one.ids[rest], block[rest])
+    again = Masking(0.15, 1, 4, torch.arange(5, 1000)).apply(blocks[:3], 2)
+    assert all(torch.equal(a.ids, b.ids) for a, b in zip(again, drawn, strict=False))
+    for seed, part, epoch in ((2, 2, 0), (1, 1, 0), (1, 2, 1)):
+        other = Masking(0.15, seed, 4, torch.arange(5, 1000)).apply(blocks, part, epoch)
+        assert not torch.equal(other[0].where, drawn[0].where)
+    assert Masking(0.15, 1, 4, torch.arange(5, 1000)).apply([torch.tensor([0, 3, 2])], 2) == []
+
+
+def test_frozen_last_layer_scores_the_released_model(model: MaskedModel) -> None:
+    drawn = masking(model).apply(model.blocks(TEXT, unknown="@"), 2)
+    found = train_masked(
+        model, "last-layer", [], drawn, drawn, masking(model), MaskedSettings(batch_size=3), finetune=False, seed=1
+    )
+    expected = []
+    for one in drawn:  # one block at a time: padding must have no effect
+        with torch.no_grad():
+            logits = model.model(input_ids=one.ids[None]).logits[0].double()
+        expected += [-logits[at].log_softmax(0)[true].item() for at, true in zip(one.where, one.targets, strict=True)]
+    assert found.nll == pytest.approx(np.array(expected), abs=1e-5)
+    assert (found.added, found.trained, found.epoch, len(found.dev)) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+@pytest.mark.parametrize("name", FUSIONS)
+def test_every_way_trains_what_it_should_and_leaves_the_model_as_it_was(
+    model: MaskedModel, name: str, finetune: bool
+) -> None:
+    blocks = model.blocks(TEXT, unknown="@")
+    drawn = masking(model).apply(blocks, 1)
+    before = {key: value.clone() for key, value in model.model.state_dict().items()}
+    settings = MaskedSettings(epochs=3, batch_size=2, lr=5e-3, fusion_lr=5e-2)
+
+    def train():
+        return train_masked(model, name, blocks, drawn, drawn, masking(model), settings, finetune=finetune, seed=3)
+
+    found = train()
+    assert all(torch.equal(value, before[key]) for key, value in model.model.state_dict().items())
+    assert not any(one.requires_grad for one in model.model.parameters())
+    own = sum(one.numel() for one in model.model.parameters()) if finetune else 0
+    assert found.trained == found.added + own
+    assert found.epoch == int(np.argmin(found.dev))
+    assert found.nll.mean() == pytest.approx(min(found.dev), abs=1e-5)  # test is dev here: the chosen epoch is scored
+    if found.trained:
+        assert found.dev[1] != found.dev[0]  # later steps of only three weights may be below rounding
+    if found.trained > 3:  # three weights cannot help random layers
+        assert min(found.dev) < found.dev[0]
+    assert np.array_equal(train().nll, found.nll)
+
+
+def test_parameters_of_the_fusions(model: MaskedModel) -> None:
+    layers, width = 3, 16
+    counts = {name: sum(one.numel() for one in build(model).parameters()) for name, build in FUSIONS.items()}
+    assert counts["weighted-sum"] == layers
+    assert counts["concat"] == layers * width**2 + width
+    assert counts["base-plus-2"] == 2 * (12 * width**2 + 13 * width)
+    assert counts["dwatt"] == counts["dwatt-scaled"]
+    with pytest.raises(ConfigError, match="no layer fusion 'daam'"):
+        train_masked(model, "daam", [], [], [], masking(model), MaskedSettings(), finetune=False, seed=1)
+
+
+class Waits(TorchDispatchMode):
+    """Operations that wait for a GPU: reading a number, and selecting by a mask of bools, whose size is not known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        flat = [one for part in args for one in (part if isinstance(part, list | tuple) else [part])]
+        selects = "index" in name and any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in flat)
+        if selects or name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_no_pass_waits_for_a_gpu(model: MaskedModel, name: str) -> None:
+    """Selecting by a mask of bools did, in every layer. The library itself asks once whether anything is padded."""
+    drawn = masking(model).apply(model.blocks(TEXT, unknown="@"), 1)
+    fusion = FUSIONS[name](model)
+    with Waits() as waits:
+        loss = masked._nll(model, fusion, drawn[:2]).mean()
+        if loss.requires_grad:
+            loss.backward()
+    assert set(waits.seen) <= {"aten::_local_scalar_dense"}
+    assert len(waits.seen) <= 1
+    with Waits() as waits:
+        assert bool(torch.ones(2)[torch.tensor([True, False])].sum())
+    assert len(waits.seen) == 2
+
+
+def test_a_loss_that_is_not_finite_is_refused_after_its_epoch(
+    model: MaskedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = model.blocks(TEXT, unknown="@")
+    drawn = masking(model).apply(blocks, 1)
+    real, calls, settings = masked._nll, [], MaskedSettings(batch_size=2)
+
+    def broken(*given: Any) -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        return real(*given) * (float("nan") if calls[-1] else 1.0)
+
+    monkeypatch.setattr(masked, "_nll", broken)
+    with pytest.raises(DivergedError, match=r"^weighted-sum: the loss is nan in epoch 1\n  lower --lr or --fusion-lr"):
+        train_masked(model, "weighted-sum", blocks, drawn, drawn, masking(model), settings, finetune=False, seed=1)
+    assert sum(calls) == -(-len(blocks) // 2) > 1

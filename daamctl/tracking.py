@@ -368,7 +368,8 @@ class _Sender:
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         if not self._run_id and not self._begin():
             return
-        self._metrics(self._run_id, {k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
+        figures = {name: value for name, value in entry.items() if name not in ("epoch", "step")}
+        self._metrics(self._run_id, figures, step=int(entry["epoch"] or entry["step"] or 0))
 
     def finish(self, fold: Fold) -> None:
         from mlflow.entities import Param, RunTag
@@ -408,7 +409,8 @@ class _Sender:
             self.client.log_batch(self._run_id, params=params[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
         results = dict(fold.result["metrics"])
-        results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # an epoch has a metric of that name
+        for name in ("train_accuracy", "dev_accuracy"):  # a record has metrics of these names
+            results[f"selected_{name}"] = results.pop(name, None)
         self._metrics(self._run_id, {**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
         self.client.set_terminated(self._run_id, "FINISHED")

@@ -63,7 +63,7 @@ class LayerAccuracy(OverRuns):
         layers: the layers.
         per_fold: the metric of every run.
         probe: the metric of the closed-form probe on the same layers; without runs if there is no such probe.
-        mark: "undertrained" or "learned nothing", by the rules for methods; else empty.
+        mark: one of `MARKS`, by the rules for methods; else empty.
     """
 
     layers: list[int]

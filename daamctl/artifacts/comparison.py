@@ -88,7 +88,7 @@ class PairedMethods(Comparison):
         first_label: name of the first method in results.
         second_label: name of the second method in results.
         fairness: how well both were trained.
-        doubt: warning if a method is undertrained or learned nothing; else None.
+        doubt: warning if a method was not trained well; else None.
         disagreements: the items on which the methods disagree most.
         design: unit of the tests, and the data.
         floor: smallest possible p-value of the primary test; None without a test.

@@ -24,8 +24,8 @@ Scores = dict[str, int | float]
 EpochRule = Literal["accuracy", "accuracy_best_on_test", "accuracy_last"]
 """Accuracy per clip at the reported epoch, at the best epoch on the test clips, and at the last epoch."""
 EPOCH_RULES: tuple[EpochRule, ...] = ("accuracy", "accuracy_best_on_test", "accuracy_last")
-Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
-MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
+Status = Literal["fair", "undertrained", "overfitted", "collapsed", "learned nothing", "not checked", "closed form"]
+MARKS: tuple[Status, ...] = ("undertrained", "overfitted", "collapsed", "learned nothing")
 """States that are shown in the label of a method."""
 NAMED_BY_FILE = ("manifest", "conll")
 """Corpora of which there may be several, so that the name of the file tells which."""
@@ -124,12 +124,14 @@ class MethodFairness:
     """How well one method was trained.
 
     Args:
-        status: fair, undertrained, learned nothing, not checked (no probe and no search) or closed form.
+        status: see `Status`; not checked: there is no probe and no search.
         reasons: reasons for the status.
         counterpart: closed-form probe among the methods that it should reach; None if there is none.
         gap: accuracy minus the counterpart's accuracy, of taggers the entity F1, mean over the shared folds; None
             without a counterpart.
         gaps: fold number -> gap in that fold, averaged over seeds.
+        train_gap: accuracy per clip on the training parts minus the counterpart's; None if one of them is not known.
+        dev_gap: the same on the held-out groups.
         runs: number of runs (folds and seeds).
         unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.
         chosen: setting -> value -> number of runs that chose it in a search.
@@ -141,6 +143,8 @@ class MethodFairness:
     counterpart: str | None
     gap: float | None
     gaps: dict[str, float]
+    train_gap: float | None
+    dev_gap: float | None
     runs: int
     unfinished: int | None
     chosen: dict[str, dict[str, int]]

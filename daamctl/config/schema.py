@@ -383,7 +383,8 @@ class EvaluateConfig(Section):
     then of `finetunes`, whatever the results. Declare it before looking at results."""
     margin: Fraction = 0.02
     """Largest allowed shortfall of a trained method against its closed-form counterpart (a ridge probe of the same
-    input), as a fraction of accuracy, or of entity F1; a larger one marks it as undertrained."""
+    input), as a fraction of accuracy, or of entity F1; a larger one marks it as undertrained, overfitted or
+    collapsed."""
 
 
 class AblateConfig(Section):

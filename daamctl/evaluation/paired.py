@@ -213,7 +213,7 @@ def _same(first: TrainedMethod, second: TrainedMethod) -> list[str]:
 
 
 def _doubt(first: TrainedMethod, second: TrainedMethod) -> str | None:
-    """Warning if a method is undertrained or learned nothing, else None."""
+    """Warning if a method was not trained well, else None."""
     marks = [f"{one.name} ({one.fairness.mark})" for one in (first, second) if one.fairness.mark]
     return f"training alone may explain this difference, whatever the p-value: {listed(marks)}" if marks else None
 

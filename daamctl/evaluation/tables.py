@@ -10,6 +10,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.files import csv_text
 
 HISTORY_TYPES = {
+    "step": pl.Int64,
     "epoch": pl.Int64,
     "train_loss": pl.Float64,
     "train_accuracy": pl.Float64,
@@ -19,7 +20,7 @@ HISTORY_TYPES = {
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]], labels: Mapping[str, str]) -> pl.DataFrame:
-    """One row per method, fold, seed and epoch, per clip.
+    """One row per method, fold, seed and record, per clip.
 
     Args:
         folds: method -> its finished folds.

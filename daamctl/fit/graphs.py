@@ -147,4 +147,3 @@ class GraphedStep:
                 f"the training step cannot be recorded as a CUDA graph: {reason}",
                 fix="train with --set train.graphs=never",
             ) from error
-

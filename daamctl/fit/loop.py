@@ -272,9 +272,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
         waiting = again
 
 
-def _train(
-    fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]
-) -> Generator[Event, None, list[Trained]]:
+def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:
     """Train a stack to its end; returns the results of its members.
 
     Args:

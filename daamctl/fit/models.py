@@ -165,7 +165,9 @@ class Many:
         ]
         self.fixed = {name: torch.stack([one[name].detach() for one in fixed]) for name in fixed[0]}
 
-        def one_loss(values: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def one_loss(
+            values: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor
+        ) -> tuple[Tensor, Tensor]:
             logits = functional_call(self.template, (values, fixed), (x,))
             return loss(logits, y), logits
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
+from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published
 from daamctl.config import Config, TrainConfig, TrainingStage
 from daamctl.fit.loop import Settings
+from daamctl.methods import CLOSED_FORM
 
 
 def fusion_candidates(config: TrainConfig) -> list[Settings]:
@@ -40,6 +42,34 @@ def refits(config: Config, stage: TrainingStage) -> bool:
     return config.train.refit and config.train.selection == "dev-group" and budget
 
 
-def num_trainings(candidates: int, *, refit: bool) -> int:
-    """Trainings of a fold: candidates and refit."""
-    return candidates + refit
+def trainings(method: str, config: Config) -> int:
+    """Trainings of a fold: every candidate, and the refit; 1 for a closed-form probe.
+
+    Args:
+        method: a name from the table of methods or of fine-tuning methods.
+        config: all settings; for a fine-tuning method with its own applied (`Config.for_adapter`).
+    """
+    if method in CLOSED_FORM:
+        return 1
+    if method in FINETUNES:
+        return len(adapter_candidates(method, config)) + refits(config, "finetune")
+    return len(fusion_candidates(config.train)) + refits(config, "train")
+
+
+def steps_of_training(method: str, config: Config, clips: int) -> int:
+    """Optimiser steps of one training on a number of clips; for the arguments see `trainings`."""
+    if method in CLOSED_FORM:
+        return 1
+    if method in FINETUNES:
+        return config.finetune.epochs * -(-clips // config.finetune.batch_size)
+    return config.train.steps or config.train.epochs * -(-clips // config.train.batch_size)
+
+
+def clips_of_fold(method: str, config: Config, clips: int) -> int:
+    """Clips in all steps of a fold, each as often as it is trained on; for the arguments see `trainings`."""
+    if method in CLOSED_FORM:
+        return clips
+    if method in FINETUNES:
+        return trainings(method, config) * config.finetune.epochs * clips
+    train = config.train
+    return trainings(method, config) * (train.epochs * clips if train.steps is None else train.steps * train.batch_size)

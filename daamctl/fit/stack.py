@@ -143,7 +143,9 @@ class Stack(Fit):
         means = torch.stack([self.loss, self.right]).cpu().double() / self.rows
         factor, entries = self._factor(self.steps - 1), []
         with self.models.evaluating():
-            for index, (member, fusion, result) in enumerate(zip(self.members, self.fusions, self.trained, strict=True)):
+            for index, (member, fusion, result) in enumerate(
+                zip(self.members, self.fusions, self.trained, strict=True)
+            ):
                 entry: Entry = {
                     "step": self.steps,
                     "epoch": None if self.config.steps else len(result.history) + 1,

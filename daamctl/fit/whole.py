@@ -46,7 +46,7 @@ def train_on_all(
     """Train a method on all clips.
 
     Learning rate, weight decay and standardisation are those that most folds chose (of equally frequent ones the
-    first); the number of epochs is the lower median of those that the folds selected.
+    first). It takes as many steps as a fold; where folds have selected epochs, as many as the lower median of these.
 
     Args:
         method: a name from the table of methods.
@@ -66,8 +66,9 @@ def train_on_all(
     """
     if resolve_method(method)[0] in NEEDS_DEV:
         raise MethodError(f"{method} chooses its layer on a held-out group, so it cannot be trained on all data")
-    epochs = [int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds]
-    fixed = {"selection": "last", "search": "none", "patience": None, "refit": False, "epochs": median_low(epochs)}
+    fixed: dict[str, Any] = {"selection": "last", "search": "none", "refit": False}
+    if config.train.steps is None:
+        fixed["epochs"] = median_low([int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds])
     train = config.train.model_copy(update={**fixed, **_chosen(folds)})
     spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
     fold = train_fold(WholeTrial(spec, features), folder / method, folder / "work", root=layout.root)

@@ -301,13 +301,12 @@ def _budget(config: Config) -> Iterator[State]:
     """Whether fine-tuning and the methods are trained alike.
 
     They are if both have the same number of epochs and the same batch size, or if both choose their learning rate on
-    the held-out group and stop when that group no longer improves.
+    the held-out group and let it fall to 0.
     """
     ours, theirs = config.finetune, config.train
-    same = (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
-    converged = theirs.selection == "dev-group" and all(
-        one.search != "none" and one.patience is not None and one.patience < one.epochs for one in (ours, theirs)
-    )
+    same = theirs.steps is None and (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
+    falls = ours.schedule == "linear" and theirs.schedule in ("cosine", "linear")
+    converged = theirs.selection == "dev-group" and falls and all(one.search != "none" for one in (ours, theirs))
     yield CORRECTED if same or converged else AS_PUBLISHED, f"{ours.epochs} epochs, batch {ours.batch_size}"
 
 
@@ -347,7 +346,7 @@ def _seed_state(seeds: tuple[int, ...], script: int | None, what: str) -> State:
 PROCEDURES: dict[str, tuple[str, Callable[[Config], Iterator[State]]]] = {
     "always": ("always", _always),
     "print": ("applies to the printed text", _print),
-    "budget": ("finetune.epochs, batch_size, search, patience beside those of train", _budget),
+    "budget": ("finetune.epochs, batch_size, search, schedule beside those of train", _budget),
     "controls": (f"methods: {', '.join(CONTROLS)}", _controls),
     "seeds": ("train.seeds, finetune.seeds", _seeds),
 }

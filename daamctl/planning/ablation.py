@@ -20,11 +20,11 @@ from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.fairness import judge
+from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
 from daamctl.stage_table import SKIPPED_FILE
-from daamctl.fit.trials.fusion import build_method
 
 log = logging.getLogger(__name__)
 

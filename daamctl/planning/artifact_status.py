@@ -27,12 +27,12 @@ from daamctl.config.keys import names
 from daamctl.config.marks import Of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
-from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
 from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.stage_table import STAGES
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of each training."""

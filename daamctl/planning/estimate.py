@@ -24,15 +24,15 @@ from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.devices import resolve_device
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import MethodError, TrainingError
+from daamctl.fit.feature_split import POOL_CLIPS
+from daamctl.fit.features import Features, gpu_room
+from daamctl.fit.search import fusion_candidates
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import build_method, most_members
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.rows import Row
-from daamctl.fit.feature_split import POOL_CLIPS
-from daamctl.fit.features import Features, gpu_room
-from daamctl.fit.search import grid_of
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import build_method, most_members
 
 FeatureSource = Literal["memory", "device", "stream"]
 """Where training reads features from: memory, the GPU, or the disk in every epoch."""
@@ -208,14 +208,13 @@ class ResourceEstimate:
         return self.trainings(method, layers) * (4 + ADAM_BYTES) * size.num_parameters
 
     def trainings(self, method: str, layers: int | None = None) -> int:
-        """Number of models held at once: each candidate of the search, for every fold that is trained jointly.
+        """Number of models held at once: those of a stack.
 
         Raises:
             MethodError: it does not fit these sizes, or the settings.
         """
-        grid = None if method in CLOSED_FORM else grid_of(self.config.train)
-        candidates = 1 if grid is None else len(grid.candidates)
-        return candidates * max(1, min(self._most_members(method, layers), len(self.runs)))
+        wanted = len(fusion_candidates(self.config.train)) * len(self.runs)
+        return max(1, min(self._most_members(method, layers), wanted))
 
     def _most_members(self, method: str, layers: int | None) -> int:
         """Largest number of trainings that can run jointly, as training itself will decide."""

@@ -16,8 +16,8 @@ from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError
 from daamctl.extraction.items import ImageTables
-from daamctl.layout import Layout
 from daamctl.fit.features import Features, open_features
+from daamctl.layout import Layout
 
 logger = logging.getLogger(__name__)
 

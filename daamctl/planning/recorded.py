@@ -1,6 +1,6 @@
 """Estimate times from the seconds that finished folds and extractions recorded.
 
-Work of the same kind takes as long per clip, and in training per epoch, as it took before on the same device. `same
+Work of the same kind takes as long per clip, and in training per step and clip, as it took before on the same device. `same
 kind` means: the same method on as many layers and features, the same fine-tuning method on the same encoder, or
 extraction with the same encoder. A pipeline's own records come first, then those of other pipelines.
 """
@@ -21,10 +21,9 @@ from daamctl.devices import resolve_device
 from daamctl.energy import total
 from daamctl.errors import ArtifactError
 from daamctl.extraction.stopwatch import timing_file
+from daamctl.fit.search import clips_of_fold
 from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM
 from daamctl.provenance import device_name
-from daamctl.fit.search import adapter_grid, grid_of, most_epochs, refits
 
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""
@@ -35,7 +34,7 @@ class Rate:
     """Recorded speed.
 
     Args:
-        seconds: per clip in extraction; per training clip and allowed epoch in training.
+        seconds: per clip in extraction; in training per clip of every step, of all candidates and the refit.
         source: `MEASURED`, or name of the pipeline that recorded it.
         joules: energy of the GPU for the same; None: not recorded.
         peak_memory_bytes: highest recorded GPU memory; None: not recorded.
@@ -129,24 +128,9 @@ def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
             continue
         seconds += meta["train_s"]
         joules.append(meta.get("joules"))
-        passes += meta["num_train_clips"] * allowed_epochs(run["method"], config)
+        passes += clips_of_fold(run["method"], config, meta["num_train_clips"])
         peaks.append(meta["peak_memory_bytes"] or 0)
     if not passes:
         return None
     energy = total(*joules)
     return Rate(seconds / passes, source, None if energy is None else energy / passes, max(peaks) or None)
-
-
-def allowed_epochs(method: str, config: Config) -> int:
-    """Most epochs that a fold of a method may train, all candidates of the search and the refit included.
-
-    Args:
-        method: a name from the table of methods or of fine-tuning methods.
-        config: all settings; for a fine-tuning method with its own applied (`Config.for_adapter`).
-    """
-    if method in CLOSED_FORM:
-        return 1
-    refit = refits(config.train)
-    if method in FINETUNES:
-        return most_epochs(adapter_grid(method, config), config.finetune.epochs, refit=refit)
-    return most_epochs(grid_of(config.train), config.train.epochs, refit=refit)

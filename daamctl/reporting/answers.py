@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from daamctl.artifacts.evaluation import Evaluation, MethodFairness, ReferenceComparison
+from daamctl.artifacts.evaluation import MARKS, Evaluation, MethodFairness, ReferenceComparison
 from daamctl.artifacts.importance import Importance, ProbedLayers
 from daamctl.artifacts.terms import listed
 from daamctl.artifacts.truncation import Truncation
@@ -64,7 +64,7 @@ def answers(
 
 def next_steps(evaluation: Evaluation) -> list[str]:
     """What would make the answers clearer, most urgent first."""
-    steps = _train_longer(evaluation)
+    steps = _train_better(evaluation)
     missing = [name for name, entry in evaluation.methods.items() if entry.missing]
     if missing:
         steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
@@ -159,33 +159,41 @@ def _more_units(evaluation: Evaluation, compared: ReferenceComparison, best: Aga
     return [f"Add {unit}s: confirming a lead of {points(best.difference)} points would take about {needed} of them."]
 
 
-def _train_longer(evaluation: Evaluation) -> list[str]:
-    """Which settings would train the undertrained methods better."""
-    under = {name: one for name, one in evaluation.fairness.methods.items() if one.status == "undertrained"}
+def _train_better(evaluation: Evaluation) -> list[str]:
+    """Which settings would train the marked methods better, by the cause of their marks."""
     steps = []
+    methods = evaluation.fairness.methods
     for section, tuned in (("train", False), ("finetune", True)):
-        own = {name: one for name, one in under.items() if (evaluation.methods[name].effect is not None) == tuned}
-        steps += _changes(section, own)
-    if nothing := [name for name, one in evaluation.fairness.methods.items() if one.status == "learned nothing"]:
+        own = {name: one for name, one in methods.items() if (evaluation.methods[name].effect is not None) == tuned}
+        by_mark = {mark: [name for name, one in own.items() if one.status == mark] for mark in MARKS}
+        budget = evaluation.provenance.config.get("train", {}).get("steps") is not None and not tuned
+        advice = {
+            "undertrained": f"Raise {section}.{'steps' if budget else 'epochs'}",
+            "overfitted": f"Add a larger value to {section}.search_weight_decay"
+            if not tuned
+            else f"Raise {section}.weight_decay, or lower {section}.epochs",
+            "collapsed": f"Add a lower value to {section}.search_lr",
+        }
+        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "collapsed in its refit"}
+        for mark, text in advice.items():
+            if names := by_mark[mark]:  # type: ignore[index]
+                steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")
+        for setting in sorted({name for name in _edges(own, by_mark["undertrained"])}):
+            found = [name for name in by_mark["undertrained"] if setting in _at_edge(own[name])]
+            steps.append(
+                f"Widen {section}.search_{setting}: {listed(short_names(found))} chose its lowest or highest value."
+            )
+    if nothing := [name for name, one in methods.items() if one.status == "learned nothing"]:
         steps.append(f"Leave out {listed(short_names(nothing))}, or change its settings: it learned nothing.")
     return steps
 
 
-def _changes(section: str, methods: Mapping[str, MethodFairness]) -> list[str]:
-    """Settings of a section that would train its undertrained methods better."""
-    steps = []
-    for setting in sorted({name for one in methods.values() for name in _at_edge(one)}):
-        found = [name for name, one in methods.items() if setting in _at_edge(one)]
-        widen = f"{section}.search_{setting}"
-        steps.append(f"Widen {widen}: {listed(short_names(found))} chose its lowest or highest value.")
-    late = [name for name, one in methods.items() if (one.unfinished or 0) > one.runs / 2]
-    if late:
-        steps.append(f"Raise {section}.epochs: {listed(short_names(late))} had not converged.")
-    rest = [name for name, one in methods.items() if name not in late and not _at_edge(one)]
-    if rest:
-        text = f"Raise {section}.search_epochs or {section}.patience"
-        steps.append(f"{text}: {listed(short_names(rest))} did not reach a closed-form probe of the same input.")
-    return steps
+def _are(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
+
+
+def _edges(methods: Mapping[str, MethodFairness], names: Sequence[str]) -> list[str]:
+    return [setting for name in names for setting in _at_edge(methods[name])]
 
 
 def _at_edge(one: MethodFairness) -> list[str]:

@@ -35,7 +35,7 @@ class SearchCurve:
 
     Args:
         name: settings of the candidate, e.g. `lr 0.001`.
-        accuracy: accuracy on the held-out group after every epoch; mean over the runs that reached the epoch.
+        accuracy: accuracy on the held-out group at every record; mean over runs.
         chosen: number of runs that chose the candidate.
         runs: number of runs that searched.
     """
@@ -47,7 +47,7 @@ class SearchCurve:
 
 
 def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
-    """Candidates of one method over all its runs, sorted by their settings. Closed-form probes have no epochs."""
+    """Candidates of one method over all its runs, sorted by their settings. Closed-form probes have no records."""
     curves: dict[str, list[list[float]]] = {}
     chosen: dict[str, int] = {}
     order: dict[str, list[float | str]] = {}
@@ -70,10 +70,11 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     """
     found = evaluation.fairness
     text = (
-        f"A method counts as undertrained if one of these holds: its {metric(evaluation)} is more than "
-        f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input; most of its "
-        "runs selected one of the last epochs; most of its searches chose the lowest or highest value tried. Training "
-        "alone may explain a difference between such a method and another, so it does not count as a result."
+        f"A method is not trained well if its {metric(evaluation)} is more than "
+        f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input: it is "
+        "undertrained if it is below the probe on the clips it was trained on too, overfitted if it reaches the probe "
+        "on these, and collapsed if its second training ended worse than the first. Training alone may explain a "
+        "difference between such a method and another, so it does not count as a result."
     )
     blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
     blocks += [Text(sentence(group.text), caution=True) for group in found.identical]
@@ -107,7 +108,8 @@ def _table(evaluation: Evaluation) -> Table:
                 _figure(evaluation, name),
                 one.counterpart or DASH,
                 Number(one.gap, "points", std=stdev(gaps) if len(gaps) > 1 else None),
-                DASH if one.unfinished is None else f"{one.runs - one.unfinished} of {one.runs}",
+                Number(one.train_gap, "points"),
+                Number(one.dev_gap, "points"),
                 "; ".join(settings) or "not searched",
                 edges or ("none" if one.chosen else DASH),
                 f"{one.status}{reasons}",
@@ -115,18 +117,18 @@ def _table(evaluation: Evaluation) -> Table:
         )
     what = metric(evaluation)
     columns = [
-        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "Converged runs",
-        "Chosen (runs)", "At edge of search", "Verdict",
+        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "On training parts",
+        "On held-out groups", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
     unit = "" if evaluation.modality == "tokens" else f" per {item(evaluation)}"
     caption = f"How well every method was trained ({what}{unit} in percent)"
     over = "seeds; a seed’s F1 is that of all its folds together" if evaluation.entities else runs(evaluation)
     note = (
         f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
-        "averaged over seeds. Converged: the selected epoch is not in the last tenth of the epochs allowed. Chosen: "
-        "values picked by the searches on held-out data."
+        f"averaged over seeds; then the same accuracy per {terms(evaluation).clip} on the training parts and the "
+        "held-out groups, of the training that chose the settings. Chosen: values picked by the searches on held-out data."
     )
-    return Table("fairness", caption, columns, rows, frozenset({2, 4, 5, 6, 7}), note)
+    return Table("fairness", caption, columns, rows, frozenset({2, 6, 7, 8}), note)
 
 
 def _gaps(evaluation: Evaluation) -> Plot:
@@ -158,16 +160,16 @@ def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]
         if top.accuracy:
             tops.append(f"{name} {top.name} ({percent(max(top.accuracy))} %)")
     label = (
-        f"Held-out accuracy per {clip} over the epochs of the search, one curve per candidate, mean over "
+        f"Held-out accuracy per {clip} along the search, one curve per candidate, mean over "
         f"{runs(evaluation)}. Most frequent choices and their highest accuracy: {', '.join(tops)}."
     )
     return figures.drawn(figures.searches(curves, clip, label))
 
 
 def _means(curves: Sequence[Sequence[float]]) -> list[float]:
-    """Mean per epoch over the curves that reach the epoch."""
+    """Mean at every record over the curves that reach it."""
     longest = max(map(len, curves))
-    return [mean(curve[epoch] for curve in curves if len(curve) > epoch) for epoch in range(longest)]
+    return [mean(curve[record] for curve in curves if len(curve) > record) for record in range(longest)]
 
 
 def _plain(value: float | str) -> str:

@@ -194,7 +194,7 @@ def gaps(
 ) -> Figure:
     """Accuracy, or another metric, of every method minus that of its closed-form probe: one dot per fold, and the mean.
 
-    A method that is more than `margin` below its probe counts as undertrained; `probes` names the probes.
+    A method that is more than `margin` below its probe was not trained well; `probes` names the probes.
     """
     means = [100 * float(np.mean(values)) for values in methods.values()]
     beside = [f"to {probes[name]}" for name in methods]
@@ -202,7 +202,7 @@ def gaps(
         _dots(methods.values(), "Fold", notes=[f"to {probes[name]}" for name in methods for _ in methods[name]]),
         Line(means, range(len(means)), "Mean", "orange", None, "diamond", filled=True, size=6.0, notes=beside),
         Rule(0, vertical=True, colour="text", dash="solid"),
-        Rule(-100 * margin, "Undertrained below", vertical=True),
+        Rule(-100 * margin, "Not trained well below", vertical=True),
     ]
     x = Axis(f"{metric} minus that of the closed-form probe", "points", signed=True)
     return _row_figure("gaps", alt, list(methods), x, marks)
@@ -215,27 +215,30 @@ def searches(methods: Mapping[str, Sequence[Any]], clip: str, alt: str) -> Figur
         top = max(candidates, key=lambda one: one.chosen)
         marks = []
         for number, one in enumerate(candidates):
-            epochs, values = range(1, len(one.accuracy) + 1), 100 * np.array(one.accuracy)
+            records, values = range(1, len(one.accuracy) + 1), 100 * np.array(one.accuracy)
             name = f"{one.name} (chosen in {one.chosen} of {one.runs})" if one.chosen else one.name
             dash = DASHES[1 + number % 3]
-            marker: Marker | None = "circle" if len(epochs) <= 3 else None
+            marker: Marker | None = "circle" if len(records) <= 3 else None
             if one is top:
-                line = Line(epochs, values, name, "orange", "solid", marker, width=2.0, legend="Chosen most often")
+                line = Line(records, values, name, "orange", "solid", marker, width=2.0, legend="Chosen most often")
             elif one.chosen:
-                line = Line(epochs, values, name, "blue", dash, marker, legend="Chosen in some runs")
+                line = Line(records, values, name, "blue", dash, marker, legend="Chosen in some runs")
             else:
-                line = Line(epochs, values, name, "grey", dash, marker, width=0.8, legend="Not chosen")
+                line = Line(records, values, name, "grey", dash, marker, width=0.8, legend="Not chosen")
             marks.append(line)
         title = f"{method}\n{top.name} in {top.chosen} of {top.runs}"
         y = Axis(f"Held-out accuracy per {clip}", "%")
-        views[method,] = [Panel(title, Axis("Epoch of the search", whole=True), y, marks)]
+        views[method,] = [Panel(title, Axis("Record of the search", whole=True), y, marks)]
     return Figure("search", alt, views, ("Method",), small=SMALL)
 
 
-def learning(methods: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float, clip: str, alt: str) -> Figure:
-    """Accuracy per epoch: mean over runs, and the range from the lowest to the highest run.
+def learning(
+    methods: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float, clip: str, unit: str, alt: str
+) -> Figure:
+    """Accuracy along training: mean over runs, and the range from the lowest to the highest run.
 
-    `methods` maps name of a curve -> epochs, mean, low and high; a value is None if no run reached the epoch.
+    `methods` maps name of a curve -> at (epochs or steps, as `unit` says), mean, low and high; a value is None if no
+    run was scored there.
     """
     views: dict[tuple[str, ...], list[Panel]] = {}
     for method, curves in methods.items():
@@ -243,10 +246,10 @@ def learning(methods: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: flo
         for number, (name, curve) in enumerate(curves.items()):
             mean, low, high = (100 * np.array(curve[key], dtype=float) for key in ("mean", "low", "high"))
             marker = MARKERS[number] if len(mean) <= 3 else None
-            marks.append(Line(curve["epochs"], mean, name, COLOURS[number], DASHES[number], marker, band=(low, high)))
+            marks.append(Line(curve["at"], mean, name, COLOURS[number], DASHES[number], marker, band=(low, high)))
         marks.append(Rule(100 * chance, CHANCE))
         y = Axis(f"Accuracy per {clip}", "%", limits=(0, 101))
-        views[method,] = [Panel(method, Axis("Epoch", whole=True), y, marks)]
+        views[method,] = [Panel(method, Axis(unit.capitalize(), whole=True), y, marks)]
     return Figure("learning", alt, views, ("Method",), small=SMALL)
 
 

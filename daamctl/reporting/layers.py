@@ -427,7 +427,7 @@ def _differences(result: Ablation) -> list[Table]:
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Closed-form probe (points)", "Contradicted?"]
     note = (
         "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
-        "method is undertrained or learned nothing on one of the groups, or there are too few runs."
+        "method was not trained well on one of the groups, or there are too few runs."
     )
     metric = METRIC_NAMES[result.metric]
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"

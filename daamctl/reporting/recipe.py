@@ -21,7 +21,7 @@ AGAIN = "-published-recipe"
 BACK = "-searched-recipe"
 """Suffix of a run's name: a pipeline that uses the published recipe, trained with the searched recipe."""
 TWIN = "-as-published"
-READINGS: dict[EpochRule, str] = {"accuracy": "as reported", "accuracy_last": "at the last epoch"}
+READINGS: dict[EpochRule, str] = {"accuracy": "as reported", "accuracy_last": "at the end"}
 NAMED_AT_MOST = 8
 
 

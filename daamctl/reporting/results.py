@@ -36,7 +36,7 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
-from daamctl.reporting.terms import is_official, item, runs, selection_rule, terms, tested
+from daamctl.reporting.terms import is_official, item, moment, runs, selection_rule, terms, tested
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
@@ -49,7 +49,7 @@ MAX_CLASS_COLUMNS = 12
 RULES: dict[EpochRule, str] = {
     "accuracy": "As reported",
     "accuracy_best_on_test": "Best on test",
-    "accuracy_last": "Last epoch",
+    "accuracy_last": "At the end",
 }
 """Rule for choosing the epoch -> heading."""
 Speakers = Mapping[str, Mapping[str, float]]
@@ -199,7 +199,7 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
     reference = evaluation.comparison.reference
     if reference in evaluation.methods and len(evaluation.methods) > 1:
         blocks += [Text(_lead_text(evaluation, reference)), _lead_table(evaluation, reference)]
-    title = f"Effect of choosing the epoch on the {_test(evaluation)}"
+    title = f"Effect of choosing the {moment(evaluation)} on the {_test(evaluation)}"
     return Section("selection", title, blocks)
 
 
@@ -392,11 +392,12 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     columns += ["Recipe (points)"] if recipe else []
     clip = terms(evaluation).clip
     caption = (
-        f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by rule for choosing the epoch"
+        f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by rule for choosing the "
+        f"{moment(evaluation)}"
     )
     note = "Inflation: best on test minus as reported."
     if clip != terms(evaluation).item:
-        note += f" Per {clip}, because epochs are scored per {clip}."
+        note += f" Per {clip}, because {moment(evaluation)}s are scored per {clip}."
     note += f" {recipe_note(recipe, evaluation)}" if recipe else ""
     return Table("selection", caption, columns, rows, note=note)
 
@@ -407,7 +408,7 @@ def _selection_text(evaluation: Evaluation) -> str:
         f"that choice: accuracies of the same runs under three rules. In this report {selection_rule(evaluation)}."
     )
     if evaluation.refit:
-        text += " The table reads that second training, and the last epoch is the one reported."
+        text += " The table reads that second training, which is scored ten times."
     inflation = {name: _inflation(evaluation.methods[name]) for name in order(evaluation)}
     gains = {name: gain for name, gain in inflation.items() if gain is not None}
     if evaluation.selection == "best-on-test" or not gains:
@@ -419,7 +420,7 @@ def _selection_text(evaluation: Evaluation) -> str:
     else:
         which = ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
     return (
-        f"{text} Choosing the epoch on the {_test(evaluation)} would add {points(mean(gains.values()))} points on "
+        f"{text} Choosing the {moment(evaluation)} on the {_test(evaluation)} would add {points(mean(gains.values()))} points on "
         f"average, most to {most} ({points(gains[most])}). The best method is {which}."
     )
 
@@ -433,7 +434,7 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
             rows.append([name, *(Number(lead, "points") for lead in leads), Number(added, "points")])
     columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Due to selection"]
     clip = terms(evaluation).clip
-    caption = f"Lead over {reference} in points of accuracy per {clip}, by rule for choosing the epoch"
+    caption = f"Lead over {reference} in points of accuracy per {clip}, by rule for choosing the {moment(evaluation)}"
     note = f"Mean over the {runs(evaluation)} that both have. Due to selection: best on test minus as reported."
     return Table("leads", caption, columns, rows, note=note)
 
@@ -447,7 +448,7 @@ def _lead_text(evaluation: Evaluation, reference: str) -> str:
             turned.append(name)
     text = f"Selection also inflates the reference {reference}. The next table therefore shows its effect on the leads."
     if turned:
-        text += f" Ahead only if the epoch is chosen on the {_test(evaluation)}: {listed(turned)}."
+        text += f" Ahead only if the {moment(evaluation)} is chosen on the {_test(evaluation)}: {listed(turned)}."
     return text
 
 

@@ -27,7 +27,7 @@ from daamctl.reporting.document import (
     Text,
     count,
 )
-from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
+from daamctl.reporting.terms import held_out, is_official, item, moment, runs, terms, tested
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
@@ -179,7 +179,7 @@ def learning(
     """Learning curves of every method.
 
     Args:
-        curves: label -> train, dev and test (if they exist) -> epochs, mean, low and high.
+        curves: label -> train, dev and test (if they exist) -> epochs or steps (`at`), mean, low and high.
         evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
@@ -193,22 +193,23 @@ def learning(
         text += "The test curve was not used for any choice."
     if evaluation.refit:
         text += (
-            f" The curve of {held_out(evaluation, article=True)} is from the training that chose the number of epochs, "
-            "the other curves are from the second training, which includes that group."
+            f" The curve of {held_out(evaluation, article=True)} is from the training that chose the settings, the "
+            "other curves are from the second training, which includes that group."
         )
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
-        test, epochs = part[parts["test"]]["mean"], part[parts["test"]]["epochs"]
-        best = int(np.argmax([-1.0 if value is None else value for value in test]))  # None: not scored at this epoch
-        rows.append([name, Number(epochs[-1], "count"), *last, Number(test[best]), Number(epochs[best], "count")])
+        test, at = part[parts["test"]]["mean"], part[parts["test"]]["at"]
+        best = int(np.argmax([-1.0 if value is None else value for value in test]))  # None: not scored here
+        rows.append([name, Number(at[-1], "count"), *last, Number(test[best]), Number(at[best], "count")])
+    unit = moment(evaluation)
     columns = [
-        "Method", "Epochs", *(f"{label}, last epoch" for label in parts.values()), f"{parts['test']}, highest mean",
-        "At epoch",
+        "Method", f"Last {unit}", *(f"{label}, at the end" for label in parts.values()),
+        f"{parts['test']}, highest mean", f"At {unit}",
     ]  # fmt: skip
     table = Table("learning", f"Accuracy per {clip} in percent along training, mean over {over}", columns, rows)
-    label = f"Accuracy per {clip} over the epochs, {len(named)} methods. The numbers are in the table."
-    figure = figures.learning(named, chance, clip, label)
+    label = f"Accuracy per {clip} along training, {len(named)} methods. The numbers are in the table."
+    figure = figures.learning(named, chance, clip, unit, label)
     files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
     blocks: list[Block] = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
     return Section("learning", "Learning curves", blocks)

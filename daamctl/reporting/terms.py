@@ -46,7 +46,7 @@ def tested(evaluation: Evaluation) -> str:
 
 
 def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
-    """What the epoch is chosen on."""
+    """What settings, or the epoch, are chosen on."""
     rows = (row for entry in evaluation.methods.values() for row in entry.per_fold)
     name = next((row.dev_group for row in rows if row.dev_group), None)
     if not is_official(evaluation):
@@ -57,18 +57,23 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     return f"held-out training {terms(evaluation).clip}s{share}"
 
 
+def moment(evaluation: Evaluation) -> str:
+    """What a point of a training is called: a step of a budget, or an epoch."""
+    return "epoch" if evaluation.provenance.config.get("train", {}).get("steps") is None else "step"
+
+
 def selection_rule(evaluation: Evaluation) -> str:
-    """How the reported epoch was chosen, as a clause of a sentence."""
+    """How the reported weights were chosen, as a clause of a sentence."""
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
-    rule = f"the reported epoch is the best on {group}, never on the {test}"
-    if evaluation.refit:
-        rule = (
-            f"the number of epochs is the best on {group}, never on the {test}, and the model is then trained again "
-            "with that group included"
-        )
+    if moment(evaluation) == "step":
+        rule = f"training ends after a fixed number of steps, and settings are the best on {group}, never on the {test}"
+        if evaluation.refit:
+            rule += "; the model is then trained again with that group included"
+    else:
+        rule = f"the reported epoch is the best on {group}, never on the {test}"
     return {
         "dev-group": rule,
         "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
-        "last": "the reported epoch is the last one, so no data is used to choose it",
+        "last": "training is reported as it ends, so no data is used to choose anything",
     }[evaluation.selection]

@@ -128,7 +128,7 @@ def order(evaluation: Evaluation) -> list[str]:
 
 
 def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
-    """Methods that are undertrained or learned nothing, so that training alone may explain their differences."""
+    """Methods that were not trained well, so that training alone may explain their differences."""
     return [name for name in methods if evaluation.fairness.methods[name].mark]
 
 
@@ -310,7 +310,7 @@ def _what(evaluation: Evaluation) -> str:
     seeds = plural(len(evaluation.seeds), "seed")
     if is_official(evaluation):
         sizes = evaluation.provenance.clips_per_fold[0]
-        select = f", {count(sizes.dev)} for choosing the epoch" if sizes.dev else ""
+        select = f", {count(sizes.dev)} held out for choosing" if sizes.dev else ""
         folds = f"the official split ({count(sizes.train)} {said.clip}s for training{select}), with {seeds}"
     else:
         folds = f"{evaluation.num_folds} folds with {seeds} each; a fold tests one group that it does not train on"
@@ -358,7 +358,7 @@ def _guess(evaluation: Evaluation, best: str) -> str:
 
 
 def _unfair(evaluation: Evaluation) -> list[str]:
-    """Warnings about an undertrained reference and identical predictions."""
+    """Warnings about a reference that was not trained well, and identical predictions."""
     fairness, reference = evaluation.fairness, evaluation.comparison.reference
     texts = []
     if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:

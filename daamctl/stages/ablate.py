@@ -45,15 +45,15 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.evaluation.tagging import f1_of
+from daamctl.fit.features import Features, load_features
+from daamctl.fit.layer_subsets import train_on_layers
+from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.trials.fusion import build_method
 
 log = logging.getLogger(__name__)
 

@@ -35,6 +35,9 @@ from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, differences, is_scored
 from daamctl.evaluation.metrics import class_recalls
 from daamctl.evaluation.scoring import items_of, join, score_items
+from daamctl.fit.features import load_features
+from daamctl.fit.layer_subsets import train_on_layers
+from daamctl.fit.whole import train_on_all
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
@@ -57,9 +60,6 @@ from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
 from daamctl.tracking import make_tracker, register_model
-from daamctl.fit.features import load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.whole import train_on_all
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from daamctl.encoders.base import weights_hash
 from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
 from daamctl.evaluation.perplexity import Figure, perplexities, ratios
+from daamctl.fit.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
 from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
-from daamctl.fit.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
 
 log = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ from daamctl.corpora.base import Corpus
 from daamctl.devices import free_memory, free_on, resolve_device, resolve_precision
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.ablation import choose_method, choose_ranking, layer_scores, ranked
@@ -39,10 +40,9 @@ from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
 from daamctl.planning.reconstruction import ReconstructionPlan
-from daamctl.planning.recorded import MEASURED, Rate, Recorded, allowed_epochs
+from daamctl.planning.recorded import MEASURED, Rate, Recorded
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
-from daamctl.fit.search import may_stop
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""
@@ -167,8 +167,6 @@ class _Planner:
         ):
             command = f"daamctl plan {self.layout.pipeline} --measure"
             notes.append(f"?: no finished work of the same kind tells the time; measure it: {command}")
-        if any(row.basis == "measured" for row in todo) and may_stop(config.train, config.train.selection):
-            notes.append("measured: times for the maximum number of epochs; training that stops early takes less")
         if any(row.about for row in todo):
             notes.append("≈: estimated from the published durations of the corpus until it is downloaded")
         return notes
@@ -218,9 +216,7 @@ class _Planner:
 
     def _train(self, method: str, extract: Row) -> Row:
         needs, config = self.needs, self.config
-        epochs = None if method in CLOSED_FORM else allowed_epochs(method, config)
-        stops = epochs is not None and may_stop(config.train, config.train.selection)
-        row = self._folds("train", method, epochs, stops=stops)
+        row = self._folds("train", method, config)
         kept = self.status.trained(method, needs.runs)
         row.done, row.took_s, row.memory_on = len(kept), train_seconds(kept), self.device.partition(":")[0]
         if self.status.features is None and (existing := len(intact_folds(self.layout.method(method)))):
@@ -233,7 +229,7 @@ class _Planner:
         maps = 8 * needs.vector_numbers if size.density else 0
         needs.fill_disk(row, needs.fold_bytes(4 * size.num_parameters + maps))
         if not row.is_done:
-            self._set_training_time(row, kept, config, epochs or 1)
+            self._set_training_time(row, kept, config)
         return row
 
     def _finetune_all(self, segment: Row) -> list[Row]:
@@ -251,8 +247,7 @@ class _Planner:
             encoder: on the meta device; it is modified. None: its size is not known.
         """
         needs, config = self.needs, self.config.for_adapter(name)
-        epochs = allowed_epochs(name, config)
-        row = self._folds("finetune", name, epochs, stops=may_stop(config.finetune, config.train.selection))
+        row = self._folds("finetune", name, config)
         kept = self.status.finetuned(name, needs.splits, needs.stats.modality)
         row.done, row.took_s = len(kept), train_seconds(kept)
         row.memory_on = self._encoder_on(resolve_device(config.finetune.device))
@@ -275,10 +270,10 @@ class _Planner:
             row.memory_bytes = needs.encoder_size.num_parameters * needs.finetune_dtype.itemsize
             row.memory_at_least = True
         if rate is not None:
-            self._set_training_time(row, kept, config, epochs)
+            self._set_training_time(row, kept, config)
         elif (extraction := self.recorded.extraction()) is not None and needs.splits:
             passes = FORWARD_PASSES_RECOMPUTED if config.finetune.gradient_checkpointing else FORWARD_PASSES
-            row.time_s = self._clips_left(row, kept) * epochs * passes * extraction.seconds
+            row.time_s = self._clips_left(row, kept, config) * passes * extraction.seconds
             row.basis = "estimated"
             row.notes.append(f"a training step is taken as {passes} forward passes, as fast as in extract")
         return row
@@ -341,8 +336,8 @@ class _Planner:
         row.memory_bytes = needs.training_bytes(max(state))
         rate = self.recorded.training(method, needs.sizes)
         if rate is not None:
-            each = float(np.mean([len(split.train) for split in needs.splits]))
-            row.time_s = (row.total - row.done) * each * allowed_epochs(method, self.config) * rate.seconds
+            each = float(np.mean([clips_of_fold(method, self.config, len(split.train)) for split in needs.splits]))
+            row.time_s = (row.total - row.done) * each * rate.seconds
             row.basis = "estimated"
             row.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
         return row
@@ -435,15 +430,20 @@ class _Planner:
         """A row whose estimates are as certain as the number of items."""
         return Row(stage, method, at_least=self.needs.stats.at_least, about=self.needs.stats.about, **fields)
 
-    def _folds(self, stage: TrainingStage, method: str, epochs: int | None, *, stops: bool) -> Row:
-        """A row of training; `stops`: it may end before `epochs`, which are None for a closed-form probe."""
+    def _folds(self, stage: TrainingStage, method: str, config: Config) -> Row:
+        """A row of training, with the number of trainings and of their steps; of a probe neither."""
         row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
         seeds = len(self.config.seeds_of(stage))
         parts = [counted(len(self.needs.splits), "fold")] if self.needs.splits else []
         if seeds > 1:
             parts.append(f"{seeds} seeds")
-        if epochs is not None:
-            parts.append(f"{'at most ' if stops else ''}{counted(epochs, 'epoch')}")
+        if method not in CLOSED_FORM:
+            if (number := trainings(method, config)) > 1:
+                parts.append(counted(number, "training"))
+            counts = {steps_of_training(method, config, len(split.train)) for split in self.needs.splits}
+            if counts:
+                low, high = min(counts), max(counts)
+                parts.append(counted(low, "step") if low == high else f"{low:,} to {high:,} steps")
         row.work = " × ".join(parts)
         return row
 
@@ -455,21 +455,21 @@ class _Planner:
         """Kind of device whose memory the encoder needs."""
         return "cuda" if self.config.extract.min_gpu_memory_gb else device.partition(":")[0]
 
-    def _clips_left(self, row: Row, kept: Sequence[Fold]) -> int:
-        """Training clips of all folds that are not finished."""
+    def _clips_left(self, row: Row, kept: Sequence[Fold], config: Config) -> int:
+        """Clips in the steps of all folds that are not finished."""
         finished = {(fold.fold, fold.seed) for fold in kept}
         seeds = self.config.seeds_of("finetune" if row.stage == "finetune" else "train")
         total = 0
         for split in self.needs.splits:
             missing = [seed for seed in seeds if (split.fold, seed) not in finished]
-            total += len(missing) * len(split.train)
+            total += len(missing) * clips_of_fold(str(row.method), config, len(split.train))
         return total
 
-    def _set_training_time(self, row: Row, kept: Sequence[Fold], config: Config, epochs: int) -> None:
-        """Fill in the time of training from recorded folds, scaled by clips and allowed epochs."""
+    def _set_training_time(self, row: Row, kept: Sequence[Fold], config: Config) -> None:
+        """Fill in the time of training from recorded folds: trainings x steps x clips of a step."""
         rate = self.recorded.training(str(row.method), self.needs.sizes)
         if rate is not None and self.needs.splits:
-            self._set_time(row, rate, self._clips_left(row, kept) * epochs)
+            self._set_time(row, rate, self._clips_left(row, kept, config))
 
     def _set_time(self, row: Row, rate: Rate, units: int) -> None:
         row.time_s, row.basis = rate.seconds * units, "measured" if rate.source == MEASURED else "recorded"

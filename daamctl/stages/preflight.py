@@ -46,11 +46,11 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.evaluation.tagging import f1_of
+from daamctl.fit.features import Features, load_features
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.leaks import corpus_facts
 from daamctl.progress import progress
-from daamctl.fit.features import Features, load_features
 
 logger = logging.getLogger(__name__)
 

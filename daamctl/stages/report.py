@@ -314,21 +314,22 @@ def _history(layout: Layout, evaluation: Evaluation) -> pl.DataFrame:
         found = pl.read_csv(check_file(path, evaluation.files.get(path.name), fix=fix), schema_overrides=HISTORY_TYPES)
     except pl.exceptions.PolarsError as error:
         raise ArtifactError(f"{path} cannot be read: {error}", fix=fix) from error
-    missing = {"method", "epoch", *HISTORY_TYPES} - set(found.columns)
+    missing = {"method", *HISTORY_TYPES} - set(found.columns)
     if missing:
         raise ArtifactError(f"{path} lacks the columns {', '.join(sorted(missing))}", fix=fix)
     return found
 
 
 def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """Mean, lowest and highest accuracy of every epoch over folds and seeds, for the curves that exist."""
+    """Mean, lowest and highest accuracy at every epoch or step over folds and seeds, for the curves that exist."""
     found = {}
+    at = "epoch" if history["epoch"].null_count() == 0 else "step"
     for part in CURVES:
         if history[f"{part}_accuracy"].null_count() == len(history):
             continue
         column = pl.col(f"{part}_accuracy")
-        by_epoch = history.group_by("epoch").agg(mean=column.mean(), low=column.min(), high=column.max())
-        found[part] = by_epoch.sort("epoch").rename({"epoch": "epochs"}).to_dict(as_series=False)
+        points = history.group_by(at).agg(mean=column.mean(), low=column.min(), high=column.max())
+        found[part] = points.sort(at).rename({at: "at"}).to_dict(as_series=False)
     return found
 
 

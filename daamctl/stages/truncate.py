@@ -36,12 +36,12 @@ from daamctl.evaluation.comparison import item_table, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import FEW_CLUSTERS, passed_in_sequence
 from daamctl.evaluation.tagging import taggers_not_worse
-from daamctl.methods import resolve_method
-from daamctl.provenance import device_name
-from daamctl.tracking import make_tracker
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.layer_subsets import train_on_layers
 from daamctl.fit.trials.fusion import build_method
+from daamctl.methods import resolve_method
+from daamctl.provenance import device_name
+from daamctl.tracking import make_tracker
 
 log = logging.getLogger(__name__)
 

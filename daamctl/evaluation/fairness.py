@@ -1,8 +1,8 @@
 """Check whether the methods of a comparison were trained well, and if not, why.
 
-A difference between two methods is informative only if both were trained well. A ridge probe has a closed-form solution,
-so a trained method with a clearly lower accuracy than a probe of the same input was not; of taggers, entity F1 is
-compared. A method that reaches its probe is fair, whatever its settings. One that does not is:
+A difference between two methods is informative only if both were trained well. A ridge probe has a closed-form
+solution, so a trained method with a clearly lower accuracy than a probe of the same input was not; of taggers, entity
+F1 is compared. A method that reaches its probe is fair, whatever its settings. One that does not is:
 
 - collapsed, if a refit ended with a higher training loss than the candidate that it repeats;
 - undertrained, if it is also below the probe on the clips it was trained on;

@@ -45,7 +45,8 @@ def metrics_of(trained: Trained) -> dict[str, float | int | None]:
         "dev_accuracy": selected["dev_accuracy"],
         "selected_epoch": trained.selected_epoch,
         "epochs": None if trained.selected_epoch is None else len(trained.history),
-        "collapsed": trained.collapsed,
+        "collapsed": int(trained.collapsed),
+        "replaced_refits": trained.replaced,
     }
 
 

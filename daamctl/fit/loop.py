@@ -1,4 +1,4 @@
-"""Fit trials: train the candidates of each, choose by the held-out group, and refit; one loop for all kinds of training.
+"""Fit trials: train the candidates of each, choose by the held-out group, and refit: one loop for all that is trained.
 
 `fit` is a generator. It yields what has happened, knows no folders, and can continue from a state that an earlier call
 has given. A kind of training is a subclass of `Fit`: a stack of fusions, a closed-form probe, an adapter in an encoder,
@@ -35,8 +35,8 @@ COLLAPSE = 0.1
 it (docs/training.md)."""
 
 COLLAPSED = (
-    "{number} refit(s) ended with a higher training loss than the candidate that they repeat, and the next candidate was "
-    "refitted where there was one"
+    "{number} refit(s) ended with a higher training loss than the candidate that they repeat, and the next candidate "
+    "was refitted where there was one"
 )
 Entry = dict[str, float | int | None]
 Settings = dict[str, float | str]
@@ -62,7 +62,8 @@ class Trained:
         layer_weights: mean over the test clips of each layer's weight, (L,); None if the method weighs no layers.
         untrained_layer_weights: the same before the first step.
         search: candidates and choice; None without a search.
-        collapsed: number of refits that ended worse than their candidates and were replaced.
+        collapsed: whether it is a refit that ended with a higher training loss than its candidate.
+        replaced: number of refits of better candidates that collapsed before this one.
     """
 
     history: list[Entry] = field(default_factory=list)
@@ -78,7 +79,8 @@ class Trained:
     layer_weights: Tensor | None = None
     untrained_layer_weights: Tensor | None = None
     search: SearchPart | None = None
-    collapsed: int = 0
+    collapsed: bool = False
+    replaced: int = 0
 
     @property
     def last(self) -> Entry:
@@ -239,6 +241,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
         for trial, members in candidates.items()
         if trial not in plain
     }
+    rounds = 0  # of refits
     while waiting:
         finals, again = [], {}
         for trial, order in waiting.items():
@@ -261,15 +264,16 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
                     continue
                 if result.diverged:
                     raise diverged(trial, result)
-                result.collapsed = len(candidates[trial]) - len(order) + (trial.refits and collapsed(result, first))
-                if result.collapsed:
-                    result.notes.append(COLLAPSED.format(number=result.collapsed))
+                result.collapsed = trial.refits and collapsed(result, first)
+                result.replaced = rounds
+                if rounds or result.collapsed:
+                    result.notes.append(COLLAPSED.format(number=rounds + result.collapsed))
                 if len(tried) > 1:
                     result.search = search_part(trial.candidates, tried, order[0])
                 result.train_s += sum(one.train_s for one in tried)
                 result.joules = total(result.joules, *(one.joules for one in tried))
                 yield Finished(trial, result)
-        waiting = again
+        waiting, rounds = again, rounds + 1
 
 
 def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:

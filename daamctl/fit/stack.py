@@ -1,8 +1,9 @@
 """Training of fusions over stored layers: a stack of one or several models of one method.
 
-With a budget of steps, several are trained together, each on the batches of its trial and with its own rate: candidates
-of a search and folds side by side. Batches are cut from an endless sequence of shuffled passes, the rate falls to 0, and
-the last weights are kept. With epochs, as published, a stack has one model, and `train.selection` selects the epoch.
+With a budget of steps, several are trained together, each on the batches of its trial and with its own rate:
+candidates of a search and folds side by side. Batches are cut from an endless sequence of shuffled passes, the rate
+falls to 0, and the last weights are kept. With epochs, as published, a stack has one model, and `train.selection`
+selects the epoch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Estimate times from the seconds that finished folds and extractions recorded.
 
-Work of the same kind takes as long per clip, and in training per step and clip, as it took before on the same device. `same
-kind` means: the same method on as many layers and features, the same fine-tuning method on the same encoder, or
+Work of the same kind takes as long per clip, and in training per step and clip, as it took before on the same device.
+`same kind` means: the same method on as many layers and features, the same fine-tuning method on the same encoder, or
 extraction with the same encoder. A pipeline's own records come first, then those of other pipelines.
 """
 

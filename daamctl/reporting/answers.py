@@ -178,7 +178,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         for mark, text in advice.items():
             if names := by_mark[mark]:  # type: ignore[index]
                 steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")
-        for setting in sorted({name for name in _edges(own, by_mark["undertrained"])}):
+        for setting in sorted(set(_edges(own, by_mark["undertrained"]))):
             found = [name for name in by_mark["undertrained"] if setting in _at_edge(own[name])]
             steps.append(
                 f"Widen {section}.search_{setting}: {listed(short_names(found))} chose its lowest or highest value."

@@ -126,7 +126,8 @@ def _table(evaluation: Evaluation) -> Table:
     note = (
         f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
         f"averaged over seeds; then the same accuracy per {terms(evaluation).clip} on the training parts and the "
-        "held-out groups, of the training that chose the settings. Chosen: values picked by the searches on held-out data."
+        "held-out groups, of the training that chose the settings. Chosen: values picked by the searches on held-out "
+        "data."
     )
     return Table("fairness", caption, columns, rows, frozenset({2, 6, 7, 8}), note)
 

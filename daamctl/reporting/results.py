@@ -420,8 +420,8 @@ def _selection_text(evaluation: Evaluation) -> str:
     else:
         which = ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
     return (
-        f"{text} Choosing the {moment(evaluation)} on the {_test(evaluation)} would add {points(mean(gains.values()))} points on "
-        f"average, most to {most} ({points(gains[most])}). The best method is {which}."
+        f"{text} Choosing the {moment(evaluation)} on the {_test(evaluation)} would add "
+        f"{points(mean(gains.values()))} points on average, most to {most} ({points(gains[most])}). The best method is {which}."
     )
 
 

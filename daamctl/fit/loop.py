@@ -56,6 +56,7 @@ class Trained:
         joules: energy of the GPU in that time; None where the driver does not tell.
         notes: remarks for the report.
         model: the model with these weights, for the kinds that write it.
+        facts: what only its kind knows of the training, for the result.
         logits: (N_test, C) float32.
         density: mean density over the test clips, (L, D); None if the method has none.
         untrained_density: the same before the first step.
@@ -72,6 +73,7 @@ class Trained:
     joules: float | None = 0.0
     notes: list[str] = field(default_factory=list)
     model: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     density: Tensor | None = None
     untrained_density: Tensor | None = None
@@ -92,7 +94,7 @@ class Trained:
 
     def state(self) -> dict[str, Any]:
         """What the search needs of a candidate; a resume file can hold it."""
-        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes")
+        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts")
         return {name: getattr(self, name) for name in names}
 
 
@@ -257,7 +259,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
                         *(trial.what, _named(member.settings), result.last["train_loss"], first.last["train_loss"]),
                     )
                     first.train_s, first.joules = first.train_s + result.train_s, total(first.joules, result.joules)
-                    again[trial] = order[1:]
+                    again[trial], result.model = order[1:], None  # frees it before the next one is made
                     continue
                 if result.diverged:
                     raise diverged(trial, result)
@@ -272,9 +274,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
         waiting = again
 
 
-def _train(
-    fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]
-) -> Generator[Event, None, list[Trained]]:
+def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:
     """Train a stack to its end; returns the results of its members.
 
     Args:

@@ -33,13 +33,13 @@ from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
-from daamctl.layout import Layout
-from daamctl.progress import progress
-from daamctl.tracking import make_tracker, send_missing
-from daamctl.fit.adapter_training import ItemSet, Opened
+from daamctl.fit.adapter import ItemSet, Opened
 from daamctl.fit.runner import train_all
 from daamctl.fit.trial import trials_of
 from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
+from daamctl.layout import Layout
+from daamctl.progress import progress
+from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
 

@@ -363,7 +363,8 @@ def diverged(trial: Trial, one: Trained) -> DivergedError:
 
 
 def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int) -> SearchPart:
-    """Record of a search, as in `result.json`."""
+    """Record of a search, as in `result.json`; of a candidate that diverged, only the records before that."""
+    finite = [[entry for entry in one.history if math.isfinite(entry["dev_loss"] or 0.0)] for one in found]
     names = [name for name in tried[0] if name == "lr" or len({one[name] for one in tried}) > 1]
     edges = []
     for name in ("lr", "weight_decay"):
@@ -375,10 +376,10 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
         "candidates": [
             {
                 "settings": {name: settings[name] for name in names},
-                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in one.history],
-                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in one.history],
+                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
+                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
             }
-            for settings, one in zip(tried, found, strict=True)
+            for settings, history in zip(tried, finite, strict=True)
         ],
         "chosen": chosen,
         "edges": edges,

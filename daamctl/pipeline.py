@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 
 MEASURED_CLIPS = 48
 """Approximate number of clips on which `measured` tries a pipeline."""
+MEASURED_STEPS = 30
+"""Steps of a method in the trial. The first one is slow; fine-tuning takes long, so it trains for one epoch only."""
 MEASURED_EPOCHS = 10
-"""Epochs of a method in the trial. The first one is slow; fine-tuning takes long, so it trains for one epoch only."""
+"""Epochs of a method in the trial, if `train.steps` is null."""
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, track: bool = True) -> Path:
@@ -71,7 +73,7 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
 
     Args:
         layout: locations of artifacts; the clip table is made if it does not exist.
-        config: all settings; fewer epochs are trained, and nothing is searched.
+        config: all settings; fewer steps are trained, and fine-tuning searches nothing.
 
     Yields:
         The layout of the temporary folder. A method that fails is left out, with a warning.
@@ -89,10 +91,10 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
     clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
     each = -(-MEASURED_CLIPS // clips.rows["group"].n_unique())
     rows = clips.rows.sample(fraction=1.0, shuffle=True, seed=0).group_by("group", maintain_order=True).head(each)
-    plain = {"search": "none", "patience": None}
-    once = {**plain, "epochs": 1}
+    once = {"search": "none", "epochs": 1}
+    length = {"epochs": MEASURED_EPOCHS} if config.train.steps is None else {"steps": MEASURED_STEPS}
     changes = {
-        "train": config.train.model_copy(update={**plain, "epochs": MEASURED_EPOCHS, "refit": False}),
+        "train": config.train.model_copy(update=length),  # with the candidates, which are trained together
         "finetune": config.finetune.model_copy(update=once),
         "finetune_settings": {name: own.model_copy(update=once) for name, own in config.finetune_settings.items()},
     }

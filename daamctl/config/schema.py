@@ -274,8 +274,9 @@ def _check_seeds(seeds: Sequence[int]) -> None:
 class AdapterConfig(Section):
     """How to train one fine-tuning method: `finetune` holds for all of them, `finetune_settings` for one."""
 
-    epochs: Count = 35
-    """Passes over the training items."""
+    epochs: Count = 10
+    """Passes over the training items (published: 35). Every candidate of the search and the refit (`train.refit`) take
+    all of them, so a fold costs (candidates + 1) * epochs passes: 40 by default."""
     batch_size: Count = 8
     """Items per optimiser step; whole sentences where words are tagged."""
     accumulate: Count = 1
@@ -285,10 +286,12 @@ class AdapterConfig(Section):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
     schedule: Literal["linear", "constant"] = "linear"
-    """linear: warm up over the first tenth of the steps, then decay to 0; constant: no schedule (published)."""
+    """linear: warm up over the first tenth of the steps, then decay to 0; the last weights are kept, as with
+    `train.steps`. constant: no schedule; `train.selection` selects the epoch whose weights are kept, as with
+    `train.epochs`, and nothing is refitted (published)."""
     search: Literal["none", "grid"] = "grid"
-    """How to choose `lr`, per fold, by the cross-entropy on the held-out group; see `train.search` (published:
-    none)."""
+    """How to choose `lr`, per fold. grid: train every candidate to the end; the lowest cross-entropy on the held-out
+    group wins; none: use `lr` (published). Without a held-out group (`train.selection`) nothing is searched."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
     """Learning rates to try."""
     grad_clip_norm: Positive | None = 1.0

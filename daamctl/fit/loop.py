@@ -56,6 +56,7 @@ class Trained:
         joules: energy of the GPU in that time; None where the driver does not tell.
         notes: remarks for the report.
         model: the model with these weights, for the kinds that write it.
+        facts: what only its kind knows of the training, for the result.
         logits: (N_test, C) float32.
         density: mean density over the test clips, (L, D); None if the method has none.
         untrained_density: the same before the first step.
@@ -73,6 +74,7 @@ class Trained:
     joules: float | None = 0.0
     notes: list[str] = field(default_factory=list)
     model: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     density: Tensor | None = None
     untrained_density: Tensor | None = None
@@ -94,7 +96,7 @@ class Trained:
 
     def state(self) -> dict[str, Any]:
         """What the search needs of a candidate; a resume file can hold it."""
-        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes")
+        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts")
         return {name: getattr(self, name) for name in names}
 
 
@@ -260,7 +262,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
                         *(trial.what, _named(member.settings), result.last["train_loss"], first.last["train_loss"]),
                     )
                     first.train_s, first.joules = first.train_s + result.train_s, total(first.joules, result.joules)
-                    again[trial] = order[1:]
+                    again[trial], result.model = order[1:], None  # frees it before the next one is made
                     continue
                 if result.diverged:
                     raise diverged(trial, result)
@@ -365,7 +367,8 @@ def diverged(trial: Trial, one: Trained) -> DivergedError:
 
 
 def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int) -> SearchPart:
-    """Record of a search, as in `result.json`."""
+    """Record of a search, as in `result.json`; of a candidate that diverged, only the records before that."""
+    finite = [[entry for entry in one.history if math.isfinite(entry["dev_loss"] or 0.0)] for one in found]
     names = [name for name in tried[0] if name == "lr" or len({one[name] for one in tried}) > 1]
     edges = []
     for name in ("lr", "weight_decay"):
@@ -377,10 +380,10 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
         "candidates": [
             {
                 "settings": {name: settings[name] for name in names},
-                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in one.history],
-                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in one.history],
+                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
+                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
             }
-            for settings, one in zip(tried, found, strict=True)
+            for settings, history in zip(tried, finite, strict=True)
         ],
         "chosen": chosen,
         "edges": edges,

@@ -36,10 +36,10 @@ def adapter_candidates(method: str, config: Config) -> list[Settings]:
 def refits(config: Config, stage: TrainingStage) -> bool:
     """Whether the final training includes the held-out group, once that group has chosen the settings.
 
-    With `train.epochs`, that group has chosen an epoch instead.
+    With `train.epochs`, and in fine-tuning at a constant rate, that group has chosen an epoch instead.
     """
-    budget = stage == "finetune" or config.train.steps is not None
-    return config.train.refit and config.train.selection == "dev-group" and budget
+    to_the_end = config.train.steps is not None if stage == "train" else config.finetune.schedule != "constant"
+    return config.train.refit and config.train.selection == "dev-group" and to_the_end
 
 
 def trainings(method: str, config: Config) -> int:

@@ -33,7 +33,7 @@ from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
-from daamctl.fit.adapter_training import ItemSet, Opened
+from daamctl.fit.adapter import ItemSet, Opened
 from daamctl.fit.runner import train_all
 from daamctl.fit.trial import trials_of
 from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from daamctl.adapters import FINETUNES, FineTuned, build_finetune
-from daamctl.adapters.released import departures, is_published, own_input
+from daamctl.adapters import FINETUNES, build_finetune
+from daamctl.adapters.released import departures, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.splits import Split, joined
+from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import free_on
+from daamctl.devices import free_on, release_memory
 from daamctl.engines.base import Engine
-from daamctl.fit.adapter_training import AdapterTraining, Opened, notes_on
-from daamctl.fit.loop import Training, TrainingSetup
-from daamctl.fit.search import Grid, Settings, Start, adapter_grid
-from daamctl.fit.trial import ResultParts, Trial, TrialData, entity_f1_of, for_refit
+from daamctl.fit.adapter import AdapterFit, Opened
+from daamctl.fit.loop import Fit, Member, Settings, Trained
+from daamctl.fit.rng import seed_everything
+from daamctl.fit.search import adapter_candidates
+from daamctl.fit.trial import ResultParts, Trial, TrialData
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import FOLD_CODE, code_hash
 
-KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
+KEY_FORMAT = 3  # raise it when a change of the loop makes finished folds wrong
 KEPT_SHARE = 0.1
 """Largest share of the free memory that an encoder may take to be kept for the next trainings."""
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
@@ -121,7 +123,6 @@ class AdapterTrial(Trial):
 
     stage = "finetune"
     title = "fine-tuning"
-    unit = "items"
     trials_per_gpu = 1
     data: EncoderSource
 
@@ -150,39 +151,51 @@ class AdapterTrial(Trial):
         return [*(code_hash(name, "daamctl", parts) for name in modules), code_hash("daamctl.attention", "daamctl")]
 
     @property
-    def grid(self) -> Grid | None:
-        """See `Trial.grid`."""
-        return adapter_grid(self.spec.method, self.config)
+    def candidates(self) -> list[Settings]:
+        """See `Trial.candidates`."""
+        return adapter_candidates(self.spec.method, self.config)
+
+    @property
+    def units_of_training(self) -> int:
+        """See `Trial.units_of_training`."""
+        return self._steps(self.split)
 
     @property
     def units(self) -> int:
-        """Upper bound on the items, or words, trained on and evaluated."""
-        split = self.split
-        return (len(split.train) + len(split.dev) + len(split.test)) * super().units
+        """See `Trial.units`; the refit takes more steps, since it has more items."""
+        refit = self._steps(joined(self.split)) if self.refits else 0
+        return len(self.candidates) * self.units_of_training + refit
 
-    def starter(self, advance: Callable[[int], None]) -> Start:
-        """See `Trial.starter`; every training has an encoder of its own."""
-        f1 = entity_f1_of(self)
+    def _steps(self, split: Split) -> int:
+        """Steps of a training; a few more where a long sentence of tagged words is cut into several items."""
+        items = len(split.train)
+        if self.clips.modality == "tokens":
+            items = len(set(sentence_of(self.clips.rows["utterance_id"][split.train])))
+        return self.config.finetune.epochs * -(-items // self.config.finetune.batch_size)
 
-        def start(settings: Settings | None, work: Path, key: str) -> Training:
-            finetune = self.config.finetune.model_copy(update=settings or {})
-            config = self.config.model_copy(update={"finetune": finetune})
-            setup = self._setup(work, key, advance, may_diverge=settings is not None, entity_f1=f1)
-            return self._training(self.split, config, setup)
+    def stacks(self, members: Sequence[Member]) -> list[list[Member]]:
+        """See `Trial.stacks`; every training has an encoder of its own."""
+        return [[member] for member in members]
 
-        return start
+    def start(self, members: Sequence[Member]) -> Fit:
+        """See `Trial.start`."""
+        (member,) = members
+        trial = cast(AdapterTrial, member.trial)
+        finetune = trial.config.finetune.model_copy(update=member.settings)
+        config = trial.config.model_copy(update={"finetune": finetune})
+        release_memory()  # what the training before this one has held
+        seed_everything(trial.spec.seed, trial.device)
+        opened = trial.data.take()
+        model = build_finetune(
+            trial.spec.method, opened.encoder, num_classes=len(trial.clips.classes), seed=trial.spec.seed
+        )
+        sections = {name: config.section(name) for name in ("extract", "finetune")}
+        model.notes += departures(trial.spec.method, trial.clips.modality, sections)
+        return AdapterFit(member, opened, model, config)
 
-    def refit(self, first: Training, work: Path, key: str, advance: Callable[[int], None]) -> Training:
-        """See `Trial.refit`."""
-        assert isinstance(first, AdapterTraining)
-        setup = self._setup(work, key, advance, first=first.done, entity_f1=for_refit(first.setup.entity_f1))
-        return self._training(joined(self.split), first.config, setup)
-
-    def result_parts(self, training: Training) -> ResultParts:
+    def result_parts(self, trained: Trained) -> ResultParts:
         """See `Trial.result_parts`."""
-        assert isinstance(training, AdapterTraining)
-        assert training.effect is not None
-        opened, model = training.loaded.opened, training.loaded.model
+        (opened, model), facts = trained.model, trained.facts
         config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "finetune")}
         return ResultParts(
             targets=opened.items.targets[self.split.test],
@@ -194,23 +207,22 @@ class AdapterTrial(Trial):
                 "eval_batches": None,
                 "config": {**config, "train": shared_with_finetuning(self.config), "method": {}},
                 "finetune": True,
-                "effect": asdict(training.effect),
+                "effect": facts["effect"],
                 "adapted": list(model.adapted),
-                "notes": [*notes_on(model, training.effect), *training.done.notes],
-                "micro_batch": training.micro_batch,
+                "notes": [*facts["notes"], *trained.notes],
+                "micro_batch": facts["micro_batch"],
             },
             meta={
                 "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
                 "embeddings_key": self.data.data_key(self.config),
                 "encoder": dict(opened.facts),
-                "evaluation_precision": _evaluated_in(opened, training),
+                "evaluation_precision": facts["evaluation_precision"],
             },
         )
 
-    def write_weights(self, folder: Path, training: Training) -> None:
+    def write_weights(self, folder: Path, trained: Trained) -> None:
         """Write the trained tensors; see `daamctl.methods.weights`."""
-        assert isinstance(training, AdapterTraining)
-        opened, model = training.loaded.opened, training.loaded.model
+        opened, model = trained.model
         head = [value.numel() for name, value in model.trained().items() if name.startswith("head.")]
         metadata = WeightsMetadata(
             kind=ADAPTER,
@@ -220,27 +232,9 @@ class AdapterTrial(Trial):
             embed_dim=opened.encoder.embed_dim,
             num_classes=len(self.clips.classes),
             head_parameters=sum(head),
-            **vars(self._origin(opened, _evaluated_in(opened, training))),
+            **vars(self._origin(opened, trained.facts["evaluation_precision"])),
         )
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
-
-    def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
-        return TrainingSetup(self.spec.seed, self.device, self.precision, work, key, advance=advance, **options)
-
-    def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:
-        """Training of a fresh encoder with these settings."""
-
-        def open_model() -> tuple[Opened, FineTuned]:
-            opened = self.data.take()
-            model = build_finetune(
-                self.spec.method, opened.encoder, num_classes=len(self.clips.classes), seed=self.spec.seed
-            )
-            sections = {name: config.section(name) for name in ("extract", "finetune")}
-            model.notes += departures(self.spec.method, self.clips.modality, sections)
-            return opened, model
-
-        patience = None if is_published(self.spec.method) else config.finetune.patience
-        return AdapterTraining(open_model, split, config, setup, patience=patience)
 
     def _origin(self, opened: Opened, precision: str) -> Origin:
         """What was read, and how it is evaluated; some published methods set their own input."""
@@ -268,10 +262,3 @@ class AdapterTrial(Trial):
             settings=sections,
             fold=self.owner,
         )
-
-
-def _evaluated_in(opened: Opened, training: AdapterTraining) -> str:
-    """Number format of evaluation: that of autocast, or without it that of the encoder's weights."""
-    if training.eval_precision != "float32":
-        return training.eval_precision
-    return str(opened.facts.get("weights_dtype", "float32"))

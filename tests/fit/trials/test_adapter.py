@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -23,24 +24,24 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from daamctl.adapters import FINETUNES, Effect, FineTuned, build_finetune
+from daamctl.adapters import FINETUNES, FineTuned, build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings
 from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
-from daamctl.methods import WeightsMetadata, load_weights, read_metadata
-from daamctl.progress import Progress
-from daamctl.fit import adapter_training, loop
-from daamctl.fit.adapter_training import AdapterTraining, ItemSet, Opened, predict, rate_factor
-from daamctl.fit.checkpoint import save_state
+from daamctl.fit import adapter as adapter_fit
+from daamctl.fit.adapter import AdapterFit, ItemSet, Opened, predict
+from daamctl.fit.loop import Finished, Member, Progress, Recorded, Trained, fit
+from daamctl.fit.optimizer import adam, rate_factor
 from daamctl.fit.runner import kept_fold, train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials import adapter
 from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
+from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from tests.fixtures.projects import REPOSITORY
-from tests.fixtures.resume import Killed, evaluated, kill_when, save_always
+from tests.fixtures.resume import Killed, kill_when, save_always, under_way
 from tests.fixtures.tiny_models import Tiny, tiny
 
 CLASSES = ("even", "odd")
@@ -104,11 +105,14 @@ class Made:
 
     def __init__(self, change: Callable[[Encoder], None] = lambda encoder: None) -> None:
         self.opened: list[Any] = []
+        self.alive = list[int]()  # how many of them are still there when the next one is opened
         self.read = list[int]()
         self.change, self.items = change, texts()
         self.source = EncoderSource(table(), self.open)
 
     def open(self) -> Opened:
+        self.last: Any = None
+        self.alive.append(sum(one() is not None for one in self.opened))
         encoder = Encoder(tiny("bert").model)
         self.change(encoder)
         self.opened.append(weakref.ref(encoder))
@@ -125,7 +129,7 @@ class Made:
 
 
 def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
-    quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", "search": "none", "patience": None, **settings}
+    quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", "search": "none", **settings}
     return Config.model_validate({"finetune": quick, "train": {"refit": False, **(train or {})}})
 
 
@@ -167,15 +171,29 @@ def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
     assert (meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]) == (12, 12, 12)
     assert meta["evaluation_precision"] == "float32"
     assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "refit", "dev_fraction"}
-    assert run["config"]["finetune"]["epochs"] == len(fold.history()) == metrics["epochs"] == 8
     history, predictions = fold.history(), fold.predictions()
-    scores = list(zip(history["dev_accuracy"], -history["dev_loss"], strict=True))
-    assert metrics["selected_epoch"] == scores.index(max(scores)) + 1
-    assert metrics["accuracy"] == history["test_accuracy"][metrics["selected_epoch"] - 1]
+    assert history["epoch"].to_list() == list(range(1, run["config"]["finetune"]["epochs"] + 1))
+    assert history["step"].to_list() == list(range(2, 17, 2))
+    assert metrics["selected_epoch"] is None
+    assert metrics["accuracy"] == metrics["accuracy_last"] == history["test_accuracy"][-1]
     assert set(predictions["group"]) == {"g2"}
     assert (predictions["logits"].list.arg_max() == predictions["target"]).mean() == metrics["accuracy"]
     assert metrics["accuracy_last"] > 0.8  # chance is 0.5
     assert history["train_loss"][-1] < 0.8 * history["train_loss"][0]
+
+
+def test_at_a_constant_rate_the_best_epoch_is_kept_and_nothing_is_refitted(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"epochs": 8, "schedule": "constant"}
+    fold, other = (make(tmp_path, str(refit), train={"refit": refit}, **given) for refit in (False, True))
+    assert values(fold) == values(other)
+    metrics, history, predictions = fold.result["metrics"], fold.history(), fold.predictions()
+    scores = list(zip(history["dev_accuracy"], -history["dev_loss"], strict=True))
+    selected = scores.index(max(scores)) + 1
+    assert (metrics["selected_epoch"], metrics["epochs"]) == (selected, 8)
+    assert metrics["accuracy"] == history["test_accuracy"][selected - 1]
+    assert (predictions["logits"].list.arg_max() == predictions["target"]).mean() == metrics["accuracy"]
+    shorter = make(tmp_path, "shorter", epochs=selected, schedule="constant", train={"selection": "dev-group"})
+    assert values(shorter)["weights"] == values(fold)["weights"]
 
 
 def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path) -> None:
@@ -213,8 +231,8 @@ def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path)
     assert not model.model.training
     assert len(load_file(path)) == 10  # nothing of the frozen encoder
     rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
-    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(fold))
-    alone = torch.cat([predict(model, opened.encoder, opened.items, rows[[i]]) for i in range(len(rows))])
+    assert torch.equal(predict(model, opened, rows), logits_of(fold))
+    alone = torch.cat([predict(model, opened, rows[[i]]) for i in range(len(rows))])
     torch.testing.assert_close(alone, logits_of(fold), atol=1e-5, rtol=1e-4)  # neighbours in a batch do not matter
 
 
@@ -229,7 +247,7 @@ def test_every_way_is_loaded_again(tmp_path: Path, method: str) -> None:
     model = load_weights(path, encoder=opened)
     assert isinstance(model, FineTuned)
     rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
-    found = predict(model, opened.encoder, opened.items, rows)
+    found = predict(model, opened, rows)
     torch.testing.assert_close(found, logits_of(fold), atol=1e-5, rtol=0)
 
 
@@ -284,170 +302,100 @@ def test_dropout_of_the_encoder_is_a_switch(tmp_path: Path) -> None:
     assert plain.history()["train_loss"][0] != dropped.history()["train_loss"][0]
 
 
-def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_always(monkeypatch)
-    whole = values(make(tmp_path, "whole", epochs=5, encoder_dropout=True))
-
-    def die(entry: dict[str, Any]) -> None:
-        if entry["epoch"] == 4:
-            raise Killed
-
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    with pytest.raises(Killed):
-        train_fold(trial(epochs=5, encoder_dropout=True), *where, root=tmp_path, on_epoch=die)
-    assert not where[0].exists()
-    state = torch.load(next(where[1].glob("*/resume.pt")), weights_only=True)
-    assert len(state["trained"]) == 10  # nothing of the frozen encoder
-    epochs: list[Any] = []
-    again = trial(epochs=5, encoder_dropout=True)
-    resumed = train_fold(again, *where, root=tmp_path, on_epoch=lambda entry: epochs.append(entry["epoch"]))
-    assert epochs == [1, 2, 3, 4, 5]
-    assert values(resumed) == whole
-    assert list(where[1].glob("*/resume.pt")) == []
-
-
 WITHIN: dict[str, Any] = {"epochs": 2, "batch_size": 2, "accumulate": 2, "encoder_dropout": True}
 """Six steps in each of two epochs."""
 
 
-class Counter(Progress):
-    """Counts items, and does something when there are so many."""
+def die_after(steps: int, kill: Callable[[], None]) -> Callable[[dict[str, Any]], None]:
+    def then(state: dict[str, Any]) -> None:
+        if under_way(state)["steps"] == steps:
+            kill()
 
-    def __init__(self, most: int = 10**9, act: Callable[[], None] = lambda: None) -> None:
-        super().__init__(2 * 36, "tuning", "items")
-        self.most, self.act = most, act
-
-    def advance(self, units: int = 1) -> None:
-        super().advance(units)
-        if self.done >= self.most:
-            self.act()
+    return then
 
 
-def stop() -> None:
-    raise Killed
+def cut(root: Path) -> None:
+    """Have the system end this process after three steps of the second epoch."""
+    with pytest.MonkeyPatch.context() as context:
+        save_always(context, die_after(9, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        make(root, "cut", **WITHIN)
 
 
-def cut(root: Path, act: Callable[[], None]) -> None:
-    """Die in the second epoch, after four of its six steps; three are saved."""
-    loop.CHECKPOINT_EVERY_S, loop.SAVING_FRACTION = 0.0, float("inf")
-    bar = Counter(12 + 24 + 8, act)
-    train_fold(trial(**WITHIN), root / "cut" / "lora-r4", root / "work" / "cut", root=root, advance=bar.advance)
+@pytest.mark.slow
+def test_a_training_that_the_system_kills_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    here = "import pathlib, sys; from tests.fit.trials.test_adapter import cut; cut(pathlib.Path(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", here, str(tmp_path)], cwd=REPOSITORY, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list((tmp_path / "work" / "cut").glob("*/resume.pt"))
+    assert values(make(tmp_path, "cut", **WITHIN)) == values(make(tmp_path, "whole", **WITHIN))
 
 
-@pytest.mark.parametrize("killed", ["by an exception", pytest.param("by the system", marks=pytest.mark.slow)])
-def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.mark.parametrize(("steps", "recorded"), [(1, 0), (6, 0), (6, 1), (9, 1), (12, 2)])
+def test_a_training_interrupted_after_any_step_resumes_to_the_same_bits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    recorded: int,
+    schedule: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    whole = values(make(tmp_path, "whole", **WITHIN))
-    if killed == "by an exception":
-        for name in ("CHECKPOINT_EVERY_S", "SAVING_FRACTION"):
-            monkeypatch.setattr(loop, name, 0.0)  # `cut` changes them, monkeypatch sets them back
+    settings = {**WITHIN, "schedule": schedule}
+    whole = values(make(tmp_path, "whole", **settings))
+    found: list[dict[str, Any]] = []
+
+    def reached(state: dict[str, Any]) -> bool:
+        found.append(under_way(state))
+        return found[-1]["steps"] == steps and len(found[-1]["trained"]["history"]) == recorded
+
+    with monkeypatch.context() as context:
+        kill_when(context, reached)
         with pytest.raises(Killed):
-            cut(tmp_path, stop)
-    else:
-        here = "import os, pathlib, sys; from tests.fit.trials.test_adapter import cut"
-        death = "cut(pathlib.Path(sys.argv[1]), lambda: os.kill(os.getpid(), 9))"
-        done = subprocess.run([sys.executable, "-c", f"{here}; {death}", str(tmp_path)], cwd=REPOSITORY, check=False)
-        assert done.returncode == -signal.SIGKILL
-    state = torch.load(next((tmp_path / "work" / "cut").glob("*/resume.pt")), weights_only=True)
-    assert (len(state["history"]), state["pass"]["steps"]) == (1, 3)
-    assert len(state["trained"]) == len(state["optimizer"]["state"]) == 10  # nothing of the frozen encoder
-    made, bar = Made(), Counter()
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    resumed = train_fold(trial(made, **WITHIN), *where, root=tmp_path, advance=bar.advance)
-    assert values(resumed) == whole
-    assert "resuming after epoch 1 of 2 and 3 of 6 steps" in caplog.text
-    assert bar.done == 2 * 36  # as many as without the interruption
-    # 2 items to check the effect, 3 steps of 2, two evaluations of 12, and the last one of the test part
-    assert len(made.read) == 2 + 3 * 2 + 24 + 12
+            make(tmp_path, "cut", **settings)
+    assert not (tmp_path / "cut" / "lora-r4").exists()
+    assert len(found[-1]["tensors"]) == len(found[-1]["optimizer"]["state"]) == 10  # nothing of the frozen encoder
+    made = Made()
+    assert values(make(tmp_path, "cut", made, **settings)) == whole
+    assert f"resuming after {steps} steps" in caplog.text
+    # 2 items for each step, two evaluations of 12 after each epoch, and the last one of the test part
+    assert len(made.read) == (12 - steps) * 2 + (2 - recorded) * 24 + 12
+    assert not list((tmp_path / "work" / "cut").glob("*/resume.pt"))
+
+
+def test_what_has_happened_before_an_interruption_is_told_again(tmp_path: Path) -> None:
+    one = trial(**WITHIN)
+    whole = list(fit([one]))
+    state: dict[str, Any] = {}
+    for event in fit([one]):
+        if isinstance(event, Progress):
+            state = event.state()
+            if under_way(state)["steps"] == 9:
+                torch.save(state, tmp_path / "state")
+                break
+    resumed = list(fit([one], torch.load(tmp_path / "state", weights_only=True)))
+    for events in (whole, resumed):
+        assert sum(event.units for event in events if isinstance(event, Progress)) == one.units == 12
+        assert [event.entry["epoch"] for event in events if isinstance(event, Recorded)] == [1, 2]
+        assert isinstance(events[-1], Finished)
 
 
 def test_a_state_saved_by_plain_steps_goes_on_by_the_fused_ones_of_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_always(monkeypatch)
     whole = make(tmp_path, "whole", epochs=3).history()["train_loss"]
-
-    def die(entry: dict[str, Any]) -> None:
-        if entry["epoch"] == 2:
-            raise Killed
-
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    with pytest.raises(Killed):
-        train_fold(trial(epochs=3), *where, root=tmp_path, on_epoch=die)
-    build, step, used = adapter_training.build_optimizer, torch.optim.AdamW.step, list[bool]()
-    monkeypatch.setattr(adapter_training, "build_optimizer", lambda groups, fused: build(groups, fused=not fused))
+    with monkeypatch.context() as context:
+        kill_when(context, lambda state: under_way(state)["steps"] == 4)
+        with pytest.raises(Killed):
+            make(tmp_path, "cut", epochs=3)
+    step, used = torch.optim.AdamW.step, list[bool]()
+    monkeypatch.setattr(adapter_fit, "adam", lambda groups, device, fused: adam(groups, device, fused=not fused))
     monkeypatch.setattr(
         torch.optim.AdamW, "step", lambda self: (used.append(self.param_groups[0]["fused"]), step(self))[1]
     )
-    resumed = train_fold(trial(epochs=3), *where, root=tmp_path).history()["train_loss"]
-    assert set(used) == {True}
+    resumed = make(tmp_path, "cut", epochs=3).history()["train_loss"]
+    assert used == [True, True]
     assert resumed.to_list() == pytest.approx(whole.to_list(), rel=1e-4)
-
-
-def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was written after epochs alone, and said nothing of passes."""
-    save_always(monkeypatch)
-    whole = values(make(tmp_path, "whole", **WITHIN))
-    kept: dict[str, Any] = {}
-
-    def keep(work: Path, key: str, state: dict[str, Any]) -> None:
-        if "pass" not in state and len(state["history"]) == 1:
-            state.pop("threads")
-            state.pop("joules")
-            save_state(work, key, state)
-            kept.update(state)
-            raise Killed
-
-    monkeypatch.setattr(loop, "save_state", keep)
-    with pytest.raises(Killed):
-        make(tmp_path, "cut", **WITHIN)
-    former = {"optimizer", "scaler", "trained", "most", "best", "history", "train_s", "selected_epoch"}
-    assert kept.keys() == former
-    monkeypatch.setattr(loop, "save_state", save_state)
-    assert values(make(tmp_path, "cut", **WITHIN)) == whole
-
-
-def test_state_of_half_a_pass_is_not_needed_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the evaluation of the only epoch: what is left is the evaluation."""
-    save_always(monkeypatch)
-    settings: dict[str, Any] = {**WITHIN, "epochs": 1}
-    whole = values(make(tmp_path, "whole", **settings))
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    with pytest.raises(Killed):
-        train_fold(trial(**settings), *where, root=tmp_path, advance=Counter(12 + 6, stop).advance)
-
-    def step(*_: Any) -> None:
-        raise AssertionError("there is nothing left to train on")
-
-    monkeypatch.setattr(AdapterTraining, "step", step)
-    assert values(train_fold(trial(**settings), *where, root=tmp_path)) == whole
-
-
-@pytest.mark.parametrize("name", ["dev", "test", "final"])
-def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    whole = values(make(tmp_path, "whole", **WITHIN))
-    kill_when(monkeypatch, lambda state: evaluated(state, name) == 1)
-    with pytest.raises(Killed):
-        make(tmp_path, "cut", **WITHIN)
-    save_always(monkeypatch)
-    made, bar = Made(), Counter()
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    resumed = train_fold(trial(made, **WITHIN), *where, root=tmp_path, advance=bar.advance)
-    assert values(resumed) == whole
-    assert bar.done == 2 * 36
-    assert 0 < len(made.read) < {"dev": 2 + 24 + 12 + 24, "test": 2 + 12 + 12 + 24, "final": 2 + 12}[name] + 12
-
-
-def test_evaluated_batches_of_another_plan_are_not_taken(tmp_path: Path) -> None:
-    fold, opened = make(tmp_path, epochs=1), Made().source.take()
-    model, rows = load_weights(fold.folder / "weights.safetensors", encoder=opened), np.arange(5)
-    assert isinstance(model, FineTuned)
-    whole = predict(model, opened.encoder, opened.items, rows)
-    found = [torch.zeros(len(rows) + 1, whole.shape[1])]
-    assert torch.equal(predict(model, opened.encoder, opened.items, rows, found=found), whole)
-    assert sum(map(len, found)) == len(rows)
 
 
 def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
@@ -481,13 +429,13 @@ def test_want_of_memory_halves_what_goes_through_at_once(tmp_path: Path, caplog:
         encoder.most = 2
 
     made = Made(narrow)
-    fold, split = make(tmp_path, "a", made), make(tmp_path, "b", accumulate=3)
-    assert fold.result["run"]["micro_batch"] == 2
+    fold, split = make(tmp_path, "a", made, batch_size=8), make(tmp_path, "b", batch_size=8, accumulate=4)
+    assert fold.result["run"]["micro_batch"] == split.result["run"]["micro_batch"] == 2
     assert max(len(lengths) for lengths in made.last.met) == 2
     torch.testing.assert_close(logits_of(fold), logits_of(split), atol=1e-4, rtol=1e-4)
-    assert "out of memory; from now on 3 item(s) at once (raise finetune.accumulate)" in caplog.text
-    assert "from now on 2 item(s) at once" in caplog.text
-    assert "items in a test batch; trying halves" in caplog.text
+    assert "out of memory: from now on 2 items at once" in caplog.text
+    searched = make(tmp_path, "c", Made(narrow), batch_size=8, **SEARCHED)  # the candidate has met it, not the result
+    assert searched.result["run"]["micro_batch"] == 2
 
 
 def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
@@ -496,6 +444,10 @@ def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
 
     with pytest.raises(TrainingError, match=r"not even one item fits.*\n  use --set finetune.gradient_checkpointing"):
         make(tmp_path, "a", Made(fill))
+    opened = Made(fill).source.take()
+    model = build_finetune("lora-r4", opened.encoder, num_classes=2, seed=1)
+    with pytest.raises(TrainingError, match=r"^one item does not fit in the device's memory\n"):
+        predict(model, opened, np.arange(NUMBER))
 
 
 def test_infinite_loss_stops_with_advice(tmp_path: Path) -> None:
@@ -565,12 +517,18 @@ def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(
         assert torch.equal(kept, value)
 
 
-def test_a_large_encoder_is_gone_before_the_next_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_large_encoder_is_gone_before_the_next_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refit: bool
+) -> None:
+    """Also between the candidates of a search, and before the refit, however often the state is saved."""
     monkeypatch.setattr(adapter, "KEPT_SHARE", 0.0)
+    save_always(monkeypatch)
     made = Made()
     for fold in (1, 2):
-        train_fold(trial(made, fold=fold, epochs=1), tmp_path / "m", tmp_path / "work", root=tmp_path)
-    assert made.opened[0]() is None
+        one = trial(made, fold=fold, train={"refit": refit}, **SEARCHED)
+        train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path)
+    assert made.alive == [0] * 6  # two candidates and the result, of two folds
 
 
 def test_an_open_encoder_is_not_sent_to_workers() -> None:
@@ -618,26 +576,32 @@ def test_an_operation_that_cannot_repeat_is_noted_and_done_all_the_same(
 
 
 @pytest.mark.usefixtures("deterministic")
-def test_a_training_asks_a_gpu_for_kernels_that_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_asks_a_gpu_for_kernels_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings alone leave the backward pass of attention as it is; other trainings keep them."""
 
     def strict() -> bool:
         return not torch.is_deterministic_algorithms_warn_only_enabled()
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    training = trial(epochs=1).starter(lambda _: None)(None, tmp_path, "k")
-    assert isinstance(training, AdapterTraining)
-    monkeypatch.setattr(adapter_training, "seed_everything", lambda *_: None)
-    monkeypatch.setattr(adapter_training, "build_optimizer", lambda groups, fused: torch.optim.AdamW(groups))
-    monkeypatch.setattr(torch.amp.grad_scaler, "GradScaler", lambda *_, enabled: None)
-    monkeypatch.setattr(training, "_check_effect", lambda: Effect(0, 0, 0.0, ()))
-    training.device = "cuda"  # nothing is computed
-    training.prepare()
+    one, zeros, scaler = trial(epochs=1), torch.zeros, torch.amp.grad_scaler.GradScaler
+    monkeypatch.setattr(adapter, "seed_everything", lambda *_: None)
+    monkeypatch.setattr(AdapterTrial, "device", "cuda")  # nothing is computed there
+    monkeypatch.setattr(AdapterTrial, "precision", "float32")
+    monkeypatch.setattr(adapter_fit, "adam", lambda groups, device, fused: adam(groups, "cpu", fused=False))
+    monkeypatch.setattr(torch.amp.grad_scaler, "GradScaler", lambda *_, enabled: scaler("cpu", enabled=False))
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device=None, **more: zeros(*shape, **more))
+    training = one.start([Member(one, 0, {}, final=True)])
     assert strict()
-    training.release()
+    state = training.state()
+    training.finish()
     assert not strict()
-    training.done.notes.append("met one that has none")
-    training.prepare()
+    training = one.start([Member(one, 0, {}, final=True)])
+    assert strict()
+    state["trained"]["notes"] = ["met one that has none"]
+    training.restore(state)
+    assert not strict()
+    first = Trained(notes=["met one that has none"])
+    one.start([Member(one, 0, {}, first=first, trained=True, final=True)])
     assert not strict()
 
 
@@ -652,10 +616,10 @@ def test_moments_that_do_not_fit_are_one_line(tmp_path: Path, monkeypatch: pytes
         make(tmp_path)
 
 
-def test_targets_are_sent_to_a_gpu_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = trial(epochs=1).starter(lambda _: None)(None, tmp_path, "k")
-    assert isinstance(training, AdapterTraining)
-    training.prepare()
+def test_targets_are_sent_to_a_gpu_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = trial(epochs=1)
+    training = one.start([Member(one, 0, {})])
+    assert isinstance(training, AdapterFit)
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: (sent.append(("pinned",)), self)[1])
     monkeypatch.setattr(Tensor, "to", lambda self, device, non_blocking: (sent.append((device, non_blocking)), self)[1])
@@ -668,30 +632,31 @@ def test_a_training_that_is_refitted_does_not_score_the_test_part(tmp_path: Path
     """The refit does: an evaluation in float32 takes as long as half an epoch."""
     made = Made()
     fold = make(tmp_path, "refit", made, train={"refit": True}, epochs=2)
-    selected = int(fold.result["metrics"]["selected_epoch"] or 0)
     # 2 epochs of 12 items, each with 12 of the held-out group; then the refit; each model is checked on a batch of 6
-    refit = selected * (24 + 12) + 12
-    assert len(made.read) == 6 + 2 * (12 + 12) + 6 + refit
+    assert len(made.read) == 6 + 2 * (12 + 12) + 6 + 2 * (24 + 12) + 12
     assert fold.history()["test_accuracy"].is_not_null().all()
 
 
-@pytest.mark.parametrize(("selection", "dev"), [("best-on-test", None), ("last", None)])
-def test_other_selections(tmp_path: Path, selection: str, dev: str | None) -> None:
-    fold = make(tmp_path, train={"selection": selection})
+@pytest.mark.parametrize("selection", ["best-on-test", "last"])
+def test_other_selections(tmp_path: Path, selection: str) -> None:
+    fold = make(tmp_path, train={"selection": selection, "steps": None}, schedule="constant")
     metrics = fold.result["metrics"]
-    assert fold.result["run"]["dev_group"] is dev
+    assert fold.result["run"]["dev_group"] is None
     assert metrics["dev_accuracy"] is None
     assert fold.result["meta"]["num_train_clips"] == 24
     assert metrics["selected_epoch"] == 3 or selection == "best-on-test"
     best = metrics["accuracy_best_on_test"] if selection == "best-on-test" else metrics["accuracy_last"]
     assert metrics["accuracy"] == best
+    # Where the rate falls to 0, nothing is selected.
+    falling = make(tmp_path, "falling", train={"selection": selection, "steps": None}).result["metrics"]
+    assert (falling["selected_epoch"], falling["accuracy"]) == (None, falling["accuracy_last"])
 
 
 def test_rates_rise_over_a_tenth_of_the_steps_and_fall_to_zero() -> None:
-    found = [rate_factor(step, 20, "linear") for step in range(20)]
+    found = [rate_factor("warm-up", step, 20) for step in range(20)]
     assert found == pytest.approx([0.5, *(1 - np.arange(19) / 19)])
-    assert [rate_factor(step, 20, "constant") for step in (0, 7, 19)] == [1, 1, 1]
-    assert rate_factor(0, 1, "linear") == 1
+    assert [rate_factor("constant", step, 20) for step in (0, 7, 19)] == [1, 1, 1]
+    assert rate_factor("warm-up", 0, 1) == 1
 
 
 def test_first_rate_of_each_epoch_stands_in_the_history(tmp_path: Path) -> None:
@@ -711,9 +676,9 @@ def test_evaluation_can_use_the_precision_of_training(tmp_path: Path) -> None:
     model = load_weights(path, encoder=opened)
     assert isinstance(model, FineTuned)
     rows = np.array([int(name[1:3]) for name in same.predictions()["clip_id"]])
-    assert torch.equal(predict(model, opened.encoder, opened.items, rows, precision="bfloat16"), logits_of(same))
+    assert torch.equal(predict(model, opened, rows, precision="bfloat16"), logits_of(same))
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(same))
+        assert torch.equal(predict(model, opened, rows), logits_of(same))
     plain = make(tmp_path, "c", precision="float32", eval_precision="same", epochs=1)
     assert plain.result["meta"]["evaluation_precision"] == "float32"
     assert torch.equal(logits_of(plain), logits_of(make(tmp_path, "d", precision="float32", epochs=1)))
@@ -733,7 +698,7 @@ def test_mixed_precision_is_used_in_training_only(tmp_path: Path) -> None:
     model = build_finetune("lora-r4", opened.encoder, num_classes=2, seed=1)
     model.load_trainable(load_file(mixed.folder / "weights.safetensors"))
     rows = np.array([int(name[1:3]) for name in mixed.predictions()["clip_id"]])
-    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(mixed))
+    assert torch.equal(predict(model, opened, rows), logits_of(mixed))
     made = Made()
     held = replace(made.open(), facts={"weights_dtype": "bfloat16"})
     made.source.open = lambda: held
@@ -759,35 +724,44 @@ def test_scaled_gradients_are_clipped_unscaled(tmp_path: Path, method: str, monk
     assert fold.history()["train_loss"].is_finite().all()
 
 
-SEARCHED: dict[str, Any] = {
-    "search": "halving", "search_lr": (1e-4, 1e-2), "search_epochs": 1, "search_widen": 0, "epochs": 2,
-}  # fmt: skip
+SEARCHED: dict[str, Any] = {"search": "grid", "search_lr": (1e-4, 1e-2), "epochs": 2}
 
 
 def test_the_chosen_candidate_is_what_it_would_be_alone(tmp_path: Path) -> None:
     found = make(tmp_path, "searched", **SEARCHED)
     search = found.result["search"]
     assert [part["settings"] for part in search["candidates"]] == [{"lr": 1e-4}, {"lr": 1e-2}]
-    assert [len(part["dev_accuracy"]) for part in search["candidates"]] == [1, 1]
-    assert (search["epochs"], search["edges"]) == (1, [])
-    scores = [(part["dev_accuracy"][0], -part["dev_loss"][0]) for part in search["candidates"]]
-    assert scores[search["chosen"]] == max(scores)
+    assert [len(part["dev_accuracy"]) for part in search["candidates"]] == [2, 2]
+    assert (search["steps"], search["edges"]) == (4, [])
+    losses = [part["dev_loss"][-1] for part in search["candidates"]]
+    assert losses[search["chosen"]] == min(losses)
     lr = search["candidates"][search["chosen"]]["settings"]["lr"]
     alone = make(tmp_path, "alone", epochs=2, lr=lr)
     assert values(found) == values(alone)
     assert "search" not in alone.result
-    assert found.history()["dev_loss"][0] == search["candidates"][search["chosen"]]["dev_loss"][0]
-    assert found.history()["dev_loss"].is_finite().all()
+    assert found.history()["dev_loss"].to_list() == search["candidates"][search["chosen"]]["dev_loss"]
+    assert found.result["run"]["effect"] == alone.result["run"]["effect"]
 
 
-def test_the_better_rate_is_chosen_and_an_edge_is_extended(tmp_path: Path) -> None:
-    """A rate at which nothing is learned in one epoch loses against one a hundred times as large."""
-    settings = {**SEARCHED, "search_lr": (1e-7, 1e-6, 1e-2), "search_widen": 1}
-    search = make(tmp_path, **settings).result["search"]
-    rates = [part["settings"]["lr"] for part in search["candidates"]]
-    assert rates == [1e-7, 1e-6, 1e-2, 100.0]
-    assert [part["added"] for part in search["candidates"]] == [False, False, False, True]
-    assert rates[search["chosen"]] == 1e-2
+def test_the_better_rate_is_chosen_and_an_edge_is_told(tmp_path: Path) -> None:
+    """Rates at which nothing is learned lose against one that is ten thousand times as large."""
+    search = make(tmp_path, **{**SEARCHED, "search_lr": (1e-7, 1e-6, 1e-2)}).result["search"]
+    assert (search["chosen"], search["edges"]) == (2, ["lr"])
+
+
+def test_the_refit_repeats_the_chosen_candidate_on_more_items(tmp_path: Path) -> None:
+    before, after = (make(tmp_path, str(refit), train={"refit": refit}, **SEARCHED) for refit in (False, True))
+    assert after.result["search"] == before.result["search"]
+    assert after.result["run"]["dev_group"] == "g3"
+    first, again = before.history(), after.history()
+    assert again["step"].to_list() == [4, 8]  # 24 items instead of 12
+    for name in ("dev_accuracy", "dev_loss"):
+        assert again[name].equals(first[name])
+    assert not again["train_loss"].equals(first["train_loss"])
+    chosen = before.result["search"]["candidates"][before.result["search"]["chosen"]]["settings"]["lr"]
+    joined = make(tmp_path, "joined", epochs=2, lr=chosen, train={"selection": "last"})  # on the same 24 items
+    assert values(joined)["weights"] == values(after)["weights"]
+    assert values(joined)["logits"] == values(after)["logits"]
 
 
 def test_nothing_of_the_search_sees_the_test_group(tmp_path: Path) -> None:
@@ -810,51 +784,51 @@ def test_nothing_of_the_search_sees_the_test_group(tmp_path: Path) -> None:
     assert not true.predictions()["target"].equals(wrong.predictions()["target"])
 
 
-def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = make(tmp_path, "whole", **SEARCHED)
-    save_always(monkeypatch)
-    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
-    for items in (36 + 6, 2 * 36 + 6):  # in the second candidate, and after the choice
-        with pytest.raises(Killed):
-            train_fold(trial(**SEARCHED), *where, root=tmp_path, advance=Counter(items, stop).advance)
-    bar, epochs = Counter(), list[Any]()
-    resumed = train_fold(
-        trial(**SEARCHED),
-        *where,
-        root=tmp_path,
-        advance=bar.advance,
-        on_epoch=lambda entry: epochs.append(entry["epoch"]),
-    )
+@pytest.mark.parametrize("refit", [False, True])
+def test_an_interrupted_search_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refit: bool
+) -> None:
+    settings: dict[str, Any] = {"train": {"refit": refit}, **SEARCHED}
+    whole = make(tmp_path, "whole", **settings)
+    chosen, key = whole.result["search"]["chosen"], whole.result["run"]["key"]
+    steps = {f"{key} 1": 3}  # in the second candidate, and in the refit
+    if refit:
+        steps[f"{key} {chosen} refit"] = 5
+    for name, number in steps.items():
+
+        def reached(state: dict[str, Any], name: str = name, number: int = number) -> bool:
+            return state["under way"]["names"] == [name] and under_way(state)["steps"] == number
+
+        with monkeypatch.context() as context:
+            kill_when(context, reached)
+            with pytest.raises(Killed):
+                make(tmp_path, "cut", **settings)
+    made = Made()
+    resumed = make(tmp_path, "cut", made, **settings)
     assert values(resumed) == values(whole)
     assert resumed.result["search"] == whole.result["search"]
-    assert epochs == [1, 2]
-    assert bar.done == 3 * 36  # every candidate for one epoch, the chosen one for another
-    assert not list(where[1].glob("**/resume.pt"))
+    assert resumed.result["run"]["effect"] == whole.result["run"]["effect"]
+    # three steps of the refit and an evaluation; or a step of the candidate, and an evaluation of both parts
+    assert len(made.read) == (3 * 6 + 12 if refit else 6 + 24) + 12
+    assert not list((tmp_path / "work" / "cut").glob("**/resume.pt"))
 
 
-def test_items_of_a_search_are_counted_once(tmp_path: Path) -> None:
-    bar, one = Counter(), trial(**SEARCHED)
-    train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path, advance=bar.advance)
-    assert bar.done == one.units == 36 * 3
+def test_steps_of_a_search_and_of_the_refit_are_counted(tmp_path: Path) -> None:
+    one = trial(train={"refit": True}, **SEARCHED)
+    done = sum(event.units for event in fit([one]) if isinstance(event, Progress))
+    assert done == one.units == 2 * 4 + 8
 
 
 def test_a_rate_that_diverges_is_only_not_chosen(tmp_path: Path) -> None:
     wild = {**SEARCHED, "search_lr": (1e-2, 1e30), "grad_clip_norm": None, "schedule": "constant"}
     search = make(tmp_path, method="linear-probe", **wild).result["search"]
     assert search["chosen"] == 0
-    assert search["candidates"][1]["dev_accuracy"] == []
+    assert [len(part["dev_loss"]) for part in search["candidates"]] == [2, 0]
 
 
 def test_published_forms_and_other_selections_are_not_searched(tmp_path: Path) -> None:
     fold = make(tmp_path, method="lora-r4-published", **{**SEARCHED, "epochs": 1})
     assert "search" not in fold.result
     assert fold.history()["lr"][0] == 0.01  # as given
-    assert trial(train={"selection": "last"}, **SEARCHED).grid is None
-    assert trial(**SEARCHED).grid is not None
-
-
-def test_patience_ends_fine_tuning_except_of_published_forms(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"lr": 1e-12, "epochs": 4, "patience": 1}  # nothing improves by the least gain
-    fold = make(tmp_path, "a", **settings)
-    assert fold.result["metrics"]["epochs"] == len(fold.history()) == 2
-    assert len(make(tmp_path, "b", method="lora-r4-published", **settings).history()) == 4
+    assert trial(train={"selection": "last"}, **SEARCHED).candidates == [{}]
+    assert trial(**SEARCHED).candidates == [{"lr": 1e-4}, {"lr": 1e-2}]

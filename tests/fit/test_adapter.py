@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,12 @@ from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.tokens import TokenEncoder
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import TokenItems
-from daamctl.fit.adapter_training import ItemSet, Opened, predict
+from daamctl.fit.adapter import ItemSet, Opened, predict
 from daamctl.fit.runner import train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
 from tests.encoders.test_text import marked_tokenizer, model_of
-from tests.fixtures.resume import Killed, evaluated, kill_when
+from tests.fixtures.resume import Killed, kill_when, under_way
 
 CLASSES = ("O", "B-name", "I-name")
 NUMBER = 30
@@ -71,7 +70,7 @@ def opened(clips: ClipTable) -> Opened:
 
 
 def trial(train: dict[str, Any] | None = None, **settings: Any) -> AdapterTrial:
-    quick = {"epochs": 2, "lr": 0.01, "batch_size": 4, "device": "cpu", "search": "none", "patience": None, **settings}
+    quick = {"epochs": 2, "lr": 0.01, "batch_size": 4, "device": "cpu", "search": "none", **settings}
     config = Config.model_validate({"finetune": quick, "train": {"refit": False, **(train or {})}})
     clips = table()
     return AdapterTrial(FoldSpec("toy", "lora-r4", 1, 1, config), EncoderSource(clips, partial(opened, clips)))
@@ -81,14 +80,24 @@ def make(root: Path, name: str, train: dict[str, Any] | None = None, **settings:
     return train_fold(trial(train, **settings), root / name / "lora-r4", root / "work" / name, root=root)
 
 
-def test_the_epoch_is_that_of_the_best_entity_f1(tmp_path: Path) -> None:
-    fold = make(tmp_path, "a", {"refit": True}, epochs=8)
+def test_at_a_constant_rate_the_epoch_is_that_of_the_best_entity_f1(tmp_path: Path) -> None:
+    fold = make(tmp_path, "a", {"refit": True}, epochs=8, schedule="constant")
     metrics, history = fold.result["metrics"], fold.history()
     assert history["dev_f1"].max() > 0.6
     assert metrics["dev_entity_f1"] == history["dev_f1"].max()
-    assert metrics["entity_f1"] == history["test_f1"][-1]
+    assert metrics["entity_f1"] == history["test_f1"][int(metrics["selected_epoch"] or 0) - 1]
     words = table().rows.filter(pl.col("group") == "test")
     assert fold.predictions()["utterance_id"].to_list() == words["utterance_id"].to_list()
+
+
+def test_a_refit_reports_its_own_f1_and_that_of_the_held_out_part_before(tmp_path: Path) -> None:
+    alone, again = (make(tmp_path, str(refit), {"refit": refit}, epochs=8) for refit in (False, True))
+    metrics, history = again.result["metrics"], again.history()
+    assert metrics["selected_epoch"] is None
+    assert history["dev_f1"].equals(alone.history()["dev_f1"])
+    assert metrics["dev_entity_f1"] == history["dev_f1"][-1] > 0.6
+    assert metrics["entity_f1"] == history["test_f1"][-1]
+    assert not history["train_loss"].equals(alone.history()["train_loss"])
 
 
 def test_a_few_shot_trial_is_another_one(tmp_path: Path) -> None:
@@ -109,7 +118,7 @@ def test_logits_are_those_of_each_sentence_by_itself_in_the_order_asked_for() ->
     ready = opened(clips)
     model = build_finetune("linear-probe", ready.encoder, num_classes=3, seed=0)
     rows = np.random.default_rng(1).permutation(len(clips.rows))
-    found = predict(model, ready.encoder, ready.items, rows)
+    found = predict(model, ready, rows)
     assert ready.items.members is not None
     for item, members in enumerate(ready.items.members):
         alone = model(*ready.encoder.collate([ready.items.read(item)]))
@@ -117,17 +126,22 @@ def test_logits_are_those_of_each_sentence_by_itself_in_the_order_asked_for() ->
         torch.testing.assert_close(found[at], alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "when", [lambda state: "pass" in state, lambda state: evaluated(state, "test") == 1], ids=["pass", "evaluation"]
-)
+@pytest.mark.parametrize("steps", [2, 3, 4], ids=["in the first pass", "after it", "in the second"])
 def test_an_interrupted_training_goes_on_to_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bool]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
+    """A pass has three steps."""
     expected = make(tmp_path, "whole")
     with monkeypatch.context() as context:
-        kill_when(context, when)
+        kill_when(context, lambda state: under_way(state)["steps"] == steps)
         with pytest.raises(Killed):
             make(tmp_path, "killed")
     found = make(tmp_path, "killed")
     assert found.predictions().equals(expected.predictions())
     assert found.result["metrics"] == expected.result["metrics"]
+
+
+def test_the_steps_of_sentences_are_counted() -> None:
+    one = trial({"refit": True})
+    assert one.units_of_training == 2 * 3  # 10 sentences, 4 at a time, in each of 2 passes
+    assert one.units == 2 * 3 + 2 * 5  # the refit has 20

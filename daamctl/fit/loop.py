@@ -24,7 +24,7 @@ from daamctl.errors import DivergedError, TrainingError
 from daamctl.threads import continue_with
 
 if TYPE_CHECKING:
-    from daamctl.fit.trial import Trial
+    from daamctl.fit.trial import Trainable
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Trained:
         untrained_layer_weights: the same before the first step.
         search: candidates and choice; None without a search.
         collapsed: number of refits that ended worse than their candidates and were replaced.
+        measured: what a kind that classifies nothing has measured at the end, by name.
     """
 
     history: list[Entry] = field(default_factory=list)
@@ -79,6 +80,7 @@ class Trained:
     untrained_layer_weights: Tensor | None = None
     search: SearchPart | None = None
     collapsed: int = 0
+    measured: dict[str, Any] = field(default_factory=dict)
 
     @property
     def last(self) -> Entry:
@@ -110,7 +112,7 @@ class Member:
         final: it gives the result of the trial, so it also looks at the test part.
     """
 
-    trial: Trial
+    trial: Trainable
     number: int
     settings: Settings
     first: Trained | None = None
@@ -183,14 +185,14 @@ class Recorded:
 class Finished:
     """A trial is finished."""
 
-    trial: Trial
+    trial: Trainable
     trained: Trained
 
 
 Event = Progress | Recorded | Finished
 
 
-def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterator[Event]:
+def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Iterator[Event]:
     """Fit trials of one method.
 
     Every candidate is trained to its end, and the one with the lowest loss on the held-out group is chosen. If trials
@@ -272,9 +274,7 @@ def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterato
         waiting = again
 
 
-def _train(
-    fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]
-) -> Generator[Event, None, list[Trained]]:
+def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:
     """Train a stack to its end; returns the results of its members.
 
     Args:
@@ -322,7 +322,7 @@ def _train(
     return fitting.trained
 
 
-def ranked(trial: Trial, found: Sequence[Trained]) -> list[int]:
+def ranked(trial: Trainable, found: Sequence[Trained]) -> list[int]:
     """Candidates from the lowest held-out loss at the end to the highest, then by accuracy; without diverged ones.
 
     Raises:
@@ -353,7 +353,7 @@ def collapsed(refit: Trained, first: Trained) -> bool:
     return ours > theirs + COLLAPSE * max(1.0, theirs)
 
 
-def diverged(trial: Trial, one: Trained) -> DivergedError:
+def diverged(trial: Trainable, one: Trained) -> DivergedError:
     """The error for a loss that is no longer finite."""
     entry = one.history[-1]
     what = "held-out" if math.isfinite(entry["train_loss"] or 0.0) else "training"
@@ -385,7 +385,7 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
     }
 
 
-def _drop_weights(trial: Trial, found: Sequence[Trained]) -> None:
+def _drop_weights(trial: Trainable, found: Sequence[Trained]) -> None:
     """Drop the weights of candidates that are refitted or were not the best so far: they may be large."""
     finite = [one for one in found if not one.diverged]
     best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))

@@ -23,7 +23,7 @@ from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
-from daamctl.fit.fusion_training import channels_last
+from daamctl.fit.models import channels_last
 from daamctl.fit.rng import seed_everything
 
 log = logging.getLogger(__name__)

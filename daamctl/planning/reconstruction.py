@@ -24,12 +24,12 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.errors import ArtifactError
+from daamctl.fit.rng import seed_everything
 from daamctl.layout import Layout
 from daamctl.planning.rows import Blockers, Row, set_state
-from daamctl.reconstruction.runner import key_of
+from daamctl.reconstruction.training import key_of
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.stage_table import STAGES
-from daamctl.fit.rng import seed_everything
 
 TRIED_PIXELS = 32 * 64**2
 """Most pixels in a step that is timed on a CPU, where the time grows with them; on a GPU a whole batch is."""

@@ -24,7 +24,7 @@ from daamctl.errors import DivergedError, TrainingError
 from daamctl.threads import continue_with
 
 if TYPE_CHECKING:
-    from daamctl.fit.trial import Trial
+    from daamctl.fit.trial import Trainable
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Trained:
         joules: energy of the GPU in that time; None where the driver does not tell.
         notes: remarks for the report.
         model: the model with these weights, for the kinds that write it.
-        facts: what only its kind knows of the training, for the result.
+        facts: what only its kind knows or has measured, for the result.
         logits: (N_test, C) float32.
         density: mean density over the test clips, (L, D); None if the method has none.
         untrained_density: the same before the first step.
@@ -114,7 +114,7 @@ class Member:
         final: it gives the result of the trial, so it also looks at the test part.
     """
 
-    trial: Trial
+    trial: Trainable
     number: int
     settings: Settings
     first: Trained | None = None
@@ -187,14 +187,14 @@ class Recorded:
 class Finished:
     """A trial is finished."""
 
-    trial: Trial
+    trial: Trainable
     trained: Trained
 
 
 Event = Progress | Recorded | Finished
 
 
-def fit(trials: Sequence[Trial], state: dict[str, Any] | None = None) -> Iterator[Event]:
+def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Iterator[Event]:
     """Fit trials of one method.
 
     Every candidate is trained to its end, and the one with the lowest loss on the held-out group is chosen. If trials
@@ -326,7 +326,7 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
     return fitting.trained
 
 
-def ranked(trial: Trial, found: Sequence[Trained]) -> list[int]:
+def ranked(trial: Trainable, found: Sequence[Trained]) -> list[int]:
     """Candidates from the lowest held-out loss at the end to the highest, then by accuracy; without diverged ones.
 
     Raises:
@@ -357,7 +357,7 @@ def collapsed(refit: Trained, first: Trained) -> bool:
     return ours > theirs + COLLAPSE * max(1.0, theirs)
 
 
-def diverged(trial: Trial, one: Trained) -> DivergedError:
+def diverged(trial: Trainable, one: Trained) -> DivergedError:
     """The error for a loss that is no longer finite."""
     entry = one.history[-1]
     what = "held-out" if math.isfinite(entry["train_loss"] or 0.0) else "training"
@@ -390,7 +390,7 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
     }
 
 
-def _drop_weights(trial: Trial, found: Sequence[Trained]) -> None:
+def _drop_weights(trial: Trainable, found: Sequence[Trained]) -> None:
     """Drop the weights of candidates that are refitted or were not the best so far: they may be large."""
     finite = [one for one in found if not one.diverged]
     best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))

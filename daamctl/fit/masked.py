@@ -7,18 +7,23 @@ one is trained whole. There is no dropout.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from daamctl.artifacts.io import content_key
 from daamctl.devices import sent
 from daamctl.errors import ConfigError, DivergedError
+from daamctl.fit.loop import Entry, Fit, Member, Trained
+from daamctl.fit.optimizer import adam, load_optimizer, rate_factor, set_rate
 from daamctl.fit.rng import seed_everything
+from daamctl.fit.trial import Trainable
 from daamctl.methods.base_plus_n import TokenLayers
 from daamctl.methods.concat import ConcatLinear
 from daamctl.methods.dwatt import DepthWiseAttention
@@ -33,79 +38,36 @@ Positions = tuple[Tensor, ...]
 """Rows and columns of the masked positions. Selecting by a mask of bools would wait for a GPU, at every layer."""
 
 
-class Model(Protocol):
-    """What training needs of a masked language model, see `daamctl.encoders.masked.MaskedModel`."""
+class Between(nn.Module):
+    """What stands between the encoder and its head.
 
-    @property
-    def model(self) -> Any:
-        """The model with its head."""
+    Args:
+        fusion: None: nothing, the head reads the last layer. `TokenLayers` read the last layer of all tokens; any other
+            module fuses the layers of each masked token.
+    """
 
-    @property
-    def pad(self) -> int:
-        """Id for padding."""
-
-    @property
-    def device(self) -> str:
-        """Where the model is."""
-
-    @property
-    def num_layers(self) -> int:
-        """L."""
-
-    @property
-    def embed_dim(self) -> int:
-        """D."""
-
-    @property
-    def num_heads(self) -> int:
-        """Attention heads of a layer."""
-
-    def logits(self, ids: Tensor, attention: Tensor, positions: Positions, fuse: Any) -> Tensor:
-        """Logits (M, vocabulary) at the masked positions."""
-
-
-class _PerToken(nn.Module):
-    """A fusion of the layers of each masked token."""
-
-    def __init__(self, fusion: nn.Module) -> None:
+    def __init__(self, fusion: nn.Module | None) -> None:
         super().__init__()
         self.fusion = fusion
 
     def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
-        fused: Tensor = self.fusion(torch.stack([layer[positions] for layer in layers], dim=1))
-        return fused
+        """See `daamctl.encoders.masked.Fuse`."""
+        if self.fusion is None:
+            return layers[-1][positions]
+        if isinstance(self.fusion, TokenLayers):
+            return self.fusion(layers[-1], attention > 0)[positions]  # type: ignore[no-any-return]
+        return self.fusion(torch.stack([layer[positions] for layer in layers], dim=1))  # type: ignore[no-any-return]
 
 
-class _LastLayer(nn.Module):
-    """No fusion."""
-
-    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
-        return layers[-1][positions]
-
-
-class _ExtraLayers(nn.Module):
-    """Two further transformer layers over the tokens of a block."""
-
-    def __init__(self, embed_dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.layers = TokenLayers(embed_dim=embed_dim, num_extra_layers=2, num_heads=num_heads)
-
-    def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
-        read: Tensor = self.layers(layers[-1], attention > 0)
-        return read[positions]
-
-
-FUSIONS: dict[str, Callable[[Model], nn.Module]] = {
-    "last-layer": lambda _: _LastLayer(),
-    "weighted-sum": lambda model: _PerToken(WeightedSum(num_layers=model.num_layers)),
-    "concat": lambda model: _PerToken(ConcatLinear(num_layers=model.num_layers, embed_dim=model.embed_dim)),
-    "dwatt": lambda model: _PerToken(DepthWiseAttention(num_layers=model.num_layers, embed_dim=model.embed_dim)),
-    "dwatt-scaled": lambda model: _PerToken(
-        DepthWiseAttention(num_layers=model.num_layers, embed_dim=model.embed_dim, scaled=True)
-    ),
-    "base-plus-2": lambda model: _ExtraLayers(model.embed_dim, model.num_heads),
+FUSIONS: dict[str, Callable[[int, int, int], nn.Module | None]] = {
+    "last-layer": lambda layers, width, heads: None,
+    "weighted-sum": lambda layers, width, heads: WeightedSum(num_layers=layers),
+    "concat": lambda layers, width, heads: ConcatLinear(num_layers=layers, embed_dim=width),
+    "dwatt": lambda layers, width, heads: DepthWiseAttention(num_layers=layers, embed_dim=width),
+    "dwatt-scaled": lambda layers, width, heads: DepthWiseAttention(num_layers=layers, embed_dim=width, scaled=True),
+    "base-plus-2": lambda layers, width, heads: TokenLayers(embed_dim=width, num_extra_layers=2, num_heads=heads),
 }
-"""What stands between the encoder and its head. Layers are those of transformer layers 1 to L."""
+"""Makes a fusion from the number of transformer layers, whose outputs it reads, their features and attention heads."""
 
 
 @dataclass(frozen=True)
@@ -187,109 +149,176 @@ class MaskedSettings:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A finished training.
+class MaskedData:
+    """What all trainings of a run share.
 
     Args:
-        nll: negative log-likelihood of every masked token of the test part, in nats, (N,).
-        dev: mean of the dev part before training and after each epoch.
-        epoch: the epoch with the lowest, whose weights were scored; 0 is before training.
-        added: parameters of the fusion.
-        trained: parameters that were trained.
-    """
-
-    nll: NDArray[np.float32]
-    dev: list[float]
-    epoch: int
-    added: int
-    trained: int
-
-
-def train_masked(
-    model: Model,
-    name: str,
-    blocks: Sequence[Tensor],
-    dev: Sequence[Masked],
-    test: Sequence[Masked],
-    masking: Masking,
-    settings: MaskedSettings,
-    *,
-    finetune: bool,
-    seed: int,
-) -> Trained:
-    """Train one way, choose its epoch on the dev part, and score the test part once.
-
-    The model has its former weights afterwards.
-
-    Args:
-        model: the open model.
-        name: one of `FUSIONS`.
-        blocks: training blocks, masked anew in every epoch.
+        model: an open `daamctl.encoders.masked.MaskedModel`; it stays as it is.
+        train: training blocks, masked anew in every epoch.
         dev: masked blocks that choose the epoch.
         test: masked blocks to score.
         masking: how the training blocks are masked.
-        settings: of the training.
+        settings: of the trainings.
+        facts: everything that can change a result, except for what a trial adds.
+    """
+
+    model: Any
+    train: Sequence[Tensor]
+    dev: Sequence[Masked]
+    test: Sequence[Masked]
+    masking: Masking
+    settings: MaskedSettings
+    facts: Mapping[str, Any]
+
+
+class MaskedTrial(Trainable):
+    """One fusion with one seed.
+
+    Args:
+        data: model, texts and settings.
+        name: one of `FUSIONS`.
         finetune: train encoder and head too.
         seed: seed of the fusion's weights and of the order.
 
     Raises:
         ConfigError: there is no such fusion.
-        DivergedError: the loss is no longer finite.
     """
-    if name not in FUSIONS:
-        raise ConfigError(f"no layer fusion '{name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
-    seed_everything(seed, model.device)
-    fusion = FUSIONS[name](model).to(model.device)
-    released = {key: value.clone() for key, value in model.model.state_dict().items()} if finetune else {}
-    model.model.requires_grad_(finetune)
-    try:
-        weights = [*fusion.parameters(), *(model.model.parameters() if finetune else ())]
-        losses = [_mean(model, fusion, dev, settings)]
-        best, kept = 0, [one.detach().clone() for one in weights]
-        steps = settings.epochs * -(-len(blocks) // settings.batch_size)
-        if weights:
-            lr = settings.lr if finetune else settings.fusion_lr
-            optimizer = torch.optim.AdamW(weights, lr=lr, weight_decay=settings.weight_decay)
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-            for epoch in range(1, settings.epochs + 1):
-                order = np.random.default_rng([seed, epoch]).permutation(len(blocks))
-                masked = masking.apply(blocks, 0, epoch)
-                ordered = sorted(masked, key=lambda one: int(order[one.block]))
-                total = torch.zeros((), device=model.device)
-                for batch in _batches(ordered, settings.batch_size):
-                    loss = _nll(model, fusion, batch).mean()
-                    total += loss.detach()
-                    optimizer.zero_grad()
-                    loss.backward()
-                    nn.utils.clip_grad_norm_(weights, settings.grad_clip_norm)
-                    optimizer.step()
-                    schedule.step()
-                if not torch.isfinite(total):  # once an epoch, because it waits for a GPU
-                    raise DivergedError(
-                        f"{name}: the loss is {float(total)} in epoch {epoch}", fix="lower --lr or --fusion-lr"
-                    )
-                losses.append(_mean(model, fusion, dev, settings))
-                log.info("%s: epoch %d of %d, dev loss %.4f", name, epoch, settings.epochs, losses[-1])
-                if losses[-1] < losses[best]:
-                    best, kept = epoch, [one.detach().clone() for one in weights]
-            with torch.no_grad():
-                for one, value in zip(weights, kept, strict=True):
-                    one.copy_(value)
-        nll = _score(model, fusion, test, settings)
-    finally:
-        model.model.requires_grad_(False)
-        if released:
-            model.model.load_state_dict(released)
-    added = sum(one.numel() for one in fusion.parameters())
-    return Trained(nll, losses, best, added, sum(one.numel() for one in weights))
+
+    stage, calmer = "mlm", "lower --lr or --fusion-lr"
+
+    def __init__(self, data: MaskedData, name: str, *, finetune: bool, seed: int) -> None:
+        if name not in FUSIONS:
+            raise ConfigError(f"no layer fusion '{name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
+        self.data, self.name, self.finetune, self.seed = data, name, finetune, seed
+
+    @property
+    def key(self) -> str:
+        """See `Trainable.key`."""
+        own = {"fusion": self.name, "finetune": self.finetune, "seed": self.seed}
+        return content_key({**self.data.facts, **own})
+
+    @property
+    def what(self) -> str:
+        """See `Trainable.what`."""
+        return self.name
+
+    @property
+    def units_of_training(self) -> int:
+        """See `Trainable.units_of_training`."""
+        return self.data.settings.epochs * -(-len(self.data.train) // self.data.settings.batch_size)
+
+    def start(self, members: Sequence[Member]) -> Fit:
+        """See `Trainable.start`."""
+        return MaskedFit(members[0], self)
 
 
-def _batches(masked: Sequence[Masked], size: int) -> Iterator[Sequence[Masked]]:
-    for start in range(0, len(masked), size):
-        yield masked[start : start + size]
+class MaskedFit(Fit):
+    """A training whose epoch is chosen on the dev part. Its first record, epoch 0, is before training.
+
+    It measures `nll`, the negative log-likelihood in nats of every masked token of the test part, (N,); `added`, the
+    parameters of the fusion; and `trained`, those that were trained.
+
+    Args:
+        member: the only member.
+        trial: what it trains.
+    """
+
+    def __init__(self, member: Member, trial: MaskedTrial) -> None:
+        data, settings = trial.data, trial.data.settings
+        self.members, self.trained, self.trial, self.device = (member,), [Trained()], trial, data.model.device
+        seed_everything(trial.seed, self.device)
+        sizes = (data.model.num_layers, data.model.embed_dim, data.model.num_heads)
+        self.fusion = Between(FUSIONS[trial.name](*sizes)).to(self.device)
+        self.model = data.model
+        if trial.finetune:
+            self.model = replace(data.model, model=deepcopy(data.model.model).requires_grad_())
+        parts = nn.ModuleDict({"fusion": self.fusion, "model": self.model.model})
+        self.weights = {name: one for name, one in parts.named_parameters() if one.requires_grad}
+        lr = settings.lr if trial.finetune else settings.fusion_lr
+        group = {"params": list(self.weights.values()), "lr": lr, "weight_decay": settings.weight_decay}
+        self.optimizer: Any = adam([group], self.device, fused=False) if self.weights else None
+        self.steps = self.in_epoch = 0
+        self.loss, self.ended = torch.zeros((), device=self.device), False
+
+    def run(self) -> Iterator[int]:
+        """See `Fit.run`; the unit of work is a step."""
+        data, epoch = self.trial.data, len(self.trained[0].history)
+        if epoch == 0:
+            return
+        order = np.random.default_rng([self.trial.seed, epoch]).permutation(len(data.train))
+        masked = sorted(data.masking.apply(data.train, 0, epoch), key=lambda one: int(order[one.block]))
+        for batch in self._batches(masked)[self.in_epoch :]:
+            set_rate(self.optimizer, rate_factor("linear", self.steps, self.trial.units_of_training))
+            loss = nll(self.model, self.fusion, batch).mean()
+            self.loss += loss.detach()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.weights.values(), data.settings.grad_clip_norm)
+            self.optimizer.step()
+            self.steps, self.in_epoch = self.steps + 1, self.in_epoch + 1
+            yield 1
+
+    def record(self) -> list[Entry]:
+        """See `Fit.record`.
+
+        Raises:
+            DivergedError: the loss is no longer finite.
+        """
+        result, epochs, name = self.trained[0], self.trial.data.settings.epochs, self.trial.name
+        epoch = len(result.history)
+        if not torch.isfinite(self.loss):  # once an epoch, because it waits for a GPU
+            raise DivergedError(f"{name}: the loss is {float(self.loss)} in epoch {epoch}", fix=self.trial.calmer)
+        loss = float(self._score(self.trial.data.dev).mean(dtype=np.float64))
+        if epoch:
+            log.info("%s: epoch %d of %d, dev loss %.4f", name, epoch, epochs, loss)
+        if not epoch or loss < float(result.last["dev_loss"] or 0.0):
+            result.selected_epoch = epoch + 1  # counted from the one before training
+            result.weights = {name: one.detach().cpu().clone() for name, one in self.weights.items()}
+        entry: Entry = {"epoch": epoch, "step": self.steps, "dev_loss": loss}
+        result.history.append(entry)
+        self.loss.zero_()
+        self.in_epoch, self.ended = 0, epoch == epochs or not self.weights
+        return [entry]
+
+    def state(self) -> dict[str, Any]:
+        """See `Fit.state`."""
+        state = {name: getattr(self, name) for name in ("steps", "in_epoch", "loss", "ended")}
+        state["weights"] = {name: one.detach() for name, one in self.weights.items()}
+        state["optimizer"] = self.optimizer.state_dict() if self.weights else None
+        return {**state, "trained": self.trained[0].state()}
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """See `Fit.restore`."""
+        self._load(state["weights"])
+        if self.weights:
+            load_optimizer(self.optimizer, state["optimizer"])
+        self.trained, self.loss = [Trained(**state["trained"])], state["loss"].to(self.device)
+        self.steps, self.in_epoch, self.ended = state["steps"], state["in_epoch"], state["ended"]
+        return self.steps
+
+    def finish(self) -> None:
+        """See `Fit.finish`."""
+        self._load(self.trained[0].weights)
+        counts = [sum(one.numel() for one in weights) for weights in (self.fusion.parameters(), self.weights.values())]
+        self.trained[0].facts = {"nll": self._score(self.trial.data.test), "added": counts[0], "trained": counts[1]}
+
+    @torch.no_grad()
+    def _load(self, weights: Mapping[str, Tensor]) -> None:
+        for name, value in weights.items():
+            self.weights[name].copy_(value)
+
+    def _batches(self, masked: Sequence[Masked]) -> list[Sequence[Masked]]:
+        size = self.trial.data.settings.batch_size
+        return [masked[start : start + size] for start in range(0, len(masked), size)]
+
+    @torch.no_grad()
+    def _score(self, masked: Sequence[Masked]) -> NDArray[np.float32]:
+        """Negative log-likelihoods in the order of the blocks and positions, (N,)."""
+        found = [nll(self.model, self.fusion, batch).cpu() for batch in self._batches(masked)]
+        return torch.cat(found).numpy()
 
 
-def _nll(model: Model, fusion: nn.Module, batch: Sequence[Masked]) -> Tensor:
+def nll(model: Any, fusion: nn.Module, batch: Sequence[Masked]) -> Tensor:
     """Negative log-likelihood of every masked token of a batch, (M,)."""
     ids = nn.utils.rnn.pad_sequence([one.ids for one in batch], batch_first=True, padding_value=model.pad)
     attention = torch.zeros_like(ids)
@@ -302,16 +331,3 @@ def _nll(model: Model, fusion: nn.Module, batch: Sequence[Masked]) -> Tensor:
     )
     logits = model.logits(ids, attention, (rows, columns), fusion)
     return nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-
-
-@torch.no_grad()
-def _score(model: Model, fusion: nn.Module, masked: Sequence[Masked], settings: MaskedSettings) -> NDArray[np.float32]:
-    """Negative log-likelihoods in the order of the blocks and positions, (N,)."""
-    found: NDArray[np.float32] = torch.cat(
-        [_nll(model, fusion, batch).cpu() for batch in _batches(masked, settings.batch_size)]
-    ).numpy()
-    return found
-
-
-def _mean(model: Model, fusion: nn.Module, masked: Sequence[Masked], settings: MaskedSettings) -> float:
-    return float(_score(model, fusion, masked, settings).mean(dtype=np.float64))

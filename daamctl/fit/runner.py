@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -19,8 +20,8 @@ from daamctl.engines.local import worker_devices
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
 from daamctl.fit.fold_files import remove_strays, result_mtime_ns, write_fold
-from daamctl.fit.loop import Progress, Recorded, fit
-from daamctl.fit.trial import FoldSpec, Trial, TrialData
+from daamctl.fit.loop import Event, Finished, Progress, Recorded, fit
+from daamctl.fit.trial import FoldSpec, Trainable, Trial, TrialData
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
@@ -195,20 +196,33 @@ def train_group(
             place, key = work / names[trials[0]], content_key([trial.key for trial in trials])
             if (state := load_state(place, key)) is not None:
                 break
-        timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
-        for event in fit(trials, state):
-            if isinstance(event, Progress):
-                timer.save_if_due(lambda state=event.state: save_state(place, key, state()))  # type: ignore[misc]
-                yield event
-            elif isinstance(event, Recorded):
+        for event in fit_and_save(trials, place, key, state):
+            if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                finished, target = work / names[event.trial] / "finished", targets[event.trial]
-                write_fold(finished, event.trial, event.trained, root, together=len(trials))
-                replace_dir(finished, target)
-                yield read_fold(target)
+                trial = cast(Trial, event.trial)
+                finished = work / names[trial] / "finished"
+                write_fold(finished, trial, event.trained, root, together=len(trials))
+                replace_dir(finished, targets[trial])
+                yield read_fold(targets[trial])
         for trial in group:
             shutil.rmtree(work / names[trial], ignore_errors=True)
+
+
+def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:
+    """Fit trials, and save their state in a resume file at intervals; see `fit` for the events.
+
+    Args:
+        trials: what to fit.
+        work: folder of the resume file.
+        key: of the resume file.
+        state: read from it with `load_state`; None: begin.
+    """
+    timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
+    for event in fit(trials, state):
+        if isinstance(event, Progress):
+            timer.save_if_due(lambda state=event.state: save_state(work, key, state()))  # type: ignore[misc]
+        yield event
 
 
 def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:

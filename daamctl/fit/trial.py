@@ -88,35 +88,18 @@ class ResultParts:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Trial(ABC):
-    """One fold of one method with one seed.
-
-    Args:
-        spec: which fold, and the settings.
-        data: shared by all trials of the run.
+class Trainable(ABC):
+    """What `fit` trains: a trial, or a training that classifies nothing.
 
     Attributes:
         stage: stage that trains this kind; also its section of the settings, and its folder of unfinished work.
-        title: what the progress bar says.
-        trials_per_gpu: default limit of trials that share a GPU on a cluster.
-        config: all settings.
-        clips: the clips; their groups are the folds.
-        device_setting: auto, cpu, mps, cuda or cuda:N.
         refits: whether to train again with the held-out group once the settings are chosen.
         chosen_on_dev: tensors of a candidate that a refit takes over, because they are chosen on the held-out group.
     """
 
-    stage: ClassVar[TrainingStage]
-    title: ClassVar[str]
-    trials_per_gpu: ClassVar[int]
+    stage: ClassVar[str]
+    refits: bool = False
     chosen_on_dev: ClassVar[Sequence[str]] = ()
-
-    def __init__(self, spec: FoldSpec, data: Any) -> None:
-        self.spec, self.data, self.config = spec, data, spec.config
-        self.clips: ClipTable = data.table
-        section = self.config.finetune if self.stage == "finetune" else self.config.train
-        self.device_setting = section.device
-        self.refits = refits(self.config, self.stage)
 
     @property
     @abstractmethod
@@ -125,21 +108,58 @@ class Trial(ABC):
 
     @property
     @abstractmethod
-    def candidates(self) -> list[Settings]:
-        """Settings of each candidate of the search; without a search, one that changes nothing."""
+    def what(self) -> str:
+        """The trial, for messages."""
+
+    @property
+    @abstractmethod
+    def calmer(self) -> str:
+        """Settings that help if the loss is no longer finite."""
 
     @property
     @abstractmethod
     def units_of_training(self) -> int:
         """Optimiser steps of one training, which the progress bar counts."""
 
-    @abstractmethod
+    @property
+    def candidates(self) -> list[Settings]:
+        """Settings of each candidate of the search; without a search, one that changes nothing."""
+        return [{}]
+
     def stacks(self, members: Sequence[Member]) -> list[list[Member]]:
         """Divide trainings of trials like this one into stacks that are trained together."""
+        return [[member] for member in members]
 
     @abstractmethod
     def start(self, members: Sequence[Member]) -> Fit:
         """Start a stack."""
+
+
+class Trial(Trainable):
+    """One fold of one method with one seed.
+
+    Args:
+        spec: which fold, and the settings.
+        data: shared by all trials of the run.
+
+    Attributes:
+        title: what the progress bar says.
+        trials_per_gpu: default limit of trials that share a GPU on a cluster.
+        config: all settings.
+        clips: the clips; their groups are the folds.
+        device_setting: auto, cpu, mps, cuda or cuda:N.
+    """
+
+    stage: ClassVar[TrainingStage]
+    title: ClassVar[str]
+    trials_per_gpu: ClassVar[int]
+
+    def __init__(self, spec: FoldSpec, data: Any) -> None:
+        self.spec, self.data, self.config = spec, data, spec.config
+        self.clips: ClipTable = data.table
+        section = self.config.finetune if self.stage == "finetune" else self.config.train
+        self.device_setting = section.device
+        self.refits = refits(self.config, self.stage)
 
     @abstractmethod
     def result_parts(self, trained: Trained) -> ResultParts:

@@ -27,7 +27,7 @@ from daamctl.errors import ArtifactError
 from daamctl.fit.rng import seed_everything
 from daamctl.layout import Layout
 from daamctl.planning.rows import Blockers, Row, set_state
-from daamctl.reconstruction.runner import key_of
+from daamctl.reconstruction.training import key_of
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.stage_table import STAGES
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from daamctl.artifacts.io import content_key, locked, read_parquet, sha256_file, write_parquet
+from daamctl.artifacts.io import locked, read_parquet, sha256_file, write_parquet
 from daamctl.artifacts.masked import FILE, NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay
 from daamctl.artifacts.records import find_whole_record, write_record
 from daamctl.corpora.sources import register, source_of
@@ -28,7 +29,10 @@ from daamctl.encoders.base import weights_hash
 from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
 from daamctl.evaluation.perplexity import Figure, perplexities, ratios
-from daamctl.fit.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
+from daamctl.fit.checkpoint import load_state
+from daamctl.fit.loop import Finished, Trained
+from daamctl.fit.masked import FUSIONS, MaskedData, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.runner import fit_and_save
 from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
@@ -113,7 +117,8 @@ def run(
         **recorded,
     }
     tokens = [(articles[one.block], one.block, int(position)) for one in scored for position in one.where]
-    folder = root / "data" / "mlm" / label
+    data = MaskedData(model, train, hidden, scored, masking, settings, common)
+    folder, unfinished = root / "data" / "mlm" / label, root / "data" / ".work" / "mlm" / label
     chosen = list(dict.fromkeys([LAST, *fusions]))
     with locked(folder / ".lock", what=f"the results of 'mlm' for {label}"):
         found: dict[tuple[str, bool], list[MaskedTraining]] = {}
@@ -123,14 +128,15 @@ def run(
                 released = fusion == LAST and not tuned  # nothing is drawn or trained
                 for seed in seeds[:1] if released else seeds:
                     place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
-                    key = content_key({**common, "fusion": fusion, "finetune": tuned, "seed": seed})
+                    trial = MaskedTrial(data, fusion, finetune=tuned, seed=seed)
+                    key, work = trial.key, unfinished / f"{place.parent.name}-{place.name}"
                     done = None if force else _finished(place, key, f"daamctl mlm --encoder {encoder} --force")
                     if done is None:
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
-                        result = train_masked(
-                            model, fusion, train, hidden, scored, masking, settings, finetune=tuned, seed=seed
-                        )  # fmt: skip
+                        events = fit_and_save([trial], work, key, load_state(work, key))
+                        (result,) = [event.trained for event in events if isinstance(event, Finished)]
                         done = _write_training(place, key, result)
+                        shutil.rmtree(work, ignore_errors=True)
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
                     found.setdefault((fusion, tuned), []).append(done)
                     nll.setdefault((fusion, tuned), []).append(values)
@@ -199,13 +205,13 @@ def _finished(place: Path, key: str, again: str) -> MaskedTraining | None:
 
 def _write_training(place: Path, key: str, result: Trained) -> MaskedTraining:
     """Write a training, its record last."""
-    write_parquet(place / NLL, pa.table({"nll": result.nll}))
+    write_parquet(place / NLL, pa.table({"nll": result.facts["nll"]}))
     done = MaskedTraining(
         key=key,
-        dev=result.dev,
-        epoch=result.epoch,
-        added=result.added,
-        trained=result.trained,
+        dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
+        epoch=int(result.last["epoch"] or 0),
+        added=result.facts["added"],
+        trained=result.facts["trained"],
         files={NLL: sha256_file(place / NLL)},
     )
     write_record(place / TRAINING, asdict(done))

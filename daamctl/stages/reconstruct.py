@@ -17,7 +17,8 @@ from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.reconstruction import BLOCKS
-from daamctl.reconstruction.runner import ArmWorker, key_of
+from daamctl.reconstruction.runner import ArmWorker
+from daamctl.reconstruction.training import key_of
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)

@@ -41,8 +41,8 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.reconstruction import compare_arms
 from daamctl.layout import Layout
 from daamctl.reconstruction.crops import CropPixels
-from daamctl.reconstruction.runner import examples_of, key_of
 from daamctl.reconstruction.scores import SCORES as KINDS
+from daamctl.reconstruction.training import examples_of, key_of
 from daamctl.reporting.reconstruction import ArmRuns, ScoreName, document, verdict
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.tracking import make_tracker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 
 from daamctl.artifacts.masked import find_masked_run
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.fit.checkpoint import FILE, SaveTimer
+from daamctl.fit.masked import MaskedFit, MaskedSettings
 from daamctl.stages import mlm
-from daamctl.fit.masked import MaskedSettings
 from tests.fixtures.masked_models import save_masked, save_texts
 
 FAST = MaskedSettings(epochs=1, lr=1e-3)
@@ -47,8 +49,8 @@ def test_perplexities_from_text_to_report(tmp_path: Path, monkeypatch: pytest.Mo
 
     # everything is finished: nothing trains again, not even where the folder of text is only registered
     called: list[str] = []
-    real = mlm.train_masked
-    monkeypatch.setattr(mlm, "train_masked", lambda *a, **b: called.append(a[1]) or real(*a, **b))
+    real = mlm.fit_and_save
+    monkeypatch.setattr(mlm, "fit_and_save", lambda *given: called.append(given[0][0].name) or real(*given))
     before = path.read_bytes()
     assert mlm.run(tmp_path, encoder, **options).read_bytes() == before
     assert called == []
@@ -58,6 +60,39 @@ def test_perplexities_from_text_to_report(tmp_path: Path, monkeypatch: pytest.Mo
     mlm.run(tmp_path, encoder, rate=0.3, fusions=[])
     assert called[1:] == ["last-layer"]
     assert json.loads(path.read_text(encoding="utf-8"))["settings"]["masking"]["rate"] == 0.3
+
+
+class Stopped(Exception):
+    """The process ends here."""
+
+
+def test_an_interrupted_training_continues_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, texts = str(save_masked(tmp_path / "tiny")), save_texts(tmp_path / "texts")
+    options = {"source": texts, "fusions": ["concat"], "settings": MaskedSettings(epochs=2, batch_size=2)}
+    whole = mlm.run(tmp_path, encoder, **options, name="whole").parent / "concat/seed1/nll.parquet"
+    work, folder = tmp_path / "data/.work/mlm/cut/concat-seed1", tmp_path / "data/mlm/cut"
+    saved = 0
+
+    def save(timer: SaveTimer, now: Callable[[], None]) -> None:
+        nonlocal saved
+        now()
+        saved += work.exists()
+        if saved == 4:
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveTimer, "save_if_due", save)
+        with pytest.raises(Stopped):
+            mlm.run(tmp_path, encoder, **options, name="cut")
+    assert (work / FILE).is_file()
+    assert not (folder / "concat").exists()
+    continued: list[int] = []
+    real = MaskedFit.restore
+    monkeypatch.setattr(MaskedFit, "restore", lambda *given: continued.append(real(*given)) or continued[-1])
+    mlm.run(tmp_path, encoder, **options, name="cut")
+    assert continued == [3]  # the first state is that before training
+    assert (folder / "concat/seed1/nll.parquet").read_bytes() == whole.read_bytes()
+    assert not work.exists()
 
 
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -172,16 +172,16 @@ class Many:
             return loss(logits, y), logits
 
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
-        groups = []
-        for candidate in range(shape[1]):
-            config = configs[candidate]
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for index, config in enumerate(configs):
+            place = divmod(index, shape[1])
             for part, decay in ((slice(0, split), config.weight_decay), (slice(split, None), 0.0)):
-                leaves = [self.flat[trial, candidate, part] for trial in range(shape[0])]
-                for trial, leaf in enumerate(leaves):
-                    leaf.grad = self.gradient[trial, candidate, part]
-                full = [leaf for leaf in leaves if leaf.numel()]
-                groups.append({"params": full, "lr": config.lr, "weight_decay": decay})
-        self.optimizer = adam(groups, device, decoupled=self.config.optimizer == "adamw")
+                leaf = self.flat[*place, part]
+                leaf.grad = self.gradient[*place, part]
+                if leaf.numel():
+                    groups.setdefault((config.lr, decay), []).append(leaf)
+        alike = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
+        self.optimizer = adam(alike, device, decoupled=self.config.optimizer == "adamw")
 
     def step(self, x: Float[Tensor, "F B L D"], y: Int[Tensor, "F B"]) -> tuple[Tensor, Tensor]:
         """Train every model on the batch of its trial; returns losses (F * C,) and logits (F * C, B, classes).

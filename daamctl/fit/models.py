@@ -138,8 +138,8 @@ class Many:
         precision: str,
     ) -> None:
         self.device, self.precision, self.config = device, precision, configs[0]
-        self.template, loss = models[0], build_loss(configs[0])
-        trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
+        template, loss = models[0], build_loss(configs[0])
+        trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
         decayed = [name for name, value in trained.items() if is_decayed(name, value, self.config.decay)]
         names = [*decayed, *(name for name in trained if name not in decayed)]
         split = sum(trained[name].numel() for name in decayed)
@@ -168,7 +168,7 @@ class Many:
         def one_loss(
             values: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor
         ) -> tuple[Tensor, Tensor]:
-            logits = functional_call(self.template, (values, fixed), (x,))
+            logits = functional_call(template, (values, fixed), (x,))
             return loss(logits, y), logits
 
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))

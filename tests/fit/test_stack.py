@@ -218,7 +218,9 @@ class Idle(nn.Flatten):
 @pytest.mark.parametrize("folds", [(2,), (1, 2)])
 def test_parameter_without_gradient_stops_the_training(folds: tuple[int, ...]) -> None:
     make = lambda: FusionClassifier(Idle(), nn.Linear(LAYERS * DIM, CLASSES))  # noqa: E731
-    with pytest.raises(TrainingError, match=r"^no gradient reaches (fusion.)?unused: they would never be trained$|unused"):
+    with pytest.raises(
+        TrainingError, match=r"^no gradient reaches (fusion.)?unused: they would never be trained$|unused"
+    ):
         results(fit(toys(folds, make=make)))
 
 
@@ -419,7 +421,9 @@ def test_a_resumed_training_takes_only_the_steps_that_are_left(monkeypatch: pyte
 
 
 def part(number: int) -> InMemorySplit:
-    return InMemorySplit(torch.randn(number, LAYERS, DIM, generator=torch.Generator().manual_seed(0)), torch.zeros(number))
+    return InMemorySplit(
+        torch.randn(number, LAYERS, DIM, generator=torch.Generator().manual_seed(0)), torch.zeros(number)
+    )
 
 
 def test_predict_keeps_the_order_over_batches() -> None:

@@ -51,11 +51,11 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.errors import TrainingError
+from daamctl.fit.feature_split import InMemorySplit
+from daamctl.fit.rng import seed_everything
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.threads import allowed_cores
-from daamctl.fit.feature_split import InMemorySplit
-from daamctl.fit.rng import seed_everything
 
 LIMIT_S = 540.0
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from daamctl.fit.losses import build_loss
 from daamctl.fit.memory import Room
 from daamctl.fit.optimizer import adam, load_optimizer, rate_factor, set_rate
 from daamctl.fit.rng import generator_states, restore_generators, seed_generators
+
+if TYPE_CHECKING:
+    from daamctl.fit.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +123,7 @@ class AdapterFit(Fit):
     """
 
     def __init__(self, member: Member, opened: Opened, model: FineTuned, config: Config) -> None:
-        trial, refit = member.trial, member.first is not None and not member.trained
+        trial, refit = cast("Trial", member.trial), member.first is not None and not member.trained
         self.members, self.trained, self.device, self.precision = (member,), [Trained()], trial.device, trial.precision
         self.opened, self.model, self.seed = opened, model, trial.spec.seed
         self.settings, self.selection, self.loss_of = config.finetune, config.train.selection, build_loss(config.train)

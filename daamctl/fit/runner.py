@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -200,7 +200,7 @@ def train_group(
             if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                trial = cast(Trial, event.trial)
+                trial = event.trial
                 finished = work / names[trial] / "finished"
                 write_fold(finished, trial, event.trained, root, together=len(trials))
                 replace_dir(finished, targets[trial])

@@ -563,7 +563,7 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, device: cpu}")) == set()
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, seed: 1}")) == {"extract.json"}
-    with_train = changed(demo.replace("epochs: 15", "epochs: 16"))
+    with_train = changed(demo.replace("train: {", "train: {grad_clip_norm: 3.0, "))
     listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
     assert with_train == listed | {"ablate.json"}
 

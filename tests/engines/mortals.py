@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.extraction.shards import ShardResult
-from daamctl.stages.extract import Extractor, Shard
 from daamctl.fit.runner import FoldWorker, train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.stages.extract import Extractor, Shard
 from tests.engines.workers import die_once, note
 
 

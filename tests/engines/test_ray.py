@@ -20,9 +20,9 @@ from daamctl.engines import make_engine
 from daamctl.engines import ray as engines_ray
 from daamctl.engines.ray import RayEngine, Share, share_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, EncoderError, UnknownNameError, WorkerError
+from daamctl.fit import runner
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, finetune, segment, train
-from daamctl.fit import runner
 from tests.engines.mortals import MortalExtractor, MortalFoldWorker
 from tests.engines.workers import Squares, notes
 from tests.fixtures.embeddings import config as train_config

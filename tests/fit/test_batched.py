@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
-from daamctl.layout import Layout
-from daamctl.methods import METHODS, build, settings_of
 from daamctl.fit import loop, runner
 from daamctl.fit.batched import JointAdam, clipped, separable
 from daamctl.fit.features import Features, load_features
@@ -21,6 +19,8 @@ from daamctl.fit.runner import in_groups, kept_fold, train_fold, train_group
 from daamctl.fit.trial import FoldSpec, Trial
 from daamctl.fit.trials import fusion
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.methods import METHODS, build, settings_of
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, save_always
 

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 
 from daamctl.artifacts.results import Fold
 from daamctl.errors import MethodError
-from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM, load_weights, probes
-from daamctl.methods.probes import Candidate, Solution
 from daamctl.fit.closed_form import search_part
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM, load_weights, probes
+from daamctl.methods.probes import Candidate, Solution
 from tests.fixtures.embeddings import config, write_embeddings
 
 

@@ -23,10 +23,10 @@ from daamctl.artifacts.embeddings import (
     write_shard,
 )
 from daamctl.errors import ArtifactError
-from daamctl.methods import build
 from daamctl.fit import feature_split
 from daamctl.fit.feature_split import InBatches, InMemorySplit, StreamedSplit, on_device
 from daamctl.fit.inference import mean_density, mean_layer_weights, predict
+from daamctl.methods import build
 from tests.fixtures.gpu import needs_gpu
 
 LAYERS, DIM = (1, 2, 3), 4

@@ -16,13 +16,13 @@ from daamctl.config import TrainConfig
 from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import full_float32
 from daamctl.errors import ArtifactError, TrainingError
-from daamctl.methods import FusionClassifier, Traits, build
 from daamctl.fit import fusion_training, inference, loop
 from daamctl.fit.checkpoint import FILE, load_state, save_state
 from daamctl.fit.feature_split import InMemorySplit
 from daamctl.fit.fusion_training import FusionTraining, check_gradients
 from daamctl.fit.inference import mean_density, predict
 from daamctl.fit.loop import Trained, TrainingSetup
+from daamctl.methods import FusionClassifier, Traits, build
 from tests.fixtures.damage import damages
 from tests.fixtures.gpu import GPU, needs_gpu
 from tests.fixtures.resume import WITHIN, Killed, State, evaluated, kill_when, save_after_epochs, save_always

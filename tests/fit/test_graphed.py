@@ -21,8 +21,6 @@ from daamctl import energy
 from daamctl.artifacts.results import Fold
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
-from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM, METHODS, build, settings_of
 from daamctl.fit import fusion_training, graphed, loop
 from daamctl.fit.batched import train_jointly
 from daamctl.fit.feature_split import InMemorySplit
@@ -34,6 +32,8 @@ from daamctl.fit.runner import in_groups, train_group
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials import fusion
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM, METHODS, build, settings_of
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, kill_when, save_always
 

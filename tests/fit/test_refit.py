@@ -16,18 +16,18 @@ from torch import Tensor
 
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import joined, make_split
-from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM
 from daamctl.fit import loop
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.runner import train_fold, train_group
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials import fusion
 from daamctl.fit.trials.fusion import FusionTrial
-from tests.fixtures.embeddings import config, write_embeddings
-from tests.fixtures.resume import Killed, save_always
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
 from tests.fit.trials import test_adapter
 from tests.fit.trials.test_adapter import Counter, Made, stop
+from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.resume import Killed, save_always
 
 AGAIN = {"refit": True, "standardize": "feature", "precision": "float32"}
 SEARCH = {"search": "halving", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "search_epochs": 1, "epochs": 6}

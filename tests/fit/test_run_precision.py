@@ -13,10 +13,10 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ConfigError
-from daamctl.layout import Layout
-from daamctl.stages import evaluate, train
 from daamctl.fit.run_precision import run_precision
 from daamctl.fit.trial import FoldSpec
+from daamctl.layout import Layout
+from daamctl.stages import evaluate, train
 from tests.fixtures.embeddings import config, write_embeddings
 
 METHODS = ("ridge-mean", "none-mlp", "none", "mha-mlp")

@@ -18,14 +18,14 @@ from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
-from daamctl.layout import Layout
-from daamctl.tracking import Tracker, make_tracker
 from daamctl.fit import features as features_module
 from daamctl.fit import runner
 from daamctl.fit.features import Features, load_features, open_features, place_features, to_gpu
 from daamctl.fit.runner import summary_line, train_all
 from daamctl.fit.trial import Trial, trials_of
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.tracking import Tracker, make_tracker
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu

@@ -15,13 +15,13 @@ import torch
 from daamctl.artifacts.results import Fold
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
-from daamctl.layout import Layout
 from daamctl.fit import loop
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.runner import train_fold, train_group
 from daamctl.fit.search import Grid, Rounds, grid_of
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import save_always
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from daamctl.artifacts.results import read_folds
 from daamctl.engines.local import LocalEngine
-from daamctl.stages import finetune
 from daamctl.fit.adapter_training import Opened
+from daamctl.stages import finetune
+from tests.fit.trials.test_adapter import Encoder, Made, logits_of, make, values
 from tests.fixtures import gpu
 from tests.fixtures.resume import Killed, kill_when
 from tests.stages.test_finetune import clips, settings, shallow  # noqa: F401
-from tests.fit.trials.test_adapter import Encoder, Made, logits_of, make, values
 
 pytestmark = [*gpu.GPU, pytest.mark.filterwarnings("ignore::UserWarning")]
 

@@ -9,10 +9,10 @@ import pytest
 
 from daamctl.config import Config, load_config
 from daamctl.errors import MethodError
+from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ResourceEstimate, method_size
-from daamctl.fit.trials.fusion import build_method
 
 NO_SEARCH = {"train.search": "none"}
 SIZES = (6, 16, 3)

@@ -23,11 +23,11 @@ from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.energy import Meter
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
+from daamctl.fit import runner
 from daamctl.layout import Layout
 from daamctl.planning.recorded import allowed_epochs
 from daamctl.planning.rows import Row
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
-from daamctl.fit import runner
 from tests.fixtures.recordings import write_pipeline
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")

@@ -21,8 +21,6 @@ from daamctl.artifacts.splits import split_of
 from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ArtifactError, MethodError, TrainingError
-from daamctl.layout import Layout
-from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.fit import features as features_module
 from daamctl.fit import loop
 from daamctl.fit.feature_split import InMemorySplit, StreamedSplit
@@ -30,6 +28,8 @@ from daamctl.fit.features import Features, load_features, part_of, split_feature
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, save_always
 

@@ -32,7 +32,7 @@ typer.testing._get_command = functools.cache(get_command)
 check_shapes_on_import()  # before anything imports the modules that are checked
 
 
-LONGEST = ("smoke", "stages", "contracts", "training")
+LONGEST = ("smoke", "stages", "contracts", "fit")
 """Folders with the longest tests, which begin first, so that processes end together."""
 
 

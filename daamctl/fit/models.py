@@ -138,8 +138,8 @@ class Many:
         precision: str,
     ) -> None:
         self.device, self.precision, self.config = device, precision, configs[0]
-        self.template, loss = models[0], build_loss(configs[0])
-        trained = {name: value for name, value in self.template.named_parameters() if value.requires_grad}
+        template, loss = models[0], build_loss(configs[0])
+        trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
         decayed = [name for name, value in trained.items() if is_decayed(name, value, self.config.decay)]
         names = [*decayed, *(name for name in trained if name not in decayed)]
         split = sum(trained[name].numel() for name in decayed)
@@ -168,20 +168,20 @@ class Many:
         def one_loss(
             values: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor
         ) -> tuple[Tensor, Tensor]:
-            logits = functional_call(self.template, (values, fixed), (x,))
+            logits = functional_call(template, (values, fixed), (x,))
             return loss(logits, y), logits
 
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
-        groups = []
-        for candidate in range(shape[1]):
-            config = configs[candidate]
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for index, config in enumerate(configs):
+            place = divmod(index, shape[1])
             for part, decay in ((slice(0, split), config.weight_decay), (slice(split, None), 0.0)):
-                leaves = [self.flat[trial, candidate, part] for trial in range(shape[0])]
-                for trial, leaf in enumerate(leaves):
-                    leaf.grad = self.gradient[trial, candidate, part]
-                full = [leaf for leaf in leaves if leaf.numel()]
-                groups.append({"params": full, "lr": config.lr, "weight_decay": decay})
-        self.optimizer = adam(groups, device, decoupled=self.config.optimizer == "adamw")
+                leaf = self.flat[*place, part]
+                leaf.grad = self.gradient[*place, part]
+                if leaf.numel():
+                    groups.setdefault((config.lr, decay), []).append(leaf)
+        alike = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
+        self.optimizer = adam(alike, device, decoupled=self.config.optimizer == "adamw")
 
     def step(self, x: Float[Tensor, "F B L D"], y: Int[Tensor, "F B"]) -> tuple[Tensor, Tensor]:
         """Train every model on the batch of its trial; returns losses (F * C,) and logits (F * C, B, classes).

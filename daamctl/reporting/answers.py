@@ -174,7 +174,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             else f"Raise {section}.weight_decay, or lower {section}.epochs",
             "collapsed": f"Add a lower value to {section}.search_lr",
         }
-        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "collapsed in its refit"}
+        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "worse after its refit"}
         for mark, text in advice.items():
             if names := by_mark[mark]:  # type: ignore[index]
                 steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")

@@ -767,7 +767,7 @@ def test_ctrl_c_ends_what_does_not_let_go(tmp_path: Path, body: str) -> None:
 )
 def test_ctrl_c_in_a_terminal_ends_every_process(project: Path, words: list[str], line: str) -> None:
     """A terminal sends the signal to all processes of the command."""
-    write_pipeline(project, train="search: none, refit: false, patience: null")
+    write_pipeline(project, train="search: none, refit: false")
     before = {path for path in project.rglob(".*-????????*") if "dvc" not in path.parts}
     module = ["-m", "daamctl"]
     if words[0] == "train":

@@ -37,7 +37,7 @@ def test_every_setting_has_a_meaning_and_allowed_values() -> None:
     [
         ("train.search_lr", "list of: number > 0"),
         ("train.recipe", "searched, published"),
-        ("train.patience", "whole number ≥ 1 or null"),
+        ("train.steps", "whole number ≥ 1 or null"),
         ("train.plateau_factor", "number > 0 and < 1"),
         ("train.test_part", "dev or null"),
         ("ablate.layers", "list of: list of: whole number"),

@@ -35,7 +35,7 @@ def config(**sections: Any) -> Config:
         ("train", {"seeds": [7]}, False, True),
         ("train", {"features": "stream"}, False, True),
         ("train", {"device": "cpu"}, False, False),
-        ("train", {"batch_folds": "never"}, False, False),
+        ("train", {"stack": "never"}, False, False),
         ("train", {"graphs": "auto"}, False, False),
         ("finetune", {"lr": 0.5}, True, True),
         ("finetune", {"gradient_checkpointing": True}, False, False),

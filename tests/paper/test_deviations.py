@@ -201,7 +201,7 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
             "other (35 epochs, batch 8, 1 epochs, batch 8)",
         ),
         (18, config(finetunes=["ia3"], finetune={"search": "none"}), AS_PUBLISHED),
-        (18, config(finetunes=["ia3"], train={"patience": None}), AS_PUBLISHED),
+        (18, config(finetunes=["ia3"], train={"search": "none"}), AS_PUBLISHED),
         (18, config(finetunes=["ia3"], train={"search": "none", "epochs": 35, "batch_size": 8}), CORRECTED),
         (49, config(finetunes=["ia3"], finetune_settings={"ia3": {"encoder_dropout": True}}), AS_PUBLISHED),
         (42, config(), CORRECTED),

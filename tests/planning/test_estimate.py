@@ -33,7 +33,7 @@ def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 20),  # their batches fill the caches
         ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 32),  # the most that run jointly
         ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 10),  # two candidates of each fold
-        ("none-mlp", 1, {**NO_SEARCH, "train.batch_folds": "never"}, 1),
+        ("none-mlp", 1, {**NO_SEARCH, "train.stack": "never"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.features": "stream"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.batch_size": 80}, 1),  # more numbers in a batch than pays
         ("none-mlp", 1, {**NO_SEARCH, "train.batch_size": 80}, 5),

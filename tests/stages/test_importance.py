@@ -428,7 +428,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     names = ["none-mlp", "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat"]
     settings = {
         "methods": names,
-        "train": {"epochs": 1, "batch_size": 32, "device": "cpu", "search": "none", "patience": None},
+        "train": {"steps": 10, "batch_size": 32, "device": "cpu", "search": "none"},
         "ablate": {"method": "none-mlp", "k": [], "layers": [[6], [24]]},
     }
     (tmp_path / "pipelines").mkdir()

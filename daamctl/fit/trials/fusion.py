@@ -114,10 +114,10 @@ class FusionTrial(Trial):
         if most == 1:
             return [[member] for member in members]
         found: list[list[Member]] = []
-        for kind in dict.fromkeys(member.settings.get("standardize") for member in members):
-            alike = [member for member in members if member.settings.get("standardize") == kind and not member.trained]
-            trials = len({id(member.trial) for member in alike})
-            each = len(alike) // max(trials, 1)  # candidates of a trial
+        untrained = [member for member in members if not member.trained]
+        for kind in dict.fromkeys(member.settings.get("standardize") for member in untrained):
+            alike = [member for member in untrained if member.settings.get("standardize") == kind]
+            each = len(alike) // len({id(member.trial) for member in alike})  # candidates of a trial
             together = max(most // max(each, 1), 1) * each
             found += [alike[start : start + together] for start in range(0, len(alike), together)]
         return found + [[member] for member in members if member.trained]

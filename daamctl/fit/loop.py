@@ -248,7 +248,11 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
         finals, again = [], {}
         for trial, order in waiting.items():
             member = candidates[trial][order[0]]
-            finals.append(replace(member, first=done[member.name], trained=not trial.refits, final=True))
+            member = replace(member, first=done[member.name], trained=not trial.refits, final=True)
+            if member.name in done:  # its refit had collapsed before the interruption
+                again[trial] = order[1:]
+            else:
+                finals.append(member)
         for together in kind.stacks(finals):
             results = yield from _train(kind.start(together), done, state)
             for member, result in zip(together, results, strict=True):
@@ -263,6 +267,7 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
                     )
                     first.train_s, first.joules = first.train_s + result.train_s, total(first.joules, result.joules)
                     again[trial], result.model = order[1:], None  # frees it before the next one is made
+                    done[member.name] = Trained(result.history)  # so that it is not repeated after an interruption
                     continue
                 if result.diverged:
                     raise diverged(trial, result)
@@ -298,8 +303,9 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
         }
 
     meter, spent = Meter(fitting.device), 0.0
-    earlier = state.pop("under way", None)
+    earlier = state.get("under way")
     if earlier is not None and earlier["names"] == names:
+        del state["under way"]
         seconds, joules = earlier["train_s"], earlier["joules"]
         units = fitting.restore(earlier["fit"])
         log.info("resuming after %d steps", units)

@@ -19,7 +19,6 @@ from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.stages import crop, download, extract, segment, train
-from daamctl.fit.checkpoint import load_state
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0

@@ -16,7 +16,7 @@ from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit import masked
 from daamctl.fit.checkpoint import load_state, save_state
 from daamctl.fit.loop import Event, Finished, Progress, Trained, fit
-from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedData, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedSettings, MaskedTrial, Masking
 from tests.fixtures.masked_models import save_masked
 
 TEXT = "the small red cat sees a large blue dog . " * 4
@@ -34,8 +34,8 @@ def masking(model: MaskedModel, rate: float = 0.3, seed: int = 1) -> Masking:
 def trial(
     model: MaskedModel, name: str, blocks: Any, drawn: list[Masked], settings: MaskedSettings, **options: Any
 ) -> MaskedTrial:
-    data = MaskedData(model, blocks, drawn, drawn, masking(model), settings, {})
-    return MaskedTrial(data, name, **{"finetune": False, "seed": 1, **options})
+    given = {"finetune": False, "seed": 1, **options}
+    return MaskedTrial(model, blocks, drawn, drawn, masking(model), settings, {}, name, **given)
 
 
 def result(events: Iterable[Event]) -> Trained:
@@ -145,7 +145,7 @@ def test_parameters_of_the_fusions(model: MaskedModel) -> None:
     assert counts["base-plus-2"] == 2 * (12 * width**2 + 13 * width)
     assert counts["dwatt"] == counts["dwatt-scaled"]
     with pytest.raises(ConfigError, match="no layer fusion 'daam'"):
-        trial(model, "daam", [], [], MaskedSettings())
+        list(fit([trial(model, "daam", [], [], MaskedSettings())]))
 
 
 class Waits(TorchDispatchMode):

@@ -7,6 +7,7 @@ one is trained whole. There is no dropout.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -249,15 +250,16 @@ class MaskedFit(Fit):
         """
         result, trial, epochs = self.trained[0], self.trial, self.trial.settings.epochs
         epoch = len(result.history)
-        if not torch.isfinite(self.loss):  # once an epoch, because it waits for a GPU
-            raise DivergedError(f"{trial.name}: the loss is {float(self.loss)} in epoch {epoch}", fix=trial.calmer)
+        train = float(self.loss) / self.in_epoch if epoch else None  # once an epoch, because it waits for a GPU
+        if train is not None and not math.isfinite(train):
+            raise DivergedError(f"{trial.name}: the loss is {train} in epoch {epoch}", fix=trial.calmer)
         loss = float(self._score(trial.dev).mean(dtype=np.float64))
         if epoch:
             log.info("%s: epoch %d of %d, dev loss %.4f", trial.name, epoch, epochs, loss)
         if not epoch or loss < float(result.last["dev_loss"] or 0.0):
             result.selected_epoch = epoch + 1  # counted from the one before training
             result.weights = {name: one.detach().cpu().clone() for name, one in self.weights.items()}
-        result.history.append({"epoch": epoch, "step": self.steps, "dev_loss": loss})
+        result.history.append({"epoch": epoch, "step": self.steps, "train_loss": train, "dev_loss": loss})
         self.loss.zero_()
         self.in_epoch, self.ended = 0, epoch == epochs or not self.weights
         return result.history[-1:]

@@ -98,6 +98,9 @@ def test_whether_fusing_helps() -> None:
     assert "Fusing layers does not help by more than chance: the best fusion daam-v1 differs by +10.0 points" in text
     worse = {"ridge-best-layer": 0.6, "daam-v1": 0.5}
     assert "Fusing layers hurts: daam-v1 differs by −10.0 points" in said(fused(worse))
+    unclear = said(fused(worse, status={"daam-v1": "undertrained"}))
+    assert "Whether fusing layers hurts is unclear: daam-v1 (undertrained) differs by −10.0 points" in unclear
+    assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(BASE, p_holm=None))
     assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
 

@@ -93,11 +93,15 @@ def test_without_intervals_or_probes() -> None:
 
 def test_whether_fusing_helps() -> None:
     gain = "+10.0 points [+8.0, +11.0; not corrected]"
-    assert f"Fusing layers helps: daam-v1 differs by {gain} from a probe" in said(fused(BASE))
+    chosen = "from a probe of the single layer chosen without the test group (ridge-best-layer; "
+    assert f"Fusing layers helps: daam-v1 differs by {gain} {chosen}" in said(fused(BASE))
     text = said(fused(BASE, p_holm=0.3))
     assert "Fusing layers does not help by more than chance: the best fusion daam-v1 differs by +10.0 points" in text
     worse = {"ridge-best-layer": 0.6, "daam-v1": 0.5}
     assert "Fusing layers hurts: daam-v1 differs by −10.0 points" in said(fused(worse))
+    unclear = said(fused(worse, status={"daam-v1": "undertrained"}))
+    assert "Whether fusing layers hurts is unclear: daam-v1 (undertrained) differs by −10.0 points" in unclear
+    assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(BASE, p_holm=None))
     assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
 

@@ -475,6 +475,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
     (table,) = [block for block in blocks if isinstance(block, Table) and block.key == "probe"]
     assert {int(row[0]): row[1].value for row in table.rows} == pytest.approx(by_layer)
+    assert "so its sign may be another than that of the means" in table.note
     first, fusing, *_ = answers(labelled(evaluation), summary, stale=[], command="").blocks
     text = first.text
     show.show_results(layout)

@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.harness import conclude, in_turns, ratio
-from daamctl.artifacts.clips import SCHEMAS
+from daamctl.artifacts.clips import SCHEMAS, ClipTable
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
 from daamctl.config import Config
@@ -52,9 +53,14 @@ from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
 from daamctl.encoders.load import open_encoder
 from daamctl.energy import joules
+from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards
 from daamctl.extraction.stream import planned
+from daamctl.fit.adapter import AdapterFit, ItemSet, Opened
+from daamctl.fit.loop import Member
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
 
 RATE, CLIP_S = 16000, 5.0
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0
@@ -101,6 +107,31 @@ class Bench:
         """The rows of each shard."""
         size = self.config.extract.shard_clips
         return [self.rows[start : start + size] for start in range(0, len(self.rows), size)]
+
+
+def lora(bench: Bench, config: Config, open_encoder: Callable[[], Any]) -> AdapterFit:
+    """A LoRA in an encoder, about to be trained on the first half of the items.
+
+    Args:
+        bench: its items; they get four classes in turn.
+        config: settings of the training.
+        open_encoder: gives an encoder to adapt.
+    """
+    items, number = bench.items(bench.rows), len(bench.rows)
+    plan = partial(plan_batches, budget=items.budget, equal_length=False)
+    known = ItemSet(torch.arange(number) % 4, items.sizes, items.read, plan)
+    rows = bench.rows.with_columns(
+        pl.Series("label", [f"class{row % 4}" for row in range(number)]),
+        pl.Series("group", ["train" if row < number // 2 else "test" for row in range(number)]),
+    )
+    clips = ClipTable("bench", tuple(f"class{one}" for one in range(4)), rows, {}, bench.plain.modality)
+    train = config.train.model_copy(update={"selection": "last"})
+    spec = FoldSpec("bench", "lora-r8", 1, 1, config.model_copy(update={"train": train}))
+    trial = AdapterTrial(spec, EncoderSource(clips, lambda: Opened(open_encoder(), {}, known)))
+    fitting = trial.start([Member(trial, 0, {}, final=True)])
+    assert isinstance(fitting, AdapterFit)
+    fitting.model.train_mode(False)
+    return fitting
 
 
 def main(

@@ -47,7 +47,7 @@ from benchmarks import extraction, large_corpus, training
 from benchmarks.harness import Ways, command, in_turns, ratio
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import resolve_device
 from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.errors import TrainingError
@@ -438,34 +438,15 @@ def finetuning(sizes: Sizes) -> Iterator[Row]:
     """LoRA steps on WavLM-Large's shape, and an evaluation."""
     import numpy as np
 
-    from daamctl.adapters import build_finetune
-    from daamctl.artifacts.splits import Split
-    from daamctl.extraction.batching import plan_batches
-    from daamctl.fit.adapter_training import AdapterTraining, ItemSet, Opened, predict
-    from daamctl.fit.loop import TrainingSetup
+    from daamctl.fit.adapter import predict
 
     steps, batch_size = sizes.pick((20, 16), (2, 2))
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         bench = drawn_items(sizes, Path(folder), sizes.pick("wavlm-large", "wavlm-micro"), sizes.pick(535, 8))
-        items = bench.items(bench.rows)
-        number = len(bench.rows)
-        plan = partial(plan_batches, budget=items.budget, equal_length=False)
-        opened = Opened(bench.plain, {}, ItemSet(torch.arange(number) % 4, items.sizes, items.read, plan))
-        half = number // 2
-        split = Split(1, 2, "test", None, np.arange(half), np.empty(0, np.int64), np.arange(half, number))
-        config = bench.config.model_copy(
-            update={"finetune": bench.config.finetune.model_copy(update={"batch_size": batch_size, "epochs": 1})}
-        )
-        precision = resolve_precision("auto", sizes.device, work="other")
-        setup = TrainingSetup(1, sizes.device, precision, Path(folder) / "work", key="")
-
-        def adapted() -> tuple[Opened, Any]:
-            return opened, build_finetune("lora-r8", bench.plain, num_classes=4, seed=1)
-
-        run = AdapterTraining(adapted, split, config, setup, patience=None)
-        run.prepare()
-        run.loaded.model.train_mode(False)
-        read = [items.read(row) for row in range(batch_size)]
+        usual = {"batch_size": batch_size, "epochs": 1, "device": sizes.device}
+        config = bench.config.model_copy(update={"finetune": bench.config.finetune.model_copy(update=usual)})
+        run = extraction.lora(bench, config, lambda: bench.plain)
+        read, precision = [run.opened.items.read(row) for row in range(batch_size)], run.precision
 
         def step() -> None:
             run.step(read, np.arange(batch_size))
@@ -474,9 +455,9 @@ def finetuning(sizes: Sizes) -> Iterator[Row]:
         yield Row(f"LoRA step, {batch_size} clips, {precision}, ms", milliseconds(step, sizes.device, steps))
         for evaluated in dict.fromkeys(("float32", precision)):  # the default, and `finetune.eval_precision: same`
             started = time.perf_counter()
-            predict(run.loaded.model, bench.plain, opened.items, split.test, precision=evaluated)  # waits for logits
+            predict(run.model, run.opened, run.split.test, precision=evaluated)  # waits for logits
             seconds = time.perf_counter() - started
-            yield Row(f"evaluated clips/s, {evaluated}", (number - half) / seconds)
+            yield Row(f"evaluated clips/s, {evaluated}", len(run.split.test) / seconds)
         if sizes.device.startswith("cuda"):
             yield Row("peak memory, GB", torch.cuda.max_memory_allocated() / 1e9)
 

@@ -144,12 +144,14 @@ def main(
 ) -> None:
     """Measure requests to a server on this machine."""
     body, kind = file.read_bytes(), "application/octet-stream"
+    other = long.read_bytes() if long else b""
     if read_model(model).modality == "text":
         body, kind = json.dumps({"texts": [body.decode()]}).encode(), "application/json"
+        other = json.dumps({"texts": [other.decode()]}).encode() if long else b""
     more = ["--together", str(together), "--timeout", str(timeout)]
     more += ["--encoder", str(encoder)] if encoder else []
     load: dict[str, Any] = {"clients": clients, "seconds": seconds, "slow": slow}
-    one = measure(model, body, kind, **load, long=long.read_bytes() if long else b"", more=more)
+    one = measure(model, body, kind, **load, long=other, more=more)
     for name, part in (("", one), ("long: ", one.get("long"))):
         if part:
             print(

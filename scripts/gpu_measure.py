@@ -25,18 +25,14 @@ import typer
 from benchmarks import extraction as bench_of
 from benchmarks import large_corpus
 from benchmarks.harness import command
-from daamctl.adapters import build_finetune
 from daamctl.artifacts.io import write_json, write_text
-from daamctl.artifacts.splits import Split
 from daamctl.config import Config, load_config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.load import open_encoder
 from daamctl.energy import joules
 from daamctl.environment import prepare
-from daamctl.extraction.batching import plan_batches
+from daamctl.fit.adapter import AdapterFit, predict
 from daamctl.layout import Layout
-from daamctl.fit.adapter_training import AdapterTraining, ItemSet, Opened, predict
-from daamctl.fit.loop import TrainingSetup
 
 Out = Annotated[Path, typer.Argument(help="JSON file to write.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Tiny sizes.")]
@@ -138,28 +134,21 @@ def finetune(out: Out, tiny: Tiny = False) -> None:
     precision = resolve_precision("auto", device, work="other")
     given = {"extract": {"encoder": encoder, "weights": "random", "device": device},
              "finetune": {"batch_size": 8, "epochs": 1, "device": device}}  # fmt: skip
-    config, half, batch = Config.model_validate(given), number // 2, np.arange(min(8, number // 2))
+    config, batch = Config.model_validate(given), np.arange(min(8, number // 2))
     with noted(out) as note, tempfile.TemporaryDirectory() as folder:
         bench = bench_of.prepared(config, number, None, Path(folder))
         kept = {name: value.detach().cpu().clone() for name, value in bench.plain.model.state_dict().items()}
-        split = Split(1, 2, "test", None, np.arange(half), np.empty(0, np.int64), np.arange(half, number))
 
-        def fresh() -> tuple[Opened, Any]:
+        def fresh() -> Any:
             usual: dict[str, Any] = {"modality": "speech", "max_duration_s": bench_of.CLIP_S, "device": device}
             opened = open_encoder(config.extract, precision="float32", **usual).encoder
             opened.model.load_state_dict(kept)
-            items = bench.items(bench.rows)
-            plan = functools.partial(plan_batches, budget=items.budget, equal_length=False)
-            known = Opened(opened, {}, ItemSet(torch.arange(number) % 4, items.sizes, items.read, plan))
-            return known, build_finetune("lora-r8", opened, num_classes=4, seed=1)
+            return opened
 
-        def trained(warn_only: bool) -> tuple[AdapterTraining, dict[str, torch.Tensor], dict[str, float]]:
-            setup = TrainingSetup(1, device, precision, Path(folder) / "work", key="")
-            run = AdapterTraining(fresh, split, config, setup, patience=None)
-            run.prepare()
-            run.loaded.model.train_mode(False)
+        def trained(warn_only: bool) -> tuple[AdapterFit, dict[str, torch.Tensor], dict[str, float]]:
+            run = bench_of.lora(bench, config, fresh)
             torch.use_deterministic_algorithms(True, warn_only=warn_only)
-            read = [run.loaded.opened.items.read(int(row)) for row in batch]
+            read = [run.opened.items.read(int(row)) for row in batch]
             for _ in range(5):
                 run.step(read, batch)
             started = waited(device)
@@ -167,7 +156,7 @@ def finetune(out: Out, tiny: Tiny = False) -> None:
                 run.step(read, batch)
             launched = time.perf_counter() - started
             figures = {"host_ms": 1000 * launched / steps, "step_ms": 1000 * (waited(device) - started) / steps}
-            return run, {name: value.clone() for name, value in run.loaded.model.trainable_state().items()}, figures
+            return run, {name: value.clone() for name, value in run.model.trainable_state().items()}, figures
 
         for warn_only in (True, False):
             try:
@@ -179,9 +168,8 @@ def finetune(out: Out, tiny: Tiny = False) -> None:
                 repeats = all(torch.equal(first[name], second[name]) for name in first)
                 note(deterministic=not warn_only, repeats=repeats, **figures)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        items = run.loaded.opened.items
         if device.startswith("cuda"):
-            read = [items.read(int(row)) for row in batch]
+            read = [run.opened.items.read(int(row)) for row in batch]
             torch.cuda.set_sync_debug_mode("warn")
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")
@@ -190,8 +178,8 @@ def finetune(out: Out, tiny: Tiny = False) -> None:
             note(waits_per_step=sum("synchroniz" in str(one.message) for one in seen))
         for evaluated in dict.fromkeys(("float32", precision)):
             started = waited(device)
-            predict(run.loaded.model, run.loaded.opened.encoder, items, split.test, precision=evaluated)
-            note(evaluated=evaluated, clips_per_s=(number - half) / (waited(device) - started))
+            predict(run.model, run.opened, run.split.test, precision=evaluated)
+            note(evaluated=evaluated, clips_per_s=len(run.split.test) / (waited(device) - started))
         torch.use_deterministic_algorithms(False)
 
 

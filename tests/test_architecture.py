@@ -37,7 +37,7 @@ LEVELS = [
     {"planning", "models"},
     {"reconstruction"},
     {"extraction"},
-    {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
+    {"corpora", "encoders", "fit", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
     {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
@@ -62,7 +62,7 @@ SIDEWAYS = {
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
-    ("training", "evaluation"),  # the epoch of a tagger is selected by entity F1
+    ("fit", "evaluation"),  # the epoch of a tagger is selected by entity F1
     ("methods", "adapters"),  # `load_weights` opens fine-tuned encoders too
     ("adapters", "methods"),  # fusions of the layers of a fine-tuned encoder
 }

@@ -15,10 +15,10 @@ import torch
 
 from daamctl import provenance
 from daamctl.config import Config
-from daamctl.methods import METHODS
-from daamctl.provenance import code_hash, git_commit, versions
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.methods import METHODS
+from daamctl.provenance import code_hash, git_commit, versions
 
 MAIN = '''"""Doc."""
 from samplepkg.helper import double

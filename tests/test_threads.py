@@ -12,8 +12,8 @@ import torch
 
 from daamctl import threads
 from daamctl.threads import continue_with, cores, num_readers, one_thread, others, use_free_cores
-from tests.fixtures.resume import Killed, kill_when, save_always
 from tests.fit.test_fusion_training import linear, train
+from tests.fixtures.resume import Killed, kill_when, save_always
 
 
 class Machine:

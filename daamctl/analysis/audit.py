@@ -80,7 +80,7 @@ CURVES_SCHEMA = {
     "layers": pl.Int32,
     "accuracy": pl.Float64,
 }
-NO_RANKING = "it does not rank the layers: all have the same weight, or all but one"
+NO_RANKING = "at least one run does not rank the layers: all have the same weight, or all but one"
 SplitRows = Callable[[pl.DataFrame, Fold], Rows]
 """From the clips of a set and a fold to the row numbers of the fold's parts."""
 AccuracyOf = Callable[[pl.DataFrame], float]

@@ -62,7 +62,7 @@ KEPT = {
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
     "truncate": "finished folds are kept",
-    "mlm": "finished trainings are kept",
+    "mlm": "finished trainings and saved steps are kept",
     "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""

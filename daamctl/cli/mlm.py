@@ -56,8 +56,8 @@ def command(
 
     root = find_root()
     inventory.require(root, Config(extract=ExtractConfig(encoder=encoder)), ["encoder"])
-    from daamctl.stages import mlm
     from daamctl.fit.masked import MaskedSettings
+    from daamctl.stages import mlm
 
     path = mlm.run(
         root,

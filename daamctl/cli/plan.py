@@ -53,7 +53,12 @@ def command(
 
     refuse_problems(config, layout.run_name)
     from daamctl import pipeline as whole_pipeline
-    from daamctl.stages import inventory, plan
+    from daamctl.stages import inventory
+
+    measure = measure and config.task == "classify"  # steps of a reconstruction are timed anyway
+    if measure:  # before anything slow is imported
+        inventory.require(layout.root, config, ["encoder"] if layout.clips.is_file() else ["corpus", "encoder"])
+    from daamctl.stages import plan
 
     blockers = inventory.blockers(layout.root, config)
     trial = whole_pipeline.measured(layout, config) if measure else nullcontext()

@@ -8,6 +8,7 @@ from daamctl.cli import common
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
+    from daamctl.config import Config
     from daamctl.layout import Layout
 
 Gap = tuple[float, float | None, float | None, float | None]
@@ -25,12 +26,18 @@ def command(run: common.Run) -> None:
     from daamctl.config import find_root
 
     name, _, method = run.partition("/")
-    layout, _ = find_run(find_root(), name)
-    show_results(layout, method=method or None)
+    layout, config = find_run(find_root(), name)
+    show_results(layout, config, method=method or None)
 
 
-def show_results(layout: Layout, *, method: str | None = None) -> None:
-    """Print the results of a run from its evaluation.json alone.
+def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:
+    """Print the results of a run.
+
+    Args:
+        layout: locations of artifacts.
+        config: the current settings, to say whether the evaluation is of the folds that are there; None: it was just
+            made, so only evaluation.json is read.
+        method: the method to print beside the reference; None: all.
 
     Raises:
         ArtifactError: there is no evaluation, or it is damaged.
@@ -41,6 +48,7 @@ def show_results(layout: Layout, *, method: str | None = None) -> None:
 
     from daamctl.artifacts.evaluation import read_evaluation
     from daamctl.errors import UnknownNameError
+    from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import percent, points
     from daamctl.reporting.terms import item
@@ -50,6 +58,7 @@ def show_results(layout: Layout, *, method: str | None = None) -> None:
     if method is not None and method not in evaluation.methods:
         raise UnknownNameError("evaluated method", method, evaluation.methods)
     only = None if method is None else evaluation.methods[method].label
+    stale = scored_folds(layout, config, evaluation)[1] if config else []
     evaluation = labelled(evaluation)
     reference, tagged = evaluation.comparison.reference, evaluation.entities
     gaps: dict[str, Gap] = {
@@ -81,9 +90,11 @@ def show_results(layout: Layout, *, method: str | None = None) -> None:
         table.add_row(*map(common.escaped, cells))
     common.show_line(console, f"[bold]{common.escaped(evaluation.run)}[/]")
     console.print(table)
+    if not tagged and evaluation.num_folds > 1:
+        common.show_line(console, "Accuracies are means over folds; intervals and differences are over all items.")
+    for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
+        common.show_line(console, f"[yellow]{common.escaped(text)}[/]")
     if only is None:
-        for text in (*evaluation.leaks, *warnings(evaluation, [])):
-            common.show_line(console, f"[yellow]{common.escaped(text)}[/]")
         common.show_line(console, common.escaped(fusing(evaluation)))
 
 

@@ -50,7 +50,7 @@ def _show(found: Truncation) -> None:
 
     from daamctl.reporting.document import Folded
     from daamctl.reporting.document import Table as Content
-    from daamctl.reporting.truncation import section, sentence
+    from daamctl.reporting.truncation import notes, section, sentence
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -67,6 +67,6 @@ def _show(found: Truncation) -> None:
                 table.add_row(*(common.escaped(str(cell)) for cell in row))
             common.show_line(console, f"[bold]{common.escaped(block.caption)}[/]")
             console.print(table)
-    for note in found.notes:
+    for note in notes(found):
         common.show_line(console, f"- {common.escaped(note)}")
     common.show_line(console, f"[bold]{common.escaped(sentence(found))}[/]")

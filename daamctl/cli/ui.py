@@ -13,7 +13,11 @@ def command(
 ) -> None:
     """Print links to the runs of this project, and start the MLflow UI if no server has them. Sends nothing."""
     import os
+    import signal
+    import subprocess
     import sys
+    import time
+    from contextlib import suppress
 
     from daamctl.config import find_root
     from daamctl.stages.track import unsent
@@ -32,5 +36,14 @@ def command(
         return
     typer.echo("The links work once the server runs; stop it with Ctrl+C.")
     sys.stdout.flush()
+    # Runs need none of MLflow's workers for jobs, six processes that outlive the server by a minute after Ctrl+C.
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     words = ["ui", "--backend-store-uri", uri, "--host", host, "--port", str(port), "--workers", "1"]
-    os.execv(sys.executable, [sys.executable, "-m", "mlflow", *words])
+    server = subprocess.Popen([sys.executable, "-m", "mlflow", *words], start_new_session=True)
+    try:
+        while (code := server.poll()) is None:
+            time.sleep(0.2)  # a call that only waits might not see Ctrl+C
+    finally:  # by itself MLflow ends seconds after Ctrl+C, with tracebacks
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+    raise typer.Exit(code)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from daamctl.fit.losses import build_loss
 from daamctl.fit.memory import Room
 from daamctl.fit.optimizer import adam, load_optimizer, rate_factor, set_rate
 from daamctl.fit.rng import generator_states, restore_generators, seed_generators
+
+if TYPE_CHECKING:
+    from daamctl.fit.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +124,7 @@ class AdapterFit(Fit):
     """
 
     def __init__(self, member: Member, opened: Opened, model: FineTuned, config: Config) -> None:
-        trial, refit = member.trial, member.first is not None and not member.trained
+        trial, refit = cast("Trial", member.trial), member.first is not None and not member.trained
         self.members, self.trained, self.device, self.precision = (member,), [Trained()], trial.device, trial.precision
         self.opened, self.model, self.seed = opened, model, trial.spec.seed
         self.settings, self.selection, self.loss_of = config.finetune, config.train.selection, build_loss(config.train)
@@ -176,27 +180,18 @@ class AdapterFit(Fit):
             yield 1
 
     def step(self, read: Sequence[Tensor], items: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Take one optimiser step on a batch; return its mean loss and the number of correct predictions.
-
-        Args:
-            read: B items, as read.
-            items: (B,) which ones they are.
-        """
+        """Take a step on B items, as read; return their mean loss and the number of correct predictions."""
         loss, right = self._within_memory(lambda most: self._gradients(read, items, most), len(read))
         held = [value for group in self.optimizer.param_groups for value in group["params"]]
         if any(value.grad is not None for value in held):  # a published variant may train nothing at all (D3)
             if self.settings.grad_clip_norm is not None:
                 self.scaler.unscale_(self.optimizer)  # so that clipping sees true, unscaled gradients
                 nn.utils.clip_grad_norm_(held, self.settings.grad_clip_norm)
-            try:
+            with _fitting(  # smaller pieces of a batch would not help, and some moments exist already
+                "the moments of the optimiser, two numbers for each trained one, do not fit in the device's memory",
+                "train fewer weights (e.g. lora-r8), or use --device cpu",
+            ):
                 self.scaler.step(self.optimizer)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise TrainingError(  # smaller pieces of a batch would not help, and some moments exist already
-                    "the moments of the optimiser, two numbers for each trained one, do not fit in the device's memory",
-                    fix="train fewer weights (e.g. lora-r8), or use --device cpu",
-                ) from None
             self.scaler.update()
         return loss, right
 
@@ -236,8 +231,8 @@ class AdapterFit(Fit):
         names = ("steps", "in_epoch", "loss", "right", "ended")
         state: dict[str, Any] = {name: getattr(self, name) for name in names}
         state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-        state |= {"tensors": self.model.trainable_state(), "micro_batch": self.room.most}
-        state["trained"] = self.trained[0].state()
+        state |= {"tensors": self.model.trainable_state(), "trained": self.trained[0].state()}
+        state["micro_batch"] = self.room.most
         if self.in_epoch:
             state["generators"] = generator_states()
         return state
@@ -262,11 +257,9 @@ class AdapterFit(Fit):
     def finish(self) -> None:
         """See `Fit.finish`."""
         member, result = self.members[0], self.trained[0]
-        if not member.final:
-            result.weights = result.weights or self.model.trainable_state()
-        else:
-            if result.weights:
-                self.model.load_trainable(result.weights)
+        result.weights = result.weights or self.model.trainable_state()
+        if member.final:
+            self.model.load_trainable(result.weights)
             result.model, result.weights = (self.opened, self.model), {}
             result.logits = self._logits(self.split.test)
         if torch.are_deterministic_algorithms_enabled():
@@ -282,7 +275,7 @@ class AdapterFit(Fit):
 
     def _check_effect(self, batch: np.ndarray) -> None:
         """Check whether the adapters act, on the first piece of a batch, and note what is known of the model then."""
-        model, encoder = self.model, self.opened.encoder
+        model, encoder, result = self.model, self.opened.encoder, self.trained[0]
         read = [self.opened.items.read(item) for item in batch.tolist()]
 
         def check(most: int) -> Effect:
@@ -300,17 +293,15 @@ class AdapterFit(Fit):
         for words in notes:
             level = logging.WARNING if model.published or effect.silent else logging.INFO
             log.log(level, "%s: %s", model.name, words)
-        evaluated = self.eval_precision
-        if evaluated == "float32":  # without autocast, that of the weights
-            evaluated = str(self.opened.facts.get("weights_dtype", "float32"))
-        self.trained[0].facts = {"effect": asdict(effect), "notes": notes, "evaluation_precision": evaluated}
+        weights = str(self.opened.facts.get("weights_dtype", "float32"))
+        evaluated = weights if self.eval_precision == "float32" else self.eval_precision
+        result.facts = {"effect": asdict(effect), "notes": notes, "evaluation_precision": evaluated}
 
     def _gradients(self, read: Sequence[Tensor], items: np.ndarray, most: int) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of a batch's mean loss over its pieces, however it is cut."""
         encoder, number = self.opened.encoder, len(self.opened.items.rows(items))
         self.model.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
-        right = torch.zeros((), device=self.device, dtype=torch.int64)
+        total, right = torch.zeros((), device=self.device), torch.zeros_like(self.right)
         for piece in pieces(read, most, equal_length=encoder.equal_length_batches):
             inputs, mask = encoder.collate([read[position] for position in piece])
             y = self._targets(items[piece])
@@ -345,21 +336,24 @@ class AdapterFit(Fit):
         return work()
 
     def _within_memory(self, work: Callable[[int], T], size: int) -> T:
-        """Run `work` on a batch with as many items at once as fit.
-
-        Raises:
-            TrainingError: not even one item fits.
-        """
-        try:
+        """Run `work` on a batch with as many items at once as fit."""
+        with _fitting(
+            "not even one item fits in the device's memory",
+            "use --set finetune.gradient_checkpointing=true, a lower segment.max_duration_s or finetune.max_tokens, or "
+            "--device cpu",
+        ):
             return self.room.attempt(lambda most: self._repeatable(lambda: work(most)), size)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                "not even one item fits in the device's memory",
-                fix="use --set finetune.gradient_checkpointing=true, a lower segment.max_duration_s or "
-                "finetune.max_tokens, or --device cpu",
-            ) from None
+
+
+@contextmanager
+def _fitting(what: str, fix: str) -> Iterator[None]:
+    """Turn an out-of-memory error into a `TrainingError` with this message and fix."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(what, fix=fix) from None
 
 
 @torch.no_grad()
@@ -390,15 +384,11 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
                     logits: Tensor = model(inputs, mask)
                 return logits.float().cpu()
 
-            try:
+            with _fitting(
+                "one item does not fit in the device's memory",
+                "use --device cpu, or a lower segment.max_duration_s or finetune.max_tokens",
+            ):
                 found += room.in_pieces(classify, len(piece))
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise TrainingError(
-                    "one item does not fit in the device's memory",
-                    fix="use --device cpu, or a lower segment.max_duration_s or finetune.max_tokens",
-                ) from None
     given = np.concatenate(order)  # the rows, in another order
     place = np.argsort(given)
     return torch.cat(found)[torch.from_numpy(place[np.searchsorted(given, rows, sorter=place)])]

@@ -65,14 +65,15 @@ def pass_seed(seed: int, number: int) -> int:
 
 def cut(pieces: Iterable[tuple[Tensor, Tensor]], batch_size: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut pairs of tensors into pairs of exactly `batch_size` rows, without the first `skip` rows."""
-    x, y = (), ()
+    rest: tuple[Tensor, Tensor] | None = None
     for more in pieces:
-        x, y = (new if not len(old) else torch.cat([old, new]) for old, new in zip((x, y), more, strict=True))
+        x, y = more if rest is None else (torch.cat(both) for both in zip(rest, more, strict=True))
         left_out = min(skip, len(y))
         x, y, skip = x[left_out:], y[left_out:], skip - left_out
         while len(y) >= batch_size:
             yield x[:batch_size], y[:batch_size]
             x, y = x[batch_size:], y[batch_size:]
+        rest = (x, y) if len(y) else None
 
 
 @dataclass(frozen=True, eq=False)

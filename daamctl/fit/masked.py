@@ -7,6 +7,7 @@ one is trained whole. There is no dropout.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -91,23 +92,19 @@ class Masking:
 
         A draw depends on seed, part, epoch and the number of the block alone, so it is the same for every method.
         """
-        found = [self._masked(block, number, [part, epoch]) for number, block in enumerate(blocks)]
-        return [one for one in found if one is not None]
-
-    def _masked(self, ids: Tensor, number: int, draw: list[int]) -> Masked | None:
-        rng = np.random.default_rng([self.seed, *draw, number])
-        plain = torch.isin(ids, self.plain_ids).nonzero().flatten().numpy()
-        if not len(plain):
-            return None
-        chosen = np.sort(rng.choice(plain, size=max(1, round(self.rate * len(plain))), replace=False))
-        where = torch.from_numpy(chosen)
-        dice = torch.from_numpy(rng.random(len(chosen)))
-        spare = self.plain_ids[torch.from_numpy(rng.integers(len(self.plain_ids), size=len(chosen)))]
-        targets = ids[where]
-        new = torch.where(dice < KEEP, targets, torch.where(dice < KEEP + RANDOM, spare, self.mask_id))
-        changed = ids.clone()
-        changed[where] = new
-        return Masked(number, changed, where, targets)
+        found = []
+        for number, ids in enumerate(blocks):
+            rng = np.random.default_rng([self.seed, part, epoch, number])
+            plain = torch.isin(ids, self.plain_ids).nonzero().flatten().numpy()
+            if len(plain):
+                chosen = np.sort(rng.choice(plain, size=max(1, round(self.rate * len(plain))), replace=False))
+                where, dice = torch.from_numpy(chosen), torch.from_numpy(rng.random(len(chosen)))
+                spare = self.plain_ids[torch.from_numpy(rng.integers(len(self.plain_ids), size=len(chosen)))]
+                targets, changed = ids[where], ids.clone()
+                replaced = torch.where(dice < KEEP + RANDOM, spare, self.mask_id)
+                changed[where] = torch.where(dice < KEEP, targets, replaced)
+                found.append(Masked(number, changed, where, targets))
+        return found
 
 
 @dataclass(frozen=True)
@@ -148,9 +145,9 @@ class MaskedSettings:
     grad_clip_norm: float = 1.0
 
 
-@dataclass(frozen=True)
-class MaskedData:
-    """What all trainings of a run share.
+@dataclass(frozen=True, eq=False)
+class MaskedTrial(Trainable):
+    """One fusion with one seed.
 
     Args:
         model: an open `daamctl.encoders.masked.MaskedModel`; it stays as it is.
@@ -158,8 +155,11 @@ class MaskedData:
         dev: masked blocks that choose the epoch.
         test: masked blocks to score.
         masking: how the training blocks are masked.
-        settings: of the trainings.
-        facts: everything that can change a result, except for what a trial adds.
+        settings: of the training.
+        facts: everything else that can change the result, for the key.
+        name: one of `FUSIONS`.
+        finetune: train encoder and head too.
+        seed: seed of the fusion's weights and of the order.
     """
 
     model: Any
@@ -169,33 +169,15 @@ class MaskedData:
     masking: Masking
     settings: MaskedSettings
     facts: Mapping[str, Any]
-
-
-class MaskedTrial(Trainable):
-    """One fusion with one seed.
-
-    Args:
-        data: model, texts and settings.
-        name: one of `FUSIONS`.
-        finetune: train encoder and head too.
-        seed: seed of the fusion's weights and of the order.
-
-    Raises:
-        ConfigError: there is no such fusion.
-    """
-
+    name: str
+    finetune: bool
+    seed: int
     stage, calmer = "mlm", "lower --lr or --fusion-lr"
-
-    def __init__(self, data: MaskedData, name: str, *, finetune: bool, seed: int) -> None:
-        if name not in FUSIONS:
-            raise ConfigError(f"no layer fusion '{name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
-        self.data, self.name, self.finetune, self.seed = data, name, finetune, seed
 
     @property
     def key(self) -> str:
         """See `Trainable.key`."""
-        own = {"fusion": self.name, "finetune": self.finetune, "seed": self.seed}
-        return content_key({**self.data.facts, **own})
+        return content_key({**self.facts, "fusion": self.name, "finetune": self.finetune, "seed": self.seed})
 
     @property
     def what(self) -> str:
@@ -205,7 +187,7 @@ class MaskedTrial(Trainable):
     @property
     def units_of_training(self) -> int:
         """See `Trainable.units_of_training`."""
-        return self.data.settings.epochs * -(-len(self.data.train) // self.data.settings.batch_size)
+        return self.settings.epochs * -(-len(self.train) // self.settings.batch_size)
 
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trainable.start`."""
@@ -221,17 +203,19 @@ class MaskedFit(Fit):
     Args:
         member: the only member.
         trial: what it trains.
+
+    Raises:
+        ConfigError: there is no such fusion.
     """
 
     def __init__(self, member: Member, trial: MaskedTrial) -> None:
-        data, settings = trial.data, trial.data.settings
-        self.members, self.trained, self.trial, self.device = (member,), [Trained()], trial, data.model.device
+        self.members, self.trained, self.trial, self.device = (member,), [Trained()], trial, trial.model.device
+        if trial.name not in FUSIONS:
+            raise ConfigError(f"no layer fusion '{trial.name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
+        model, settings = trial.model, trial.settings
         seed_everything(trial.seed, self.device)
-        sizes = (data.model.num_layers, data.model.embed_dim, data.model.num_heads)
-        self.fusion = Between(FUSIONS[trial.name](*sizes)).to(self.device)
-        self.model = data.model
-        if trial.finetune:
-            self.model = replace(data.model, model=deepcopy(data.model.model).requires_grad_())
+        self.fusion = Between(FUSIONS[trial.name](model.num_layers, model.embed_dim, model.num_heads)).to(self.device)
+        self.model = replace(model, model=deepcopy(model.model).requires_grad_()) if trial.finetune else model
         parts = nn.ModuleDict({"fusion": self.fusion, "model": self.model.model})
         self.weights = {name: one for name, one in parts.named_parameters() if one.requires_grad}
         lr = settings.lr if trial.finetune else settings.fusion_lr
@@ -242,18 +226,18 @@ class MaskedFit(Fit):
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step."""
-        data, epoch = self.trial.data, len(self.trained[0].history)
+        trial, epoch = self.trial, len(self.trained[0].history)
         if epoch == 0:
             return
-        order = np.random.default_rng([self.trial.seed, epoch]).permutation(len(data.train))
-        masked = sorted(data.masking.apply(data.train, 0, epoch), key=lambda one: int(order[one.block]))
+        order = np.random.default_rng([trial.seed, epoch]).permutation(len(trial.train))
+        masked = sorted(trial.masking.apply(trial.train, 0, epoch), key=lambda one: int(order[one.block]))
         for batch in self._batches(masked)[self.in_epoch :]:
-            set_rate(self.optimizer, rate_factor("linear", self.steps, self.trial.units_of_training))
+            set_rate(self.optimizer, rate_factor("linear", self.steps, trial.units_of_training))
             loss = nll(self.model, self.fusion, batch).mean()
             self.loss += loss.detach()
             self.optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(self.weights.values(), data.settings.grad_clip_norm)
+            nn.utils.clip_grad_norm_(self.weights.values(), trial.settings.grad_clip_norm)
             self.optimizer.step()
             self.steps, self.in_epoch = self.steps + 1, self.in_epoch + 1
             yield 1
@@ -264,21 +248,21 @@ class MaskedFit(Fit):
         Raises:
             DivergedError: the loss is no longer finite.
         """
-        result, epochs, name = self.trained[0], self.trial.data.settings.epochs, self.trial.name
+        result, trial, epochs = self.trained[0], self.trial, self.trial.settings.epochs
         epoch = len(result.history)
-        if not torch.isfinite(self.loss):  # once an epoch, because it waits for a GPU
-            raise DivergedError(f"{name}: the loss is {float(self.loss)} in epoch {epoch}", fix=self.trial.calmer)
-        loss = float(self._score(self.trial.data.dev).mean(dtype=np.float64))
+        train = float(self.loss) / self.in_epoch if epoch else None  # once an epoch, because it waits for a GPU
+        if train is not None and not math.isfinite(train):
+            raise DivergedError(f"{trial.name}: the loss is {train} in epoch {epoch}", fix=trial.calmer)
+        loss = float(self._score(trial.dev).mean(dtype=np.float64))
         if epoch:
-            log.info("%s: epoch %d of %d, dev loss %.4f", name, epoch, epochs, loss)
+            log.info("%s: epoch %d of %d, dev loss %.4f", trial.name, epoch, epochs, loss)
         if not epoch or loss < float(result.last["dev_loss"] or 0.0):
             result.selected_epoch = epoch + 1  # counted from the one before training
             result.weights = {name: one.detach().cpu().clone() for name, one in self.weights.items()}
-        entry: Entry = {"epoch": epoch, "step": self.steps, "dev_loss": loss}
-        result.history.append(entry)
+        result.history.append({"epoch": epoch, "step": self.steps, "train_loss": train, "dev_loss": loss})
         self.loss.zero_()
         self.in_epoch, self.ended = 0, epoch == epochs or not self.weights
-        return [entry]
+        return result.history[-1:]
 
     def state(self) -> dict[str, Any]:
         """See `Fit.state`."""
@@ -300,7 +284,7 @@ class MaskedFit(Fit):
         """See `Fit.finish`."""
         self._load(self.trained[0].weights)
         counts = [sum(one.numel() for one in weights) for weights in (self.fusion.parameters(), self.weights.values())]
-        self.trained[0].facts = {"nll": self._score(self.trial.data.test), "added": counts[0], "trained": counts[1]}
+        self.trained[0].facts = {"nll": self._score(self.trial.test), "added": counts[0], "trained": counts[1]}
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, Tensor]) -> None:
@@ -308,7 +292,7 @@ class MaskedFit(Fit):
             self.weights[name].copy_(value)
 
     def _batches(self, masked: Sequence[Masked]) -> list[Sequence[Masked]]:
-        size = self.trial.data.settings.batch_size
+        size = self.trial.settings.batch_size
         return [masked[start : start + size] for start in range(0, len(masked), size)]
 
     @torch.no_grad()

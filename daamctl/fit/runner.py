@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -200,11 +200,10 @@ def train_group(
             if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                trial = cast(Trial, event.trial)
-                finished = work / names[trial] / "finished"
-                write_fold(finished, trial, event.trained, root, together=len(trials))
-                replace_dir(finished, targets[trial])
-                yield read_fold(targets[trial])
+                finished, target = work / names[event.trial] / "finished", targets[event.trial]
+                write_fold(finished, event.trial, event.trained, root, together=len(trials))
+                replace_dir(finished, target)
+                yield read_fold(target)
         for trial in group:
             shutil.rmtree(work / names[trial], ignore_errors=True)
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,8 +26,10 @@ from daamctl.fit.loop import RECORDS, Entry, Fit, Member, Trained, improves, tes
 from daamctl.fit.models import Many, One, order_weights
 from daamctl.fit.optimizer import rate_factor, set_rate
 from daamctl.fit.rng import generator_states, restore_generators
-from daamctl.fit.tagging import F1
 from daamctl.methods.base import FusionClassifier
+
+if TYPE_CHECKING:
+    from daamctl.fit.tagging import F1
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ class Stack(Fit):
             self.generators = None
         for fusion in self.fusions:
             fusion.model.train()
+        batches: Iterator[tuple[Tensor, Tensor]]
         if config.steps is not None:
             batches = islice(self._stream(self.steps), self._until(recorded + 1) - self.steps)
         else:
@@ -232,15 +235,15 @@ class Stack(Fit):
 
     def _stream(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches (F, B, L, D) and (F, B) of a budget, from a step on."""
-        size, parts = self.config.batch_size, [one.train for one in self.by_trial]
-        if not all(isinstance(part, InMemorySplit) for part in parts):
-            for x, y in parts[0].stream(size, self.by_trial[0].seed, start):
+        size, first = self.config.batch_size, self.by_trial[0]
+        if len(self.by_trial) == 1:
+            for x, y in first.train.stream(size, first.seed, start):
                 yield x[None], y[None]
             return
-        streams = [one.train.stream_rows(size, one.seed, start) for one in self.by_trial]
-        for found in zip(*streams, strict=True):
+        held = [(one.train, one.seed) for one in self.by_trial if isinstance(one.train, InMemorySplit)]
+        for found in zip(*(part.stream_rows(size, seed, start) for part, seed in held), strict=True):
             rows, y = (torch.stack(every) for every in zip(*found, strict=True))
-            yield parts[0].x[rows], y
+            yield held[0][0].x[rows], y  # folds share the tensor
 
     def _evaluate(self, fusion: Fusion) -> Entry:
         """Accuracy, loss and entity F1 of the held-out and the test part."""

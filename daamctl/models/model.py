@@ -21,11 +21,11 @@ from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
+from daamctl.fit.inference import free_batch
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
 from daamctl.methods.weights_metadata import INPUTS, POOLING, WeightsMetadata, read_metadata
 from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_model
-from daamctl.fit.inference import free_batch
 
 if TYPE_CHECKING:
     import polars as pl

@@ -19,7 +19,6 @@ from daamctl.artifacts.reconstruction import (
 )
 from daamctl.artifacts.skipped import folder_of
 from daamctl.config import Config
-from daamctl.config.keys import key_settings
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import autocast, resolve_device, resolve_precision
@@ -118,11 +117,11 @@ class ReconstructionPlan:
     def _kept(self, arm: str, crops: Crops) -> list[Reconstruction]:
         """Finished trainings that will be kept."""
         found = []
-        keyed, again = key_settings(self.config, "reconstruct"), self.layout.command("reconstruct", f"--method {arm}")
+        again = self.layout.command("reconstruct", f"--method {arm}")
         for seed in self.config.reconstruct.seeds:
             place = training_dir(self.layout.stage("reconstruct") / arm, seed)
             with suppress(ArtifactError):  # a damaged one is trained again
-                found.append(find_reconstruction(place, key_of(arm, seed, keyed, crops), again=again))
+                found.append(find_reconstruction(place, key_of(arm, seed, self.config, crops), again=again))
         return [one for one in found if one is not None]
 
     def _expected_crops(self) -> int | None:

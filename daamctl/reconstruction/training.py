@@ -1,31 +1,44 @@
-"""Train arms of a VQ-VAE, and score their reconstructions of the test crops; a kind of training of `daamctl.fit.loop`.
-
-A step cannot be cut into pieces when memory runs out, because the codes move by the latents of the whole batch.
-"""
+"""Train arms of a VQ-VAE, here or on an engine; score their reconstructions of the test crops, and write them."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from daamctl.artifacts.io import content_key
-from daamctl.artifacts.reconstruction import Crops
+from daamctl.artifacts import reconstruction as files
+from daamctl.artifacts.integrity import hashes_of
+from daamctl.artifacts.io import content_key, locked, replace_dir
+from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_dir
+from daamctl.artifacts.records import write_record
+from daamctl.artifacts.results import ENTRY
+from daamctl.artifacts.utterances import write_frame
+from daamctl.config import Config
+from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
-from daamctl.devices import autocast, resolve_precision, sent
+from daamctl.devices import autocast, is_out_of_memory, resolve_device, resolve_precision, sent
 from daamctl.errors import DivergedError, TrainingError
-from daamctl.fit.loop import Entry, Fit, Member, Trained
+from daamctl.fit.checkpoint import load_state
+from daamctl.fit.loop import Entry, Finished, Fit, Member, Progress, Trained
 from daamctl.fit.models import channels_last, order_weights
 from daamctl.fit.optimizer import adam, load_optimizer
 from daamctl.fit.rng import seed_everything
+from daamctl.fit.runner import fit_and_save
 from daamctl.fit.trial import Trainable
 from daamctl.methods.mixture import DensityBlock
+from daamctl.provenance import device_name, versions
 from daamctl.reconstruction.codes import perplexity
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
@@ -41,15 +54,9 @@ SUMS = ("loss", "reconstruction", "commitment")
 """Means over an epoch in the history."""
 
 
-def key_of(arm: str, seed: int, settings: dict[str, Any], crops: Crops) -> str:
-    """Hash of everything that can change a training.
-
-    Args:
-        arm: its block.
-        seed: its seed.
-        settings: those of `reconstruct` that can change a result.
-        crops: the table of crops.
-    """
+def key_of(arm: str, seed: int, config: Config, crops: Crops) -> str:
+    """Hash of everything that can change a training: its block and seed, the settings, and the crops."""
+    settings = key_settings(config, "reconstruct")
     return content_key({"version": VERSION, "arm": arm, "seed": seed, "settings": settings, "crops": crops.key})
 
 
@@ -66,8 +73,7 @@ class ArmTrial(Trainable):
     Args:
         arm: a name from `BLOCKS`.
         crops: the table of crops.
-        settings: of the model and of training.
-        keyed: the settings that can change a result.
+        config: all settings; `reconstruct` is used.
         device: a resolved device.
         train: training crops.
         test: test crops.
@@ -76,8 +82,7 @@ class ArmTrial(Trainable):
 
     arm: str
     crops: Crops
-    settings: ReconstructConfig
-    keyed: dict[str, Any]
+    config: Config
     device: str
     train: CropPixels
     test: CropPixels
@@ -87,7 +92,12 @@ class ArmTrial(Trainable):
     @property
     def key(self) -> str:
         """See `Trainable.key`."""
-        return key_of(self.arm, self.seed, self.keyed, self.crops)
+        return key_of(self.arm, self.seed, self.config, self.crops)
+
+    @property
+    def settings(self) -> ReconstructConfig:
+        """Of the model and of training."""
+        return self.config.reconstruct
 
     @property
     def what(self) -> str:
@@ -274,3 +284,92 @@ def _as_input(images: Tensor, device: str) -> Tensor:
 def _as_picture(images: Tensor) -> Tensor:
     """Values from -1 … 1 to 0 … 1; those outside are limited."""
     return ((images.float() + 1) / 2).clamp(0, 1)
+
+
+class ArmWorker:
+    """Trains seeds of one arm; a task is a seed, and its result the folder of the training.
+
+    Args:
+        arm: a name from `BLOCKS`.
+        crops: the table of crops.
+        config: all settings; `reconstruct` is used.
+        device: the setting, or the device of this worker.
+        folder: will hold `seed<N>/`.
+        work: folder for unfinished work, on the same file system.
+        images: folder that the paths of images are relative to.
+    """
+
+    description = None
+    num_devices = 1
+
+    def __init__(
+        self, arm: str, crops: Crops, config: Config, device: str, *, folder: Path, work: Path, images: Path
+    ) -> None:
+        self.folder, self.work_dir = folder, work
+        train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
+        self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
+
+    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[Path]:
+        """Train every seed; yield the folder of each finished training.
+
+        Raises:
+            TrainingError: a step does not fit into memory, or there are fewer training crops than a batch has.
+            DivergedError: a loss is no longer finite.
+        """
+        for trial in map(self.trial, tasks):
+            work, target = self.work_dir / f"{trial.arm}-seed{trial.seed}", training_dir(self.folder, trial.seed)
+            with locked(work.with_suffix(".lock"), what=trial.what):
+                if trial.device.startswith("cuda"):
+                    torch.cuda.reset_peak_memory_stats(trial.device)
+                try:
+                    for event in fit_and_save([trial], work, trial.key, load_state(work, trial.key)):
+                        if isinstance(event, Progress):
+                            advance(event.units * trial.settings.batch_size)
+                        elif isinstance(event, Finished):
+                            write_training(work / "finished", trial, event.trained)
+                except (RuntimeError, MemoryError) as error:  # a step moves the codes, so it cannot be cut into pieces
+                    if not is_out_of_memory(error):
+                        raise
+                    raise TrainingError(
+                        f"{trial.what}: out of memory with {trial.settings.batch_size} crops in a step",
+                        fix="lower reconstruct.batch_size or crop.size, or end what else runs on this device",
+                    ) from error
+                replace_dir(work / "finished", target)
+                shutil.rmtree(work, ignore_errors=True)
+            yield target
+
+
+def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> None:
+    """Write all files of a finished training, result.json last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    model, found, device = trained.model, trained.facts, trial.device
+    head = {"arm": trial.arm, "seed": trial.seed, "key": trial.key}
+    weights = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    # One entry: safetensors writes several in any order, so equal weights would be different files.
+    save_file(weights, folder / files.WEIGHTS, metadata={ENTRY: json.dumps(head, sort_keys=True)})
+    save_file({"reconstructions": found["reconstructions"], **found["densities"]}, folder / files.EXAMPLES)
+    rows = trial.crops.part("test").select("crop_id", "utterance_id")
+    scores = [pl.Series(name, values, dtype=pl.Float32) for name, values in found["scores"].items()]
+    write_frame(folder / files.SCORES, rows.with_columns(scores), head)
+    write_frame(folder / files.HISTORY, pl.DataFrame(trained.history), head)
+    result = Reconstruction(
+        key=trial.key,
+        arm=trial.arm,
+        seed=trial.seed,
+        settings=key_settings(trial.config, "reconstruct"),
+        parameters=sum(one.numel() for one in model.parameters()),
+        block_parameters=[sum(one.numel() for one in block.parameters()) for block in model.blocks.values()],
+        steps=trial.units_of_training,
+        perplexity=perplexity(found["uses"]),
+        used=int((found["uses"] > 0).sum()),
+        change=found["change"],
+        train_s=trained.train_s,
+        crops_per_s=trial.units_of_training * trial.settings.batch_size / trained.train_s,
+        peak_bytes=torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
+        precision=trial.precision,
+        device=device_name(device),
+        meta={"versions": versions()},
+        files=hashes_of(folder.iterdir()),
+    )
+    write_record(folder / files.RESULT, asdict(result))

@@ -116,13 +116,15 @@ def fusing(evaluation: Evaluation) -> str:
     if best.low is not None and best.high is not None:
         gain += f" [{points(best.low)}, {points(best.high)}; not corrected]"
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"
-    against = f"{best.method} differs by {gain} from a probe of the best single layer ({compared.reference}{p})"
+    layer = "the single layer chosen without the test group"  # not the highest figure of `_layers`
+    against = f"{best.method} differs by {gain} from a probe of {layer} ({compared.reference}{p})"
     if best.p_holm is None:
         return f"Whether fusing layers helps cannot be tested: {against}."
+    trained = "; but its training is in doubt" if doubtful(evaluation, [best.method]) else ""
+    if best.p_holm <= result.family.alpha and best.difference > 0:
+        return f"Fusing layers helps: {against}."
     if best.p_holm <= result.family.alpha:
-        return f"Fusing layers {'helps' if best.difference > 0 else 'hurts'}: {against}."
-    doubts = doubtful(evaluation, [best.method])
-    trained = "; but its training is in doubt" if doubts else ""
+        return f"{'Whether fusing layers hurts is unclear' if trained else 'Fusing layers hurts'}: {against}{trained}."
     return f"Fusing layers does not help by more than chance: the best fusion {against}{trained}."
 
 
@@ -174,7 +176,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             else f"Raise {section}.weight_decay, or lower {section}.epochs",
             "collapsed": f"Add a lower value to {section}.search_lr",
         }
-        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "collapsed in its refit"}
+        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "worse after its refit"}
         for mark, text in advice.items():
             if names := by_mark[mark]:  # type: ignore[index]
                 steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")

@@ -319,8 +319,8 @@ def _probe(probed: ProbedLayers) -> list[Block]:
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
     note = (
         "The mean over folds and seeds, as for every method; the last layer is the method ridge-last. The difference "
-        f"is that over all test items. p (Holm): paired test against the best layer, over "
-        f"{probed.resampled or 'fold'}s, "
+        "is over all test items, so its sign may be another than that of the means. p (Holm): paired test against the "
+        f"best layer, over {probed.resampled or 'fold'}s, "
         "corrected for the number of layers. The best layer was picked by these figures, so its own is optimistic."
     )
     columns = ["Layer", metric[0].upper() + metric[1:], "Minus best layer (points)", "p (Holm)"]

@@ -186,7 +186,8 @@ def learning(
     chance, clip = evaluation.chance["clip"].majority_fraction, terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
-    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. "
+    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. Trainings end at different "
+    text += "epochs; an epoch is the mean of those that reach it. "
     if evaluation.selection == "best-on-test":
         text += "The epoch was chosen on the test curve."
     else:

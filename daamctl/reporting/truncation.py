@@ -45,6 +45,14 @@ def sentence(found: Truncation) -> str:
     return f"{text}; {' and '.join(costs)}." if costs else f"{text}."
 
 
+def notes(found: Truncation) -> list[str]:
+    """What to bear in mind about the numbers."""
+    if found.whole.entity_f1 is not None or found.design.n_folds == 1:
+        return found.notes
+    means = "Accuracies are means over folds; differences and intervals are over all items, so signs may disagree."
+    return [*found.notes, means]
+
+
 def section(found: Truncation | None, *, embeddings_key: str, command: str) -> Section | None:
     """The section of the report; None if there is no result.
 
@@ -65,7 +73,7 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
     )
     where = [] if found.device is None else [Text(f"Time was measured on {found.device}.")]
     blocks: list[Block] = [Text(sentence(found)), Text(method), drawn(figure(found)), *where]
-    blocks += [Text(note) for note in found.notes]
+    blocks += [Text(note) for note in notes(found)]
     rows = [*found.prefixes, found.whole]
     blocks.append(_table("truncation", f"{_label(found)} after training on layers 1 to k", found, rows))
     if found.singles:

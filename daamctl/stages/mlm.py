@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameE
 from daamctl.evaluation.perplexity import Figure, perplexities, ratios
 from daamctl.fit.checkpoint import load_state
 from daamctl.fit.loop import Finished, Trained
-from daamctl.fit.masked import FUSIONS, MaskedData, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.masked import FUSIONS, MaskedSettings, MaskedTrial, Masking
 from daamctl.fit.runner import fit_and_save
 from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
@@ -117,7 +118,7 @@ def run(
         **recorded,
     }
     tokens = [(articles[one.block], one.block, int(position)) for one in scored for position in one.where]
-    data = MaskedData(model, train, hidden, scored, masking, settings, common)
+    trial_of = partial(MaskedTrial, model, train, hidden, scored, masking, settings, common)
     folder, unfinished = root / "data" / "mlm" / label, root / "data" / ".work" / "mlm" / label
     chosen = list(dict.fromkeys([LAST, *fusions]))
     with locked(folder / ".lock", what=f"the results of 'mlm' for {label}"):
@@ -128,7 +129,7 @@ def run(
                 released = fusion == LAST and not tuned  # nothing is drawn or trained
                 for seed in seeds[:1] if released else seeds:
                     place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
-                    trial = MaskedTrial(data, fusion, finetune=tuned, seed=seed)
+                    trial = trial_of(fusion, tuned, seed)
                     key, work = trial.key, unfinished / f"{place.parent.name}-{place.name}"
                     done = None if force else _finished(place, key, f"daamctl mlm --encoder {encoder} --force")
                     if done is None:

@@ -10,15 +10,13 @@ from pathlib import Path
 from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.reconstruction import find_reconstruction, read_reconstruction, training_dir
 from daamctl.config import Config
-from daamctl.config.keys import key_settings
 from daamctl.corpora.sources import files_root
 from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.reconstruction import BLOCKS
-from daamctl.reconstruction.runner import ArmWorker
-from daamctl.reconstruction.training import key_of
+from daamctl.reconstruction.training import ArmWorker, key_of
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -62,16 +60,15 @@ def run(
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
         _remove_strays(folder, settings.seeds)
-    keyed = key_settings(config, "reconstruct")
     again = layout.command("reconstruct", f"--method {method}")
-    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, keyed, crops), again)]
+    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, config, crops), again)]
     if len(missing) < len(seeds):
         log.info("%s: %d of %d trainings are finished and kept", method, len(seeds) - len(missing), len(seeds))
     if not missing:
         return folder
     use_free_cores()
     work = layout.work / "reconstruct" / layout.run_name
-    open_worker = partial(ArmWorker, method, crops, settings, keyed, folder=folder, work=work, images=root)
+    open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root)
     steps = settings.epochs * (crops.part("train").height // settings.batch_size)
     with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
         if engine is None or engine.in_process:

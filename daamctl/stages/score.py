@@ -97,11 +97,10 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
     """
     folder = layout.stage("reconstruct") / arm
     again = layout.command("reconstruct", f"--method {arm}")
-    keyed = key_settings(config, "reconstruct")
     runs = []
     for seed in config.reconstruct.seeds:
         found = read_reconstruction(training_dir(folder, seed), again=again)
-        if found.key != key_of(arm, seed, keyed, crops):
+        if found.key != key_of(arm, seed, config, crops):
             place = training_dir(folder, seed) / RESULT
             raise ArtifactError(f"{place} was made with other settings or crops", fix=f"make it again: {again}")
         runs.append(found)

@@ -563,7 +563,7 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, device: cpu}")) == set()
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, seed: 1}")) == {"extract.json"}
-    with_train = changed(demo.replace("epochs: 15", "epochs: 16"))
+    with_train = changed(demo.replace("train: {", "train: {grad_clip_norm: 3.0, "))
     listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
     assert with_train == listed | {"ablate.json"}
 
@@ -639,17 +639,33 @@ def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.Mo
         f"ArtifactError: MLflow at sqlite:///{project}/mlflow.db has no runs of this project\n"
         "  run a pipeline (daamctl run demo), or send finished runs: daamctl track\n"
     )
-    started: list[Any] = []
-    monkeypatch.setattr(os, "execv", lambda *args: started.append(args))
+    started: list[list[str]] = []
+    killed: list[tuple[int, int]] = []
+
+    class Server:
+        pid = 123
+
+        def __init__(self, words: list[str], *, start_new_session: bool) -> None:
+            started.append(words)
+
+        def poll(self) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Server)
+    monkeypatch.setattr(os, "killpg", lambda *args: killed.append(args))
+    monkeypatch.setenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "")  # so that what is set is taken back
+    monkeypatch.delenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION")
     monkeypatch.setattr(tracking, "run_links", lambda _, address: {"demo": f"{address}/#/experiments/1/runs"})
     monkeypatch.setattr(track, "unsent", lambda _: "2 of 9 finished folds are not in MLflow")
     result = call("ui", "--port", "5001")
-    assert result.stderr == "2 of 9 finished folds are not in MLflow\n"
+    assert killed == [(123, signal.SIGKILL)]
+    assert result.stderr.startswith("2 of 9 finished folds are not in MLflow\n")
     assert result.stdout == (
         "demo  http://127.0.0.1:5001/#/experiments/1/runs\nThe links work once the server runs; stop it with Ctrl+C.\n"
     )
     words = ["-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{project}/mlflow.db"]
-    assert started[0][1][1:] == [*words, "--host", "127.0.0.1", "--port", "5001", "--workers", "1"]
+    assert started[0][1:] == [*words, "--host", "127.0.0.1", "--port", "5001", "--workers", "1"]
+    assert os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"  # its processes outlive the server
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:1")
     assert call("ui").stdout == "demo  http://host:1/#/experiments/1/runs\n"
     assert len(started) == 1
@@ -767,7 +783,7 @@ def test_ctrl_c_ends_what_does_not_let_go(tmp_path: Path, body: str) -> None:
 )
 def test_ctrl_c_in_a_terminal_ends_every_process(project: Path, words: list[str], line: str) -> None:
     """A terminal sends the signal to all processes of the command."""
-    write_pipeline(project, train="search: none, refit: false, patience: null")
+    write_pipeline(project, train="search: none, refit: false")
     before = {path for path in project.rglob(".*-????????*") if "dvc" not in path.parts}
     module = ["-m", "daamctl"]
     if words[0] == "train":

@@ -99,12 +99,21 @@ def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: 
         (["demo", "--device", "cuda:99"], "ConfigError: device 'cuda:99' is not on this machine"),
         (["demo", "--set", "methods=[nine]"], "ConfigError: demo: methods: unknown name 'nine'; did you"),
         (["iemocap", "--measure"], "CorpusError: "),
+        (["demo", "--measure", "--set", "extract.encoder=wavlm-large"], "EncoderError: encoder 'microsoft/wavlm"),
     ],
 )
 def test_mistakes_end_in_one_message(project: Path, words: list[str], message: str) -> None:
     result = call(*words)
     assert result.exit_code == 3, result.output
     assert result.stderr.startswith(message)
+    assert not list((project / "data").glob("*/*"))  # nothing has run
+
+
+def test_steps_of_a_reconstruction_are_measured_with_and_without_the_option(project: Path) -> None:
+    result = call("demo-vqvae", "--measure")
+    assert result.exit_code == 0, result.output
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("  identity")]
+    assert row.split()[-1] == "measured"
 
 
 def test_dry_run_prints_settings(project: Path) -> None:

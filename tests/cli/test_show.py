@@ -12,9 +12,12 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.records import write_record
 from daamctl.cli.app import app
+from daamctl.config import Config
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
+from daamctl.stages import evaluate
 from tests.fixtures.compared import evaluation
+from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.records import parsed
 
 VALUES = {"ridge-best-layer": 0.5, "daam-v1": 0.6, "mha": 0.45, "ridge-mean": 0.55}
@@ -53,8 +56,9 @@ def test_every_method_with_its_verdict(shown: Path) -> None:
     assert rows["mha"].startswith("mha (undertrained) 45.0 40.0 to 50.0 −5.0 [−7.0, −4.0] worse, p = 0.010 (Holm)")
     assert rows["mha"].endswith("; training may explain it")
     assert "training may explain" not in rows["daam-v1"]
-    assert "This comparison is not fair: training alone may explain the results of mha." in lines[6]
-    assert lines[7] == fusing(labelled(parsed(data)))  # as the report says it
+    assert lines[6] == "Accuracies are means over folds; intervals and differences are over all items."
+    assert "This comparison is not fair: training alone may explain the results of mha." in lines[7]
+    assert lines[-1] == fusing(labelled(parsed(data)))  # as the report says it
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, "no difference shown, p = 0.400 (Holm)"), (None, "not tested")])
@@ -66,10 +70,21 @@ def test_without_a_significant_difference(shown: Path, p: float | None, verdict:
 
 def test_one_method_beside_the_reference(shown: Path) -> None:
     write(shown)
-    text = call("demo/daam-v1").stdout
-    assert "daam-v1" in text
-    assert "ridge-best-layer" in text
-    assert "mha" not in text
+    first = [line.split(" ")[0] for line in call("demo/daam-v1").stdout.splitlines()]
+    assert first[2:4] == ["daam-v1", "ridge-best-layer"]
+    assert "mha" not in first
+
+
+@pytest.mark.parametrize("run", ["toy", "toy/none"])
+def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) -> None:
+    (shown / "pipelines" / "toy.yaml").write_text("# Toy.\nmethods: [none]\n")
+    layout, config = make_layout(shown), Config.model_validate({"methods": ["none"]})
+    write_method(layout, config, "none", epochs=1)
+    evaluate.run(layout, config)
+    stale = "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy"
+    assert stale not in call(run).stdout
+    write_method(layout, config, "none", epochs=1, num_parameters=77)
+    assert stale in call(run).stdout.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_every_setting_has_a_meaning_and_allowed_values() -> None:
     [
         ("train.search_lr", "list of: number > 0"),
         ("train.recipe", "searched, published"),
-        ("train.patience", "whole number ≥ 1 or null"),
+        ("train.steps", "whole number ≥ 1 or null"),
         ("train.plateau_factor", "number > 0 and < 1"),
         ("train.test_part", "dev or null"),
         ("ablate.layers", "list of: list of: whole number"),
@@ -83,14 +83,14 @@ def test_a_typo_proposes_the_nearest_names(typo: str, fix: str) -> None:
 def test_a_setting_of_a_pipeline_and_where_it_is_set(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text("methods: [none]\ntrain: {epochs: 7, recipe: published}\n")
     assert call("train.epochs", "-p", "mine").stdout == (
-        "train.epochs: Most passes over the training clips.\n"
-        "  default: 100; allowed: whole number ≥ 1\n"
+        "train.epochs: Passes over the training clips, if `steps` is null.\n"
+        "  default: 35; allowed: whole number ≥ 1\n"
         "  mine: 7, from pipelines/mine.yaml\n"
         "  can change: every result of `train` and of the stages that read it\n"
     )
     for name, line in {
         "train.batch_size": "  mine: 8, from its recipe",
-        "train.search_lr": "  mine: [0.001, 0.003], from params.yaml",
+        "train.search_lr": "  mine: [0.0003, 0.001, 0.003], from params.yaml",
         "methods": '  mine: ["none"], from pipelines/mine.yaml',
         "evaluate.unit": "  mine: utterance, from params.yaml",
     }.items():

@@ -31,11 +31,11 @@ def config(**sections: Any) -> Config:
     [
         ("train", {"lr": 0.5}, True, True),
         ("train", {"refit": False}, True, True),
-        ("train", {"density_maps": "all-epochs"}, True, True),
+        ("train", {"density_maps": "all-epochs", "steps": None, "schedule": "constant"}, True, True),
         ("train", {"seeds": [7]}, False, True),
         ("train", {"features": "stream"}, False, True),
         ("train", {"device": "cpu"}, False, False),
-        ("train", {"batch_folds": "never"}, False, False),
+        ("train", {"stack": "never"}, False, False),
         ("train", {"graphs": "auto"}, False, False),
         ("finetune", {"lr": 0.5}, True, True),
         ("finetune", {"gradient_checkpointing": True}, False, False),

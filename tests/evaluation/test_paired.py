@@ -150,14 +150,14 @@ def test_most_consistent_disagreements_come_first(tmp_path):
 def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(tmp_path):
     left = trained(tmp_path, "left", "sga", seeds=(1,), run__reconstructed="reading A")
     right = trained(
-        tmp_path, "right", "sga", seeds=(1,), config=settings(train={"selection": "best-on-test"}),
+        tmp_path, "right", "sga", seeds=(1,), config=settings(train={"selection": "best-on-test", "steps": None}),
         run__eval_batches={"size": 8, "order": "clip table", "clips_sha256": "0" * 64}, run__config__train__epochs=34,
     )  # fmt: skip
     assert left.notes == ["left/sga: reading A; a reconstruction, not a replication"]
     assert right.notes == [
         "right: epochs are selected on the test groups themselves (D7), so its results are inflated",
         "right/sga: predictions depend on the other clips in the batch (D1)",
-        "right/sga: trained with other settings than the current ones: train.epochs: 34 (now 100)",
+        "right/sga: trained with other settings than the current ones: train.epochs: 34 (now 35)",
     ]
     result = one((left, right))
     assert set(result.notes) >= {*left.notes, *right.notes}

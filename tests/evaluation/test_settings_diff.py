@@ -17,7 +17,7 @@ HARMLESS = {
     "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
     "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
     "extract.name", "extract.image_bytes", "extract.writers",
-    "train.recipe", "train.seeds", "train.device", "train.batch_folds", "train.features", "train.density_maps",
+    "train.recipe", "train.seeds", "train.device", "train.stack", "train.features", "train.density_maps",
     "train.graphs",
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}

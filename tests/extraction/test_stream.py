@@ -30,9 +30,9 @@ from daamctl.errors import AudioError, EncoderError
 from daamctl.extraction.items import SpeechItems
 from daamctl.extraction.shards import ShardResult, make_shards
 from daamctl.extraction.stream import Embedded, embed_clips, planned
+from daamctl.fit.features import load_features
 from daamctl.layout import Layout
 from daamctl.stages import extract
-from daamctl.fit.features import load_features
 from tests.fixtures.tiny_models import SPEECH, WHISPER
 
 RATE = 8000

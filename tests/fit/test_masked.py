@@ -16,7 +16,7 @@ from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit import masked
 from daamctl.fit.checkpoint import load_state, save_state
 from daamctl.fit.loop import Event, Finished, Progress, Trained, fit
-from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedData, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedFit, MaskedSettings, MaskedTrial, Masking
 from tests.fixtures.masked_models import save_masked
 
 TEXT = "the small red cat sees a large blue dog . " * 4
@@ -34,8 +34,8 @@ def masking(model: MaskedModel, rate: float = 0.3, seed: int = 1) -> Masking:
 def trial(
     model: MaskedModel, name: str, blocks: Any, drawn: list[Masked], settings: MaskedSettings, **options: Any
 ) -> MaskedTrial:
-    data = MaskedData(model, blocks, drawn, drawn, masking(model), settings, {})
-    return MaskedTrial(data, name, **{"finetune": False, "seed": 1, **options})
+    given = {"finetune": False, "seed": 1, **options}
+    return MaskedTrial(model, blocks, drawn, drawn, masking(model), settings, {}, name, **given)
 
 
 def result(events: Iterable[Event]) -> Trained:
@@ -145,7 +145,7 @@ def test_parameters_of_the_fusions(model: MaskedModel) -> None:
     assert counts["base-plus-2"] == 2 * (12 * width**2 + 13 * width)
     assert counts["dwatt"] == counts["dwatt-scaled"]
     with pytest.raises(ConfigError, match="no layer fusion 'daam'"):
-        trial(model, "daam", [], [], MaskedSettings())
+        list(fit([trial(model, "daam", [], [], MaskedSettings())]))
 
 
 class Waits(TorchDispatchMode):
@@ -195,3 +195,19 @@ def test_a_loss_that_is_not_finite_is_refused_after_its_epoch(
     with pytest.raises(DivergedError, match=r"^weighted-sum: the loss is nan in epoch 1\n  lower --lr or --fusion-lr"):
         list(fit([trial(model, "weighted-sum", blocks, drawn, settings)]))
     assert sum(calls) == -(-len(blocks) // 2) > 1
+
+
+def test_a_dev_loss_that_is_not_finite_at_the_end_is_refused(
+    model: MaskedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = model.blocks(TEXT, unknown="@")
+    drawn = masking(model).apply(blocks, 1)
+    real, settings, scored = MaskedFit._score, MaskedSettings(epochs=2), []
+
+    def broken(*given: Any) -> Any:
+        scored.append(real(*given))
+        return scored[-1] * (float("nan") if len(scored) == 3 else 1.0)  # after epoch 2
+
+    monkeypatch.setattr(MaskedFit, "_score", broken)
+    with pytest.raises(DivergedError, match=r"^the held-out loss is nan in epoch 2\n  lower --lr or --fusion-lr"):
+        list(fit([trial(model, "weighted-sum", blocks, drawn, settings)]))

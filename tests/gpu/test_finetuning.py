@@ -12,12 +12,12 @@ from torch import Tensor
 
 from daamctl.artifacts.results import read_folds
 from daamctl.engines.local import LocalEngine
+from daamctl.fit.adapter import Opened
 from daamctl.stages import finetune
-from daamctl.fit.adapter_training import Opened
-from tests.fixtures import gpu
-from tests.fixtures.resume import Killed, kill_when
-from tests.stages.test_finetune import clips, settings, shallow  # noqa: F401
 from tests.fit.trials.test_adapter import Encoder, Made, logits_of, make, values
+from tests.fixtures import gpu
+from tests.fixtures.resume import Killed, kill_when, under_way
+from tests.stages.test_finetune import clips, settings, shallow  # noqa: F401
 
 pytestmark = [*gpu.GPU, pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -79,7 +79,7 @@ def test_a_training_that_resumes_within_an_epoch_repeats_bit_by_bit(
     settings = {"precision": precision, "epochs": 2, "batch_size": 2}
     whole = values(tuned(tmp_path, "whole", **settings))
     with monkeypatch.context() as context:
-        kill_when(context, lambda state: state["history"] != [] and state.get("pass", {"steps": 0})["steps"] == 3)
+        kill_when(context, lambda state: under_way(state)["steps"] == 9)  # 6 in a pass
         with pytest.raises(Killed):
             tuned(tmp_path, "cut", **settings)
     assert values(tuned(tmp_path, "cut", **settings)) == whole
@@ -100,9 +100,10 @@ def test_long_items_repeat_bit_by_bit(tmp_path: Path, precision: str) -> None:
 
 def test_memory_that_runs_out_is_met_with_halves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The allocator itself refuses more than two items."""
-    fold, split = tuned(tmp_path, "a", Source(room=2)), tuned(tmp_path, "b", accumulate=3)
-    assert fold.result["run"]["micro_batch"] == 2
-    assert "out of memory; from now on 3 item(s) at once" in caplog.text
+    given = {"batch_size": 8}
+    fold, split = tuned(tmp_path, "a", Source(room=2), **given), tuned(tmp_path, "b", accumulate=4, **given)
+    assert fold.result["run"]["micro_batch"] == split.result["run"]["micro_batch"] == 2
+    assert "out of memory: from now on 2 items at once" in caplog.text
     torch.testing.assert_close(logits_of(fold), logits_of(split), atol=1e-3, rtol=1e-3)
 
 

@@ -14,16 +14,16 @@ from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.engines.local import LocalEngine
-from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM, METHODS
-from daamctl.methods.contract import SMALL, Case
-from daamctl.stages import download, importance, plan, segment, train
 from daamctl.fit import graphed, loop
 from daamctl.fit.batched import train_jointly
 from daamctl.fit.feature_split import InMemorySplit
 from daamctl.fit.fusion_training import FusionTraining
 from daamctl.fit.loop import Trained, TrainingSetup
 from daamctl.fit.rng import seed_everything
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM, METHODS
+from daamctl.methods.contract import SMALL, Case
+from daamctl.stages import download, importance, plan, segment, train
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu
 from tests.fixtures.embeddings import config, write_embeddings

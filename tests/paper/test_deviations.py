@@ -126,6 +126,8 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
         tree.setdefault(section, {})[name] = value
     if values.get("extract.pooling") == "all-frames":  # does not go with the default, merge
         tree.setdefault("segment", {}).setdefault("tail", "keep")
+    if {"best-on-test", "all-epochs"} & {str(value) for value in tree.get("train", {}).values()}:
+        tree["train"]["steps"] = None  # these choose an epoch
     return Config.model_validate(tree)
 
 
@@ -194,15 +196,15 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
             "other (training: 111, fine-tuning: 111 instead of none)",
         ),
         (18, config(finetunes=["ia3"], finetune_settings={"bitfit": {"epochs": 1}}), CORRECTED),  # not trained
-        (18, config(finetunes=["ia3"], finetune_settings={"ia3": {"epochs": 1}}), AS_PUBLISHED),
+        (18, config(finetunes=["ia3"], finetune_settings={"ia3": {"schedule": "constant"}}), AS_PUBLISHED),
         (
             18,
-            config(finetunes=["bitfit", "ia3"], finetune_settings={"ia3": {"epochs": 1}}),
-            "other (35 epochs, batch 8, 1 epochs, batch 8)",
+            config(finetunes=["bitfit", "ia3"], finetune_settings={"ia3": {"epochs": 1, "schedule": "constant"}}),
+            "other (10 epochs, batch 8, 1 epochs, batch 8)",
         ),
         (18, config(finetunes=["ia3"], finetune={"search": "none"}), AS_PUBLISHED),
-        (18, config(finetunes=["ia3"], train={"patience": None}), AS_PUBLISHED),
-        (18, config(finetunes=["ia3"], train={"search": "none", "epochs": 35, "batch_size": 8}), CORRECTED),
+        (18, config(finetunes=["ia3"], train={"search": "none"}), AS_PUBLISHED),
+        (18, config(finetunes=["ia3"], train={"search": "none", "steps": None, "epochs": 10, "batch_size": 8}), CORRECTED),
         (49, config(finetunes=["ia3"], finetune_settings={"ia3": {"encoder_dropout": True}}), AS_PUBLISHED),
         (42, config(), CORRECTED),
         (58, config(("daam-v1",)), AS_PUBLISHED),

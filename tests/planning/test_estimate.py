@@ -9,10 +9,10 @@ import pytest
 
 from daamctl.config import Config, load_config
 from daamctl.errors import MethodError
+from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ResourceEstimate, method_size
-from daamctl.fit.trials.fusion import build_method
 
 NO_SEARCH = {"train.search": "none"}
 SIZES = (6, 16, 3)
@@ -31,14 +31,14 @@ def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
         ("none-mlp", None, NO_SEARCH, 5),
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": [1, 2, 3]}, 15),
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 20),  # their batches fill the caches
-        ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 32),  # the most that run jointly
-        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 10),  # two candidates of each fold
-        ("none-mlp", 1, {**NO_SEARCH, "train.batch_folds": "never"}, 1),
+        ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 64),  # the most in a stack
+        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 20),  # four candidates of each fold
+        ("none-mlp", 1, {**NO_SEARCH, "train.stack": "never"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.features": "stream"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.batch_size": 80}, 1),  # more numbers in a batch than pays
         ("none-mlp", 1, {**NO_SEARCH, "train.batch_size": 80}, 5),
         ("daam-v1", None, NO_SEARCH, 1),  # convolutions
-        ("daam-v1", None, {"train.search_lr": [0.001, 0.003]}, 2),  # one fold at a time, with all its candidates
+        ("daam-v1", None, {"train.search_lr": [0.001, 0.003]}, 1),  # one after the other
         ("ridge-mean", None, {}, 1),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.layout import Layout
-from daamctl.planning.recorded import Recorded, allowed_epochs
+from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
+from daamctl.planning.recorded import Recorded
 from daamctl.provenance import device_name
 from tests.fixtures.folds import make_layout, write_method
 
@@ -37,15 +38,15 @@ def rewrite(layout: Layout, method: str, **meta: Any) -> dict[str, Any]:
     return result
 
 
-def test_speed_is_per_clip_and_allowed_epoch(layout: Layout) -> None:
+def test_speed_is_per_clip_of_every_step(layout: Layout) -> None:
     settings = config()
     write_method(layout, settings, "none")
     result = rewrite(layout, "none", train_s=120.0, num_train_clips=40, device=device_name(resolve_device("cpu")))
     sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
-    epochs = allowed_epochs("none", Config.model_validate({"train": result["run"]["config"]["train"]}))
+    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40)
     rate = Recorded(layout, settings).training("none", sizes)
     assert rate is not None
-    assert rate.seconds == pytest.approx(120.0 / 40 / epochs)
+    assert rate.seconds == pytest.approx(120.0 / clips)
     assert rate.source == layout.run_name
     for other in ((sizes[0] + 1, *sizes[1:]), (sizes[0], 2 * sizes[1], 4), None):
         assert Recorded(layout, settings).training("none", other) is None  # other sizes take another time
@@ -59,15 +60,20 @@ def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "train", "epochs"),
+    ("method", "train", "number", "steps", "clips"),
     [
-        ("none", {}, 10),
-        ("none", {"refit": True}, 20),
-        ("none", {"search": "full", "search_lr": [1e-3, 3e-3], "search_weight_decay": [0.1]}, 20),
-        ("ridge-mean", {}, 1),
-        ("lora-r4", {}, 7),
+        ("none", {"steps": None}, 1, 10 * 13, 10 * 100),
+        ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 4, 30, 4 * 30 * 8),
+        ("ridge-mean", {}, 1, 1, 100),
+        ("lora-r4", {}, 1, 7 * 13, 700),
     ],
 )
-def test_epochs_that_a_fold_may_take(method: str, train: dict[str, Any], epochs: int) -> None:
-    settings = Config.model_validate({"train": {**TRAIN, **train}, "finetune": {"epochs": 7, "search": "none"}})
-    assert allowed_epochs(method, settings) == epochs
+def test_what_a_fold_takes(method: str, train: dict[str, Any], number: int, steps: int, clips: int) -> None:
+    """With two decays where a search is asked for."""
+    own = {"epochs": 10, "batch_size": 8, "search": "none", "refit": False, "schedule": "constant"}
+    settings = Config.model_validate({"train": {**own, **train}, "finetune": {"epochs": 7, "search": "none"}})
+    assert trainings(method, settings) == number
+    assert steps_of_training(method, settings, 100) == steps
+    assert clips_of_fold(method, settings, 100) == clips

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from daamctl.config import Config
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit.checkpoint import FILE, SaveTimer, load_state
 from daamctl.fit.loop import Finished, Member, Progress, Trained, fit
 from daamctl.fit.runner import fit_and_save
 from daamctl.reconstruction import training
 from daamctl.reconstruction.crops import CropPixels
-from daamctl.reconstruction.runner import ArmWorker
-from daamctl.reconstruction.training import ArmTrial, warn_if_collapsed
+from daamctl.reconstruction.training import ArmTrial, ArmWorker, warn_if_collapsed
 from daamctl.reconstruction.vqvae import VQVAE
 from tests.fixtures.reconstruction import SETTINGS, write_images
 from tests.reconstruction.test_crops import placed
@@ -34,7 +34,7 @@ def trial(tmp_path: Path) -> Callable[..., ArmTrial]:
 
     def make(arm: str = "daam", seed: int = 1, device: str = "cpu", **changes: Any) -> ArmTrial:
         settings = SETTINGS.model_copy(update={"examples": 2, **changes})
-        return ArmTrial(arm, crops, settings, {}, device, *parts, seed)
+        return ArmTrial(arm, crops, Config(reconstruct=settings), device, *parts, seed)
 
     return make
 
@@ -208,7 +208,7 @@ def test_a_gpu_gets_its_layout_and_its_kernels(
 def test_out_of_memory_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     folder = write_images(tmp_path / "mine")
     given = {"folder": tmp_path / "made", "work": tmp_path / "work", "images": folder}
-    worker = ArmWorker("daam", placed(folder, per_image=4), SETTINGS, {}, "cpu", **given)
+    worker = ArmWorker("daam", placed(folder, per_image=4), Config(reconstruct=SETTINGS), "cpu", **given)
 
     def fail(*_: Any) -> None:
         raise error

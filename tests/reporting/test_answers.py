@@ -93,11 +93,15 @@ def test_without_intervals_or_probes() -> None:
 
 def test_whether_fusing_helps() -> None:
     gain = "+10.0 points [+8.0, +11.0; not corrected]"
-    assert f"Fusing layers helps: daam-v1 differs by {gain} from a probe" in said(fused(BASE))
+    chosen = "from a probe of the single layer chosen without the test group (ridge-best-layer; "
+    assert f"Fusing layers helps: daam-v1 differs by {gain} {chosen}" in said(fused(BASE))
     text = said(fused(BASE, p_holm=0.3))
     assert "Fusing layers does not help by more than chance: the best fusion daam-v1 differs by +10.0 points" in text
     worse = {"ridge-best-layer": 0.6, "daam-v1": 0.5}
     assert "Fusing layers hurts: daam-v1 differs by −10.0 points" in said(fused(worse))
+    unclear = said(fused(worse, status={"daam-v1": "undertrained"}))
+    assert "Whether fusing layers hurts is unclear: daam-v1 (undertrained) differs by −10.0 points" in unclear
+    assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(BASE, p_holm=None))
     assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
 
@@ -122,18 +126,20 @@ def test_more_speakers() -> None:
     ("changes", "step"),
     [
         ({"edges": {"lr": 4}}, "Widen train.search_lr: daam-v1 chose its lowest or highest value."),
-        ({"unfinished": 4}, "Raise train.epochs: daam-v1 had not converged."),
-        ({}, "Raise train.search_epochs or train.patience: daam-v1 did not reach a closed-form probe"),
+        ({}, "Raise train.epochs: daam-v1 was not trained enough."),
+        ({"status": "overfitted"}, "Add a larger value to train.search_weight_decay: daam-v1 was overfitted."),
+        ({"status": "collapsed"}, "Add a lower value to train.search_lr: daam-v1 was worse after its refit."),
     ],
 )
-def test_undertrained_methods(changes: dict[str, Any], step: str) -> None:
+def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) -> None:
     data = fused(BASE, status={"daam-v1": "undertrained"})
     data["fairness"]["methods"]["daam-v1"] |= {"runs": 5, **changes}
     assert step in steps(data)
     assert "training alone may explain the results of daam-v1" in said(data)
     effect = {"tensors": 1, "with_gradient": 1, "output_change": 0.1, "silent": []}
     data["methods"]["daam-v1"] |= {"finetune": True, "effect": effect}
-    assert step.replace("train.", "finetune.") in steps(data)
+    tuned = step.replace("Add a larger value to train.search_weight_decay", "Raise train.weight_decay, or lower train.epochs")
+    assert tuned.replace("train.", "finetune.") in steps(data)
 
 
 def test_missing_folds_and_missing_probe() -> None:

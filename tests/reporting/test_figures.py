@@ -16,7 +16,7 @@ from daamctl.reporting import figures
 from daamctl.reporting.fairness import SearchCurve
 from tests.figures.test_static import size_of
 
-CURVE = {"epochs": [1, 2, 3, 4], "mean": [0.2, 0.5, None, 0.6], "low": [0.1] * 4, "high": [0.9] * 4}
+CURVE = {"at": [1, 2, 3, 4], "mean": [0.2, 0.5, None, 0.6], "low": [0.1] * 4, "high": [0.9] * 4}
 
 
 def check(figure: Figure) -> tuple[int, int]:
@@ -85,7 +85,7 @@ def test_gaps_and_searches(number: int) -> None:
     check(figure)
     found = marks(figure)
     assert found["Mean"].x[0] == pytest.approx(-10)
-    assert found["Undertrained below"].at == pytest.approx(-2)
+    assert found["Not trained well below"].at == pytest.approx(-2)
     assert found["Fold"].notes[0] == "to ridge-mean"
     candidates = [
         SearchCurve("lr 0.001", [0.5, 0.6, 0.7, 0.8], 3, 5), SearchCurve("lr 0.01", [0.4], 2, 5),
@@ -102,7 +102,7 @@ def test_gaps_and_searches(number: int) -> None:
 @pytest.mark.parametrize("number", [1, 5])
 def test_learning_and_confusion(number: int) -> None:
     names = [f"method-{index} (reconstructed)" for index in range(number)]
-    figure = figures.learning({name: {"Training": CURVE, "Test group": CURVE} for name in names}, 0.3, "clip", "alt")
+    figure = figures.learning({name: {"Training": CURVE, "Test group": CURVE} for name in names}, 0.3, "clip", "epoch", "alt")
     check(figure)
     test = marks(figure)["Test group"]
     assert test.y == pytest.approx([20, 50, np.nan, 60], nan_ok=True)

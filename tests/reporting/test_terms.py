@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataclasses import replace
+
 import pytest
 
 from daamctl.artifacts.evaluation import Evaluation
@@ -43,7 +45,14 @@ def test_the_rule_that_picks_the_epoch() -> None:
     rule = terms.selection_rule(evaluation(folds=5, modality="speech"))
     assert rule == "the reported epoch is the best on one held-out training group, never on the test group"
     assert "on the test part itself" in terms.selection_rule(evaluation(selection="best-on-test"))
-    assert "the last one" in terms.selection_rule(evaluation(selection="last"))
+    assert "reported as it ends" in terms.selection_rule(evaluation(selection="last"))
+    budget = evaluation(folds=5, modality="speech")
+    config = {**budget.provenance.config, "train": {"steps": 300}}
+    budget = replace(budget, provenance=replace(budget.provenance, config=config), refit=True)
+    assert terms.selection_rule(budget) == (
+        "training ends after a fixed number of steps, and settings are the best on one held-out training group, never on "
+        "the test group; the model is then trained again with that group included"
+    )
 
 
 @pytest.mark.parametrize(

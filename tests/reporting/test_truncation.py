@@ -8,7 +8,7 @@ import pytest
 
 from daamctl.artifacts.truncation import LayersResult
 from daamctl.reporting.document import Folded, Table, Text
-from daamctl.reporting.truncation import figure, section, sentence
+from daamctl.reporting.truncation import figure, notes, section, sentence
 from tests.fixtures.truncations import DESIGN
 from tests.fixtures.truncations import truncation as found
 
@@ -59,6 +59,10 @@ def test_the_section() -> None:
     assert [str(cells[0]) for cells in single.rows] == ["1", "2"]
     texts = [block.text for block in part.blocks if isinstance(block, Text)]
     assert {sentence(found()), "A note.", "Time was measured on cpu (Fast)."} <= set(texts)
+    means = "Accuracies are means over folds; differences and intervals are over all items, so signs may disagree."
+    assert notes(found()) == ["A note.", means]
+    assert means in texts
+    assert notes(found(design=replace(DESIGN, n_folds=1))) == ["A note."]
 
 
 def test_no_result_and_one_of_other_embeddings() -> None:

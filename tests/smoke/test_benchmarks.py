@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import __main__ as together
 from benchmarks import harness
+from tests.fixtures.exported import handmade
 from tests.fixtures.projects import REPOSITORY
 
 
@@ -80,6 +81,22 @@ def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
     by_themselves = {"serve", "gpu_check"}  # one needs an exported model, the other a GPU
     assert files == {*together.NAMES, *by_themselves, "__init__", "__main__", "harness"}
+
+
+@pytest.mark.slow
+def test_serve(tmp_path: Path) -> None:
+    model, text, out = handmade(tmp_path / "model", "text"), tmp_path / "text.txt", tmp_path / "figures.json"
+    text.write_text("rain")
+    load = ["--clients", "2", "--seconds", "3", "--slow", "2", "--long", str(text), "--timeout", "1"]
+    command = [sys.executable, "-m", "benchmarks.serve", str(model), str(text), *load, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    for part in (found, found["long"]):
+        assert part["requests"] > 0
+        assert (part["lost"], part["classes"]) == (0, 1)
+        assert part["p50_s"] <= part["p99_s"]
+    assert found["peak_bytes"] >= found["idle_bytes"] > 0
 
 
 @pytest.mark.slow

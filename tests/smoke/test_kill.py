@@ -19,7 +19,6 @@ from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.stages import crop, download, extract, segment, train
-from daamctl.fit.checkpoint import load_state
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0
@@ -99,7 +98,7 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
     extract.run(*settings(tiny))
     folds = tiny / "data/train/tiny/daam-v1-mlp"
     words = ("train", "--pipeline", "tiny", "--method", "daam-v1-mlp", "--fold", "1", "--no-track")
-    words += ("--set", "train.epochs=40", "--set", "train.patience=null")
+    words += ("--set", "train.steps=400")
     kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("resume.pt")), *words)
     assert not list(folds.glob("fold*"))
 
@@ -108,7 +107,7 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
         weights = sha256_file(fold.folder / "weights.safetensors")
         return fold.history().to_dicts(), fold.predictions().to_dicts(), fold.result["metrics"], weights
 
-    same = settings(tiny, train__epochs=40, train__patience=None)
+    same = settings(tiny, train__steps=400)
     train.run(*same, method="daam-v1-mlp", fold=1, track=False)
     resumed = result()
     train.run(*same, method="daam-v1-mlp", fold=1, force=True, track=False)

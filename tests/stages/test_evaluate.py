@@ -313,6 +313,6 @@ def test_formats_of_folds_from_several_runs_are_named(layout):
     write_method(layout, CONFIG, "mha", skill=0.5, changes={"meta.precision": "bfloat16"})
     notes = json.loads(evaluate.run(layout, CONFIG).read_text())["notes"]
     assert [note for note in notes if "precision" in note] == [
-        "trained in bfloat16 and float32, because folds come from several runs; to compare them in one format, name it in "
-        "the pipeline's file (train.precision) and train again"
+        "trained in bfloat16 and float32, because folds come from several runs; to compare them in one format, name it "
+        "in the pipeline's file (train.precision) and train again"
     ]

@@ -23,16 +23,16 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameE
 from daamctl.evaluation.scoring import items_of
 from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
+from daamctl.fit.features import load_features
+from daamctl.fit.runner import train_fold
+from daamctl.fit.trial import FoldSpec
+from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights
 from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
 from daamctl.stages import evaluate, train
-from daamctl.fit.features import load_features
-from daamctl.fit.runner import train_fold
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
 from tests.fixtures.exported import export_model, in_project, shared_project
 
 

@@ -308,11 +308,11 @@ def test_a_way_with_its_own_settings_stands_beside_the_others(tmp_path: Path) ->
     ways = {"methods": ["none"], "finetunes": ["lora-r8", "linear-probe"]}
     config = Config.model_validate({**ways, "finetune_settings": {"linear-probe": {"epochs": 4}}})
     write_method(layout, config, "none")
-    write_method(layout, config, "lora-r8", changes={**TUNED, "run.config.finetune": {"epochs": 35}})
+    write_method(layout, config, "lora-r8", changes={**TUNED, "run.config.finetune": {"epochs": 10}})
     write_method(layout, config, "linear-probe", changes={**TUNED, "run.config.finetune": {"epochs": 4}})
     notes = json.loads(evaluate.run(layout, config).read_text())["notes"]
     assert not any("finetune." in note for note in notes)
-    with pytest.raises(ArtifactError, match=r"finetune.epochs is 35 for 'lora-r8', 4 for 'linear-probe'"):
+    with pytest.raises(ArtifactError, match=r"finetune.epochs is 10 for 'lora-r8', 4 for 'linear-probe'"):
         evaluate.run(layout, Config.model_validate(ways))
     changed = Config.model_validate({**ways, "finetune_settings": {"linear-probe": {"epochs": 5}}})
     notes = json.loads(evaluate.run(layout, changed).read_text())["notes"]

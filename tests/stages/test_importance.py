@@ -428,7 +428,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     names = ["none-mlp", "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat"]
     settings = {
         "methods": names,
-        "train": {"epochs": 1, "batch_size": 32, "device": "cpu", "search": "none", "patience": None},
+        "train": {"steps": 10, "batch_size": 32, "device": "cpu", "search": "none"},
         "ablate": {"method": "none-mlp", "k": [], "layers": [[6], [24]]},
     }
     (tmp_path / "pipelines").mkdir()
@@ -475,6 +475,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
     (table,) = [block for block in blocks if isinstance(block, Table) and block.key == "probe"]
     assert {int(row[0]): row[1].value for row in table.rows} == pytest.approx(by_layer)
+    assert "so its sign may be another than that of the means" in table.note
     first, fusing, *_ = answers(labelled(evaluation), summary, stale=[], command="").blocks
     text = first.text
     show.show_results(layout)

@@ -23,11 +23,11 @@ from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.energy import Meter
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
+from daamctl.fit import runner
 from daamctl.layout import Layout
-from daamctl.planning.recorded import allowed_epochs
+from daamctl.fit.search import clips_of_fold
 from daamctl.planning.rows import Row
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
-from daamctl.fit import runner
 from tests.fixtures.recordings import write_pipeline
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -321,15 +321,16 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     write_json(fold / "result.json", sealed(result))
     set_speed(layout, clips=10, seconds=20.0)
     shutil.copy(project / "pipelines/tiny.yaml", project / "pipelines/other.yaml")
-    rows, _ = planned(project, "other", {"train.epochs": 2 * config.train.epochs, "train.search": "none"})
+    rows, _ = planned(project, "other", {"train.batch_size": 5, "train.search": "none"})
     assert rows["mean"]["time_s"] is None  # nothing is known of its clips before `segment`
     other, _ = settings(project, "other")
     for stage in (download, segment):
         stage.run(other, config)
-    changes = {"train.epochs": 7, "train.search": "none", "train.refit": False, "train.seeds": [1, 2]}
+    changes = {"train.steps": 7, "train.search": "none", "train.refit": False, "train.seeds": [1, 2]}
     rows, _ = planned(project, "other", changes)
-    per_clip = 60.0 / (16 * allowed_epochs("mean", config))
-    assert rows["mean"]["time_s"] == pytest.approx(per_clip * 16 * 7 * 3 * 2)  # 7 epochs, 3 folds, 2 seeds
+    per_clip = 60.0 / clips_of_fold("mean", config, 16)
+    size = config.train.batch_size
+    assert rows["mean"]["time_s"] == pytest.approx(per_clip * size * 7 * 3 * 2)  # 7 steps, 3 folds, 2 seeds
     assert rows["extract"]["time_s"] == pytest.approx(2.0 * 48)
     for name in ("mean", "extract"):
         assert (rows[name]["basis"], rows[name]["notes"]) == ("recorded", ["time scaled from 'tiny'"])

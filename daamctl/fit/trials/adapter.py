@@ -163,8 +163,7 @@ class AdapterTrial(Trial):
     @property
     def units(self) -> int:
         """See `Trial.units`; the refit takes more steps, since it has more items."""
-        refit = self._steps(joined(self.split)) if self.refits else 0
-        return len(self.candidates) * self.units_of_training + refit
+        return len(self.candidates) * self.units_of_training + self.refits * self._steps(joined(self.split))
 
     def _steps(self, split: Split) -> int:
         """Steps of a training; a few more where a long sentence of tagged words is cut into several items."""
@@ -186,11 +185,10 @@ class AdapterTrial(Trial):
         release_memory()  # what the training before this one has held
         seed_everything(trial.spec.seed, trial.device)
         opened = trial.data.take()
-        model = build_finetune(
-            trial.spec.method, opened.encoder, num_classes=len(trial.clips.classes), seed=trial.spec.seed
-        )
+        method, number = trial.spec.method, len(trial.clips.classes)
+        model = build_finetune(method, opened.encoder, num_classes=number, seed=trial.spec.seed)
         sections = {name: config.section(name) for name in ("extract", "finetune")}
-        model.notes += departures(trial.spec.method, trial.clips.modality, sections)
+        model.notes += departures(method, trial.clips.modality, sections)
         return AdapterFit(member, opened, model, config)
 
     def result_parts(self, trained: Trained) -> ResultParts:
@@ -223,7 +221,6 @@ class AdapterTrial(Trial):
     def write_weights(self, folder: Path, trained: Trained) -> None:
         """Write the trained tensors; see `daamctl.methods.weights`."""
         opened, model = trained.model
-        head = [value.numel() for name, value in model.trained().items() if name.startswith("head.")]
         metadata = WeightsMetadata(
             kind=ADAPTER,
             method=self.spec.method,
@@ -231,34 +228,20 @@ class AdapterTrial(Trial):
             num_layers=1,
             embed_dim=opened.encoder.embed_dim,
             num_classes=len(self.clips.classes),
-            head_parameters=sum(head),
+            head_parameters=sum(value.numel() for name, value in model.trained().items() if name.startswith("head.")),
             **vars(self._origin(opened, trained.facts["evaluation_precision"])),
         )
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
     def _origin(self, opened: Opened, precision: str) -> Origin:
         """What was read, and how it is evaluated; some published methods set their own input."""
-        sections = {
-            "segment": key_settings(self.config, "segment"),
-            "extract": finetuning_data_settings(self.config, self.clips.modality),
-        }
-        max_tokens = self.config.finetune.max_tokens
-        for path, value in own_input(self.spec.method, self.clips.modality).items():
-            section, name = path.split(".")
-            if section in sections:
-                sections[section][name] = value
-            else:
-                max_tokens = value
-        facts = {name: value for name, value in opened.facts.items() if name != "storage"}
-        facts["precision"] = precision
+        own, modality = own_input(self.spec.method, self.clips.modality), self.clips.modality
+        extract = finetuning_data_settings(self.config, modality)
+        extract |= {path.removeprefix("extract."): own[path] for path in own if path.startswith("extract.")}
+        sections = {"segment": key_settings(self.config, "segment"), "extract": extract}
+        facts = {name: value for name, value in opened.facts.items() if name != "storage"} | {"precision": precision}
         if "max_tokens" in facts:
-            facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
-        last = (max(opened.encoder.layers),)
-        return Origin.of(
-            facts,
-            classes=self.clips.classes,
-            layers=last,
-            modality=self.clips.modality,
-            settings=sections,
-            fold=self.owner,
-        )
+            longest = own.get("finetune.max_tokens", self.config.finetune.max_tokens)
+            facts["max_tokens"] = min(facts["max_tokens"], longest)
+        last, classes = (max(opened.encoder.layers),), self.clips.classes
+        return Origin.of(facts, classes=classes, layers=last, modality=modality, settings=sections, fold=self.owner)

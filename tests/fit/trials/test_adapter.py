@@ -32,6 +32,7 @@ from daamctl.config.keys import finetuning_data_settings, key_settings
 from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
 from daamctl.fit import adapter as adapter_fit
+from daamctl.fit import loop
 from daamctl.fit.adapter import AdapterFit, ItemSet, Opened, predict
 from daamctl.fit.loop import Finished, Member, Progress, Recorded, Trained, fit
 from daamctl.fit.optimizer import adam, rate_factor
@@ -438,6 +439,17 @@ def test_want_of_memory_halves_what_goes_through_at_once(tmp_path: Path, caplog:
     assert searched.result["run"]["micro_batch"] == 2
 
 
+def test_a_resumed_training_knows_how_much_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def narrow(encoder: Encoder) -> None:
+        encoder.most = 2
+
+    with monkeypatch.context() as context:
+        kill_when(context, lambda state: under_way(state)["steps"] == 1)
+        with pytest.raises(Killed):
+            make(tmp_path, "a", Made(narrow), batch_size=8)
+    assert make(tmp_path, "a", batch_size=8).result["run"]["micro_batch"] == 2
+
+
 def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
     def fill(encoder: Encoder) -> None:
         encoder.most = 0
@@ -529,6 +541,14 @@ def test_a_large_encoder_is_gone_before_the_next_is_opened(
         one = trial(made, fold=fold, train={"refit": refit}, **SEARCHED)
         train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path)
     assert made.alive == [0] * 6  # two candidates and the result, of two folds
+
+
+def test_a_refit_that_collapsed_is_gone_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "KEPT_SHARE", 0.0)
+    monkeypatch.setattr(loop, "collapsed", lambda refit, first: True)
+    made = Made()
+    assert make(tmp_path, "a", made, train={"refit": True}, **SEARCHED).result["metrics"]["collapsed"] == 2
+    assert made.alive == [0] * 4
 
 
 def test_an_open_encoder_is_not_sent_to_workers() -> None:
@@ -659,8 +679,15 @@ def test_rates_rise_over_a_tenth_of_the_steps_and_fall_to_zero() -> None:
     assert rate_factor("warm-up", 0, 1) == 1
 
 
-def test_first_rate_of_each_epoch_stands_in_the_history(tmp_path: Path) -> None:
+def test_every_step_has_its_rate_and_the_first_of_an_epoch_stands_in_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, rates = torch.optim.AdamW.step, list[float]()
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1]
+    )
     assert make(tmp_path).history()["lr"].to_list() == pytest.approx([0.01 * f for f in (1, 4 / 6, 2 / 6)])
+    assert rates == pytest.approx([0.01 * factor / 6 for factor in (6, 5, 4, 3, 2, 1)])
 
 
 def test_evaluation_can_use_the_precision_of_training(tmp_path: Path) -> None:

@@ -404,16 +404,16 @@ def training_block(sizes: Sizes) -> Iterator[Row]:
 
 def step_ms(part: InMemorySplit, device: str, graphs: str) -> float:
     """A step of our training loop: median of three passes, after one that prepares."""
-    config = TrainConfig.model_validate({"batch_size": 8, "epochs": 1000, "selection": "last", "graphs": graphs})
-    with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as work:
-        measure = training.alone([training.training("daam-v1", part, config, device, Path(work))])
-        measure()
-        return 1000 * statistics.median(measure()["step_s"] for _ in range(3))
+    steps = 10 * training.steps_in(part, 8)
+    settings = {"batch_size": 8, "steps": steps, "selection": "last", "graphs": graphs}
+    measure = training.steps_of(["daam-v1"], part, TrainConfig.model_validate(settings), device)
+    measure()
+    return 1000 * statistics.median(measure()["step_s"] for _ in range(3))
 
 
 def graphed_fold_s(part: InMemorySplit, test: InMemorySplit, epochs: int, device: str) -> float:
     """A fold like those of benchmarks.training, with CUDA graphs: median of two, after one that prepares."""
-    settings = {"batch_size": 8, "epochs": epochs, "selection": "best-on-test", "graphs": "auto"}
+    settings = {"batch_size": 8, "steps": None, "epochs": epochs, "selection": "best-on-test", "graphs": "auto"}
     measure = training.our_fold("daam-v1", part, test, TrainConfig.model_validate(settings), device)
     measure()
     return statistics.median(measure()["fold_s"] for _ in range(2))
@@ -421,7 +421,7 @@ def graphed_fold_s(part: InMemorySplit, test: InMemorySplit, epochs: int, device
 
 def five_folds(clips: int, layers: int, dim: int, epochs: int, device: str, graphs: str) -> float:
     """Seconds of the command `train` on drawn embeddings, from its start to its end."""
-    settings = {"device": device, "epochs": epochs, "batch_size": 8, "graphs": graphs, "search": "none", "refit": False}
+    settings = {"device": device, "steps": None, "epochs": epochs, "batch_size": 8, "graphs": graphs, "search": "none"}
     recipe = json.dumps({**settings, "selection": "best-on-test"})
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root, name = Path(folder), large_corpus.NAME

@@ -100,14 +100,21 @@ def extract(out: Out, tiny: Tiny = False) -> None:
 @app.command()
 def folds(out: Out, tiny: Tiny = False) -> None:
     """The command `train` on drawn embeddings of IEMOCAP's size, as published, and with the default search."""
-    clips, layers, dim, epochs, most = (200, 8, 32, 1, 2) if tiny else (7757, 24, 1024, 35, 100)
+    clips, layers, dim, epochs, steps = (200, 8, 32, 1, 4) if tiny else (7757, 24, 1024, 35, 300)
     device = resolve_device("auto")
-    fixed = {"epochs": epochs, "search": "none", "refit": False, "selection": "best-on-test", "batch_size": 8}
+    fixed = {
+        "steps": None,
+        "epochs": epochs,
+        "search": "none",
+        "refit": False,
+        "selection": "best-on-test",
+        "batch_size": 8,
+    }
     runs: list[tuple[str, dict[str, Any], list[str]]] = [
         (f"{epochs} epochs, batch 8, graphs", {**fixed, "graphs": "auto"}, []),
         (f"{epochs} epochs, batch 8, one fold", fixed, ["--fold", "1"]),
-        ("search and refit, graphs, one fold", {"graphs": "auto", "epochs": most}, ["--fold", "1"]),
-        ("search and refit, one fold", {"epochs": most}, ["--fold", "1"]),
+        ("search and refit, graphs, one fold", {"graphs": "auto", "steps": steps}, ["--fold", "1"]),
+        ("search and refit, one fold", {"steps": steps}, ["--fold", "1"]),
     ]
     with noted(out) as note, tempfile.TemporaryDirectory() as folder:
         root, name = Path(folder), large_corpus.NAME

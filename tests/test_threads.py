@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from daamctl import threads
+from daamctl.fit.loop import fit
 from daamctl.threads import continue_with, cores, num_readers, one_thread, others, use_free_cores
-from tests.fit.test_fusion_training import linear, train
-from tests.fixtures.resume import Killed, kill_when, save_always
+from tests.fixtures.fits import results, state_after, toy
 
 
 class Machine:
@@ -123,12 +123,9 @@ def test_an_interrupted_training_goes_on_with_its_number(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_num_threads(2)
-    kill_when(monkeypatch, lambda state: len(state["history"]) == 1)
-    with pytest.raises(Killed):
-        train(linear(), tmp_path / "cut")
+    state = state_after([toy()], 3)
     torch.set_num_threads(1)
-    save_always(monkeypatch)
-    train(linear(), tmp_path / "cut")
+    results(fit([toy()], state))
     assert torch.get_num_threads() == 2
 
 

@@ -6,19 +6,21 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from daamctl import pipeline
+from daamctl.artifacts.embeddings import EmbeddingsMetadata
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
-from daamctl.config import Config, TrainConfig, load_config
+from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
-from daamctl.fit import graphed, loop
-from daamctl.fit.batched import train_jointly
-from daamctl.fit.feature_split import InMemorySplit
-from daamctl.fit.fusion_training import FusionTraining
-from daamctl.fit.loop import Trained, TrainingSetup
+from daamctl.fit import graphs as graphs_of
+from daamctl.fit.features import Features
+from daamctl.fit.loop import Member, Trained, fit
+from daamctl.fit.models import stackable
 from daamctl.fit.rng import seed_everything
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
@@ -27,9 +29,9 @@ from daamctl.stages import download, importance, plan, segment, train
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.fits import Toy, results, state_after, toys
 from tests.fixtures.projects import write_project
 from tests.fixtures.recordings import write_pipeline
-from tests.fixtures.resume import Killed, kill_when
 
 pytestmark = [
     *gpu.GPU,
@@ -38,150 +40,130 @@ pytestmark = [
 ]
 TRAINED = [name for name in METHODS if name not in CLOSED_FORM]
 GRAPHED = [
-    name
-    for name in TRAINED
-    if graphed.obstacle(Case(name, small(name)).build(), gpu.DEVICE, "bfloat16", held=True) is None
+    name for name in TRAINED if graphs_of.obstacle(Case(name, small(name)).build(), gpu.DEVICE, held=True) is None
 ]
 STEPS = 20
 
 
-def part(clips: int, seed: int) -> InMemorySplit:
-    """Drawn clips, on the GPU in the stored format."""
+@pytest.fixture(scope="module")
+def data() -> Features:
+    """Drawn clips, on the GPU in the stored format; the sizes of folds differ."""
     layers, dim, classes = SMALL
-    x = torch.randn(clips, layers, dim, generator=torch.Generator().manual_seed(seed)).half()
-    return InMemorySplit(x.to(gpu.DEVICE), (torch.arange(clips) % classes).to(gpu.DEVICE))
+    groups = (52, 60, 49, 55)
+    rng, number = np.random.default_rng(0), sum(groups)
+    names, ids = [f"c{index}" for index in range(classes)], [f"u{row}" for row in range(number)]
+    table = pl.DataFrame(
+        {
+            "clip_id": ids, "utterance_id": ids, "label": [names[row % classes] for row in range(number)],
+            "speaker": ids, "group": np.repeat(["g1", "g2", "g3", "g4"], groups),
+        }
+    )  # fmt: skip
+    x = torch.from_numpy(rng.standard_normal((number, layers, dim))).half().to(gpu.DEVICE)
+    numbers = tuple(range(1, layers + 1))
+    head = EmbeddingsMetadata("drawn", "drawn", tuple(names), numbers, dim, {"name": "drawn"}, {}, number)
+    return Features(head, table, x, numbers)
 
 
-def training(
-    method: str, work: Path, precision: str = "bfloat16", *, seed: int = 1, graphs: str = "never"
-) -> FusionTraining:
-    """Two epochs, with all that a fold does."""
-    seed_everything(seed, gpu.DEVICE)
-    fixed = {"epochs": 2, "batch_size": 8, "refit": False, "selection": "dev-group", "grad_clip_norm": 1.0}
-    settings = TrainConfig.model_validate({**fixed, "graphs": graphs})
-    setup = TrainingSetup(seed, gpu.DEVICE, precision, work, key="k")
-    model = Case(method, small(method)).build()
-    return FusionTraining(model, part(8 * STEPS - 4, 1), part(12, 2), part(12, 3), settings, setup)
+def trials(
+    data: Features, method: str, precision: str = "bfloat16", folds: tuple[int, ...] = (2,), **train: Any
+) -> list[Toy]:
+    """Folds with all that a training does."""
+    fixed = {"steps": STEPS, "batch_size": 8, "device": gpu.DEVICE, "grad_clip_norm": 1.0, "lr": 1e-3, **train}
+    return toys(folds, data=data, make=Case(method, small(method)).build, how=precision, **fixed)
 
 
-def outcome(done: Trained) -> tuple[Any, ...]:
+def outcome(found: list[Trained]) -> list[Any]:
     """All that must repeat."""
-    return done.history, done.logits.tolist(), None if done.density is None else done.density.tolist()
-
-
-@pytest.mark.parametrize("method", TRAINED)
-def test_every_method_trains_and_repeats_bit_by_bit(tmp_path: Path, method: str) -> None:
-    """Its first step raises where a tensor gets no gradient."""
-    first, second = (training(method, tmp_path / name).complete() for name in "ab")
-    assert outcome(first) == outcome(second)
-    assert first.logits.isfinite().all()
-
-
-@pytest.mark.parametrize("method", ["daam-v1", "mha"])
-def test_a_training_that_resumes_within_an_epoch_repeats_bit_by_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    whole = training(method, tmp_path / "whole").complete()
-    with monkeypatch.context() as context:
-        kill_when(
-            context, lambda state: bool(state["history"]) and len(state.get("pass", {"losses": ()})["losses"]) == 7
+    return [
+        (
+            one.history,
+            one.logits.tolist(),
+            None if one.density is None else one.density.tolist(),
+            {name: value.tolist() for name, value in one.model.state_dict().items()},
         )
-        with pytest.raises(Killed):
-            training(method, tmp_path / "cut").complete()
-    assert outcome(training(method, tmp_path / "cut").complete()) == outcome(whole)
+        for one in found
+    ]
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_no_step_waits_for_the_gpu(tmp_path: Path, method: str) -> None:
-    run = training(method, tmp_path)
-    run.model.train()
-    batches = list(run.train.batches(8, 1))[: STEPS - 1]  # the last one is smaller
-    run.step(*batches[0])  # the first step checks the gradients
-    with gpu.no_waiting():
-        losses = [run.step(x, y)[0] for x, y in batches]
-    assert torch.stack(losses).isfinite().all()
+def test_every_method_trains_and_repeats_bit_by_bit(data: Features, method: str) -> None:
+    """Its first step raises where a tensor gets no gradient."""
+    seed_everything(1, gpu.DEVICE)
+    first, second = (results(fit(trials(data, method))) for _ in range(2))
+    assert outcome(first) == outcome(second)
+    assert first[0].logits.isfinite().all()
 
 
-@pytest.fixture
-def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks of replays in an epoch, the last one shorter, and no resume file unless asked for."""
-    monkeypatch.setattr(graphed, "BLOCK", 5)
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", float("inf"))
+@pytest.mark.parametrize("method", ["daam-v1", "mha", "weighted-sum"])
+@pytest.mark.parametrize(("graphs", "then"), [("never", "never"), ("auto", "auto"), ("auto", "never")])
+def test_a_training_that_resumes_repeats_bit_by_bit(data: Features, method: str, graphs: str, then: str) -> None:
+    seed_everything(1, gpu.DEVICE)
+    whole = results(fit(trials(data, method)))
+    state = state_after(trials(data, method, graphs=graphs), 17)
+    assert state is not None
+    assert outcome(results(fit(trials(data, method, graphs=then), state))) == outcome(whole)
 
 
-def same_weights(one: FusionTraining, other: FusionTraining) -> bool:
-    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
-    return all(torch.equal(ours, theirs) for ours, theirs in pairs)
-
-
-@pytest.mark.usefixtures("short_blocks")
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-@pytest.mark.parametrize("method", GRAPHED)
-def test_replayed_steps_are_the_steps_bit_by_bit(tmp_path: Path, method: str, precision: str) -> None:
-    """The same deterministic kernels run on the same numbers."""
-    replayed, eager = (training(method, tmp_path / one, precision, graphs=one) for one in ("auto", "never"))
-    assert outcome(replayed.complete()) == outcome(eager.complete())
-    assert same_weights(replayed, eager)
-
-
-@pytest.mark.usefixtures("short_blocks")
-@pytest.mark.parametrize("method", GRAPHED)
-def test_no_replay_waits_for_the_gpu(tmp_path: Path, method: str) -> None:
-    run = training(method, tmp_path, graphs="auto")
-    steps = run.steps(1)
-    for _ in range(graphed.WARM_UP + 1):
+@pytest.mark.parametrize("graphs", ["never", "auto"])
+@pytest.mark.parametrize("method", TRAINED)
+def test_no_step_waits_for_the_gpu(data: Features, method: str, graphs: str) -> None:
+    """A hundred steps until the first record; those before the sixth check the gradients, warm up and record."""
+    (trial,) = trials(data, method, graphs=graphs, steps=1000)
+    stack = trial.start([Member(trial, 0, {}, final=True)])
+    steps = stack.run()
+    for _ in range(graphs_of.WARM_UP + 2):
         next(steps)
     with gpu.no_waiting():
         taken = sum(1 for _ in steps)
-    assert taken == STEPS - graphed.WARM_UP - 1
-    assert math.isfinite(run.end_pass()[0])
+    assert taken == 100 - graphs_of.WARM_UP - 2
+    assert math.isfinite(float(stack.record()[0]["train_loss"] or 0))
 
 
-@pytest.mark.usefixtures("short_blocks")
-def test_trainings_on_streams_of_their_own_are_those_in_turn(tmp_path: Path) -> None:
-    together, alone = (
-        [training("daam-v1", tmp_path / one / str(seed), seed=seed, graphs="auto") for seed in range(1, 6)]
-        for one in ("together", "alone")
-    )
-    train_jointly(together, None)
-    for one, other in zip(together, alone, strict=True):
-        assert outcome(one.complete()) == outcome(other.complete())
-        assert same_weights(one, other)
-
-
-@pytest.mark.usefixtures("short_blocks")
-@pytest.mark.parametrize("then", ["auto", "never"])
-def test_a_replayed_training_resumes_within_an_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
-    whole = training("daam-v1", tmp_path / "whole").complete()
-    with monkeypatch.context() as context:
-        kill_when(
-            context, lambda state: bool(state["history"]) and len(state.get("pass", {"losses": ()})["losses"]) >= 7
+@pytest.mark.parametrize("precision", ["bfloat16", "float32", "float16"])
+@pytest.mark.parametrize("method", GRAPHED)
+def test_replayed_steps_are_the_steps_bit_by_bit(data: Features, method: str, precision: str) -> None:
+    """The same deterministic kernels run on the same numbers; also epochs with a smaller last batch."""
+    seed_everything(1, gpu.DEVICE)
+    for budget in ({}, {"steps": None, "epochs": 2}):
+        replayed, eager = (
+            results(fit(trials(data, method, precision, graphs=one, **budget))) for one in ("auto", "never")
         )
-        with pytest.raises(Killed):
-            training("daam-v1", tmp_path / "cut", graphs="auto").complete()
-    resumed = training("daam-v1", tmp_path / "cut", graphs=then)
-    assert resumed.under_way is not None
-    assert outcome(resumed.complete()) == outcome(whole)
+        assert outcome(replayed) == outcome(eager)
+
+
+@pytest.mark.parametrize("graphs", ["never", "auto"])
+@pytest.mark.parametrize("method", [name for name in GRAPHED if stackable(Case(name, small(name)).build())])
+def test_a_stack_is_its_models_alone(data: Features, method: str, graphs: str) -> None:
+    """Folds and candidates side by side, with refits of their own settings."""
+    seed_everything(1, gpu.DEVICE)
+    searched = {"search": "grid", "search_lr": (3e-4, 1e-3), "search_weight_decay": (0.0, 1.0), "refit": True}
+    together, alone = (
+        results(fit(trials(data, method, "float32", (1, 2, 3), stack=one, graphs=graphs, **searched)))
+        for one in ("auto", "never")
+    )
+    for ours, theirs in zip(together, alone, strict=True):
+        torch.testing.assert_close(ours.logits, theirs.logits, atol=1e-3, rtol=1e-3)
+        assert ours.search is not None
+        assert theirs.search is not None
+        losses = [[one["dev_loss"][-1] for one in found["candidates"]] for found in (ours.search, theirs.search)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_folds_of_the_command_are_the_same_with_graphs(tmp_path: Path) -> None:
     found = []
     for graphs in ("auto", "never"):
-        settings = config(device=gpu.DEVICE, epochs=3, graphs=graphs, batch_folds="auto")
+        settings = config(device=gpu.DEVICE, epochs=3, graphs=graphs)
         layout = folds_of(tmp_path / graphs, settings, "daam-v1")
         found.append(read_folds(layout.method("daam-v1")))
-    assert found[0][0].result["meta"]["together"] == len(found[0])
     for ours, theirs in zip(*found, strict=True):
         assert ours.predictions()["logits"].to_list() == theirs.predictions()["logits"].to_list()
 
 
-@pytest.mark.parametrize("batch_folds", ["always", "never"])
-def test_plan_measures_folds_together_and_apart(tmp_path: Path, batch_folds: str) -> None:
+@pytest.mark.parametrize("stack", ["always", "never"])
+def test_plan_measures_folds_together_and_apart(tmp_path: Path, stack: str) -> None:
     write_project(tmp_path)
     write_pipeline(tmp_path, more="methods: [weighted-sum]\n")
-    overrides = {"train.batch_folds": batch_folds, "train.device": gpu.DEVICE, "extract.device": gpu.DEVICE}
+    overrides = {"train.stack": stack, "train.device": gpu.DEVICE, "extract.device": gpu.DEVICE}
     settings = load_config(tmp_path, "tiny", overrides)
     layout = Layout.of(tmp_path, "tiny", settings)
     for stage in (download, segment):
@@ -227,7 +209,7 @@ def test_the_first_gpu_by_its_number_is_the_same(tmp_path: Path) -> None:
 
 @gpu.TWO_GPUS
 def test_two_workers_take_a_gpu_each(tmp_path: Path) -> None:
-    settings = config(device=gpu.DEVICE, epochs=2, batch_folds="never")
+    settings = config(device=gpu.DEVICE, epochs=2)
     alone = folds_of(tmp_path / "alone", settings, "daam-v1")
     with LocalEngine(workers=2) as engine:
         shared = folds_of(tmp_path / "shared", settings, "daam-v1", engine=engine)

@@ -256,11 +256,17 @@ def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, pro
     assert values(other)["logits"] != first["logits"]
 
 
+BUDGET = {"steps": 20, "search": "grid", "search_lr": (1e-3,), "refit": True}
+
+
 @pytest.mark.parametrize(
-    "budget", [{"epochs": 5}, {"steps": 20, "search": "grid", "search_lr": (1e-3,), "refit": True}]
-)
-@pytest.mark.parametrize(
-    ("method", "way"), [("daam-v1", "memory"), ("weighted-sum", "memory"), ("weighted-sum", "stream")]
+    ("method", "way", "budget"),
+    [
+        ("daam-v1", "memory", {"epochs": 5}),
+        ("weighted-sum", "stream", {"epochs": 5}),
+        ("weighted-sum", "memory", BUDGET),
+        ("weighted-sum", "stream", BUDGET),
+    ],
 )
 def test_interrupted_training_resumes_to_the_same_result(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str, budget: dict[str, Any]

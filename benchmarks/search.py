@@ -1,16 +1,15 @@
-"""What choosing the settings on the held-out group costs, against one recipe; and whether halving picks what full does.
+"""What training the candidates of a search side by side saves, against the same candidates one by one.
 
 Repeat it:
 
     python -m benchmarks.search --out data/bench/search.json    # --help for other sizes and methods
 
-Every method trains all folds of a synthetic set in memory, in turns: with the default search; with one recipe, which
-is `train.search=none` (learning rate 1e-4); and with a fast recipe, which is the same at 1e-3. The fast recipe stops
-earliest, too early for some methods: compare the accuracies before the times. The class moves every layer of a clip,
-whose noise has a part that all of its layers share; layers differ in scale like those of Whisper-base's encoder. Then
-every method trains once with `search=full`, whose candidates are all trained to their end: `same` is the share of
-folds in which halving chose the same settings, `accuracy` what halving's folds have on the test groups beyond those of
-full, on average.
+Every method trains all folds of a synthetic set in memory with the default search and refit, in turns: `side by side`
+as by default, candidates of all folds in one stack; and `one by one`, the baseline, which is `train.stack=never` and
+takes the same steps on the same batches. Both choose by the same rule, so their accuracies on the test groups are to
+agree: `accuracy` is that of each, and `same` the share of folds in which both chose the same settings. `one recipe`
+trains without a search (`train.search=none`), to show what the search adds. The class moves every layer of a clip,
+whose noise has a part that all of its layers share; layers differ in scale like those of Whisper-base's encoder.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.embeddings import EmbeddingsMetadata
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
-from daamctl.layout import Layout
-from daamctl.tracking import Tracker
 from daamctl.fit.features import Features
 from daamctl.fit.runner import train_all
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.layout import Layout
+from daamctl.tracking import Tracker
 
 NAME = "searched"
 METHODS = ["mean", "weighted-sum", "none-mlp", "daam-v1-mlp", "daam-v2-mlp", "mha-mlp"]
@@ -47,11 +46,8 @@ SCALES = (0.17, 0.20, 0.26, 0.40, 0.90, 0.77)
 """Standard deviations of the layers; of more layers, repeated."""
 DISTANCE = 4.0
 """Of the centres of two classes, about, in standard deviations of the noise along the line between them."""
-WAYS: dict[str, dict[str, Any]] = {
-    "searched": {},
-    "one recipe": {"search": "none"},
-    "fast recipe": {"search": "none", "lr": 1e-3},
-}
+STACKED, ALONE, RECIPE = "side by side", "one by one", "one recipe"
+WAYS: dict[str, dict[str, Any]] = {STACKED: {}, ALONE: {"stack": "never"}, RECIPE: {"search": "none"}}
 
 
 def main(
@@ -59,27 +55,35 @@ def main(
     clips: Annotated[int, typer.Option(min=40, help="Clips.")] = 339,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 6,
     dim: Annotated[int, typer.Option(min=8, help="Features per layer.")] = 512,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Most epochs of each training. [default: train's]")] = None,
-    full: Annotated[bool, typer.Option(help="Also compare with every candidate trained to its end.")] = True,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of each training. [default: train's]")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
-    """Compare training with a search to training with one recipe."""
+    """Compare a search side by side to the same search one by one."""
     features, methods = drawn(clips, layers, dim), methods or METHODS
-    shared: dict[str, Any] = {"device": "cpu", **({} if epochs is None else {"epochs": epochs})}
-    runs = {f"{name} {way}": partial(measure, name, {**shared, **own}, features)
-            for name in methods for way, own in WAYS.items()}  # fmt: skip
+    shared: dict[str, Any] = {"device": "cpu", **({} if steps is None else {"steps": steps})}
+    found: dict[str, list[Fold]] = {}
+
+    def measured(method: str, way: str) -> dict[str, float]:
+        found[f"{method} {way}"], figures = measure(method, {**shared, **WAYS[way]}, features)
+        return figures
+
     for name in methods:
-        train(name, {**shared, "epochs": 1}, features)  # what a first training prepares is no way's
-    ways = in_turns(runs, repeats, "seconds")
-    ratios = [ratio(ways, quantity, f"{name} searched", f"{name} {recipe}", goal=goal)
-              for quantity in ("seconds", "cpu_s") for name in methods
-              for recipe, goal in (("one recipe", "<= 3"), ("fast recipe", None))]  # fmt: skip
-    agreement = {name: agreed(name, shared, features) for name in methods} if full else {}
-    for name, found in agreement.items():
-        typer.echo(f"{name}: same {found['same']:.0%}, accuracy {found['accuracy']:+.4f}", err=True)
+        train(name, {**shared, "steps": 2}, features)  # what a first training prepares is no way's
+    ways = in_turns(
+        {f"{name} {way}": partial(measured, name, way) for name in methods for way in WAYS}, repeats, "seconds"
+    )
+    ratios = [
+        *(ratio(ways, quantity, f"{name} {STACKED}", f"{name} {ALONE}", inverse=True)
+          for quantity in ("seconds", "cpu_s") for name in methods),
+        *(ratio(ways, "accuracy", f"{name} {STACKED}", f"{name} {other}")
+          for other in (ALONE, RECIPE) for name in methods),
+    ]  # fmt: skip
+    agreement = {name: agreed(found[f"{name} {STACKED}"], found[f"{name} {ALONE}"]) for name in methods}
+    for name, one in agreement.items():
+        typer.echo(f"{name}: same {one['same']:.0%}, accuracy {one['accuracy']:+.4f}", err=True)
     sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "folds": GROUPS}
-    conclude("search", sizes, ways, ratios, device="cpu", out=out, halving_against_full=agreement)
+    conclude("search", sizes, ways, ratios, device="cpu", out=out, against_one_by_one=agreement)
 
 
 def drawn(clips: int, layers: int, dim: int) -> Features:
@@ -97,6 +101,7 @@ def drawn(clips: int, layers: int, dim: int) -> Features:
             "label": [CLASSES[one] for one in target],
             "speaker": names,
             "group": [f"group{row % GROUPS + 1}" for row in range(clips)],
+            "duration_s": np.full(clips, 5.0),
         }
     )
     numbers = tuple(range(1, layers + 1))
@@ -114,18 +119,17 @@ def train(method: str, settings: dict[str, Any], features: Features) -> list[Fol
         return train_all(trials, layout.method(method), layout, Tracker(), force=False)
 
 
-def measure(method: str, settings: dict[str, Any], features: Features) -> dict[str, float]:
+def measure(method: str, settings: dict[str, Any], features: Features) -> tuple[list[Fold], dict[str, float]]:
     """Train a method.
 
     Returns:
-        seconds of all folds; cpu_s, of this process, which other work on the machine hardly changes; accuracy on the
-        test groups and epochs of the model that is kept, on average.
+        its folds; and seconds of all of them; cpu_s, of this process, which other work on the machine hardly changes;
+        accuracy on the test groups, on average.
     """
     started, used = time.perf_counter(), time.process_time()
     folds = train(method, settings, features)
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - used
-    epochs = [float(fold.result["metrics"]["epochs"] or 0) for fold in folds]
-    return {"seconds": seconds, "cpu_s": cpu_s, "accuracy": mean_accuracy(folds), "epochs": statistics.mean(epochs)}
+    return folds, {"seconds": seconds, "cpu_s": cpu_s, "accuracy": mean_accuracy(folds)}
 
 
 def mean_accuracy(folds: list[Fold]) -> float:
@@ -133,11 +137,10 @@ def mean_accuracy(folds: list[Fold]) -> float:
     return statistics.mean(float(fold.result["metrics"]["accuracy"] or 0.0) for fold in folds)
 
 
-def agreed(method: str, shared: dict[str, Any], features: Features) -> dict[str, float]:
-    """Whether halving chose what training every candidate to its end chooses: see the module."""
-    halving, full = (train(method, {**shared, "search": search}, features) for search in ("halving", "full"))
-    same = [chosen(one) == chosen(other) for one, other in zip(halving, full, strict=True)]
-    return {"same": sum(same) / len(same), "accuracy": mean_accuracy(halving) - mean_accuracy(full)}
+def agreed(ours: list[Fold], theirs: list[Fold]) -> dict[str, float]:
+    """Share of folds in which two searches chose the same, and by how much the first is more accurate."""
+    same = [chosen(one) == chosen(other) for one, other in zip(ours, theirs, strict=True)]
+    return {"same": sum(same) / len(same), "accuracy": mean_accuracy(ours) - mean_accuracy(theirs)}
 
 
 def chosen(fold: Fold) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def main(
 ) -> None:
     """Compare training from memory with training from disk."""
     device = apart(resolve_device, device)  # apart, or torch would be in the peaks of the runs
-    settings = {"batch_size": batch_size, "device": device, "selection": "last", "epochs": 2}
+    settings = {"batch_size": batch_size, "device": device, "selection": "last", "steps": None, "epochs": 2}
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root = Path(folder)
         stored = apart(make, root, clips, layers, dim)
@@ -149,8 +149,10 @@ def read(root: Path, clips: int) -> dict[str, float]:
 
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
+    from daamctl.artifacts.results import Fold
     from daamctl.fit.features import load_features, to_gpu
-    from daamctl.fit.runner import train_fold
+    from daamctl.fit.loop import Recorded
+    from daamctl.fit.runner import train_group
     from daamctl.fit.trial import FoldSpec
     from daamctl.fit.trials.fusion import FusionTrial
 
@@ -160,10 +162,11 @@ def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]
     load_s = time.perf_counter() - marks[0]
     trial, work = FusionTrial(FoldSpec(NAME, method, 1, 1, config), features), root / f"work-{os.getpid()}"
 
-    def on_epoch(_: object) -> None:
-        marks.append(time.perf_counter())
-
-    fold = train_fold(trial, work / method, work, root=root, on_epoch=on_epoch)
+    for event in train_group([trial], work / method, work, root=root):
+        if isinstance(event, Recorded):
+            marks.append(time.perf_counter())
+        elif isinstance(event, Fold):
+            fold = event
     epoch_s, accuracy = marks[-1] - marks[-2], fold.result["metrics"]["accuracy_last"]
     assert accuracy is not None
     per_s = fold.result["meta"]["num_train_clips"] / epoch_s

@@ -6,19 +6,19 @@ The first ways train one model on the same clips in turns. `reference` restates 
 head after another, float16 with loss scaling on a GPU and float32 elsewhere, torch's own choice of kernels, one kernel
 per tensor in Adam, anomaly detection left on (docs/sources.md#training-set-up, D41, D42); a method other than daam-v1
 and daam-v2 goes through that loop as our module. `limit` is the least a step can be: forward, loss, backward and
-optimiser on a batch that is already in place, nothing else. `ours` is a pass of the training loop over clips held in
-memory, by its steps, with the deterministic kernels that every fold uses. `reference fold` and `ours fold` train from
-fresh weights to the predictions of the selected epoch: after each epoch the test part is evaluated, and the best epoch
-is kept. The last ways train 25 folds of a small method, one by one and in one program.
+optimiser on a batch that is already in place, nothing else. `ours` is as many steps of a training with a budget as a
+pass has, over clips held in memory, with the deterministic kernels that every fold uses. `reference fold` and `ours
+fold` train from fresh weights to the predictions of the selected epoch: after each epoch the test part is evaluated,
+and the best epoch is kept. The last ways train 25 folds of a small method, one by one and in one stack.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -29,21 +29,16 @@ from daamctl.config import Config, TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.energy import joules
 from daamctl.environment import prepare
-from daamctl.methods import FusionClassifier, build
-from daamctl.methods.decoder import ConvDecoder
-from daamctl.fit.batched import Program
 from daamctl.fit.feature_split import InMemorySplit, Part
-from daamctl.fit.fusion_training import (
-    FusionTraining,
-    build_optimizer,
-    channels_last,
-    order_weights,
-)
-from daamctl.fit.loop import TrainingSetup
+from daamctl.fit.loop import RECORDS, Member
 from daamctl.fit.losses import build_loss
+from daamctl.fit.models import One, channels_last, order_weights
 from daamctl.fit.rng import seed_everything
 from daamctl.fit.run_precision import run_precision
-from daamctl.fit.trial import FoldSpec
+from daamctl.fit.stack import Fusion, Stack
+from daamctl.fit.trial import FoldSpec, Trial
+from daamctl.methods import FusionClassifier, build
+from daamctl.methods.decoder import ConvDecoder
 
 CLASSES = 4
 CLIPS = {"cpu": 240, "cuda": 4654}
@@ -75,27 +70,29 @@ def main(
 ) -> None:
     """Compare training steps and folds."""
     prepare()  # deterministic kernels need one of the defaults
-    device, config = resolve_device(device), TrainConfig(batch_size=batch_size, epochs=1000, selection="last")
+    device = resolve_device(device)
     clips = clips or CLIPS["cuda" if device.startswith("cuda") else "cpu"]
     part, test = drawn(clips, layers, dim, device), drawn(-(-clips // TESTED), layers, dim, device)
-    fold = config.model_copy(update={"epochs": epochs, "selection": "best-on-test"})
+    fixed: dict[str, Any] = {"batch_size": batch_size, "lr": 1e-4, "stack": "always"}
+    config = TrainConfig(**fixed, steps=RECORDS * steps_in(part, batch_size), selection="last")
+    fold = TrainConfig(**fixed, steps=None, epochs=epochs, selection="best-on-test")
     small = drawn(SMALL_STEPS * batch_size, small_layers, small_dim, device)
-    with TemporaryDirectory(prefix="daamctl-bench-") as work:
-        makers: dict[str, Measure] = {
-            "reference": reference(method, part, config, device),
-            "limit": limit(method, part, config, device),
-            "ours": alone([training(method, part, config, device, Path(work))]),
-            "reference fold": reference_fold(method, part, test, fold, device),
-            "ours fold": our_fold(method, part, test, fold, device),
+    few = config.model_copy(update={"steps": RECORDS * SMALL_STEPS})
+    makers: dict[str, Measure] = {
+        "reference": reference(method, part, config, device),
+        "limit": limit(method, part, config, device),
+        "ours": steps_of([method], part, config, device),
+        "reference fold": reference_fold(method, part, test, fold, device),
+        "ours fold": our_fold(method, part, test, fold, device),
+    }
+    for name in SMALL:
+        makers |= {
+            f"{name} apart": apart(MEMBERS, name, small, few, device),
+            f"{name} together": steps_of([name] * MEMBERS, small, few, device),
         }
-        for name in SMALL:
-            members = [
-                [training(name, small, config, device, Path(work), seed) for seed in range(MEMBERS)] for _ in "ab"
-            ]
-            makers |= {f"{name} apart": alone(members[0]), f"{name} together": together(members[1])}
-        for measure in makers.values():
-            measure()  # what the first pass prepares is no step's
-        ways = in_turns(makers, repeats, "step_s")
+    for measure in makers.values():
+        measure()  # what the first pass prepares is no step's
+    ways = in_turns(makers, repeats, "step_s")
     step_goal, fold_goal = (">= 3.5", None) if device == "cpu" else (None, ">= 15")
     ratios = [
         ratio(ways, "fold_s", "ours fold", "reference fold", inverse=True, goal=fold_goal),
@@ -127,13 +124,15 @@ def precision_of(method: str, config: TrainConfig, device: str) -> str:
 
 
 def training(
-    method: str, part: InMemorySplit, config: TrainConfig, device: str, work: Path, seed: int = 0
-) -> FusionTraining:
-    """A training of ours, before its first epoch; little is tested, as evaluation is not measured."""
-    model, few = model_of(method, part, seed), InMemorySplit(part.x[:2], part.y[:2])
-    precision = precision_of(method, config, device)
-    setup = TrainingSetup(seed, device, precision, work, key="")
-    return FusionTraining(model, part, None, few, config, setup)
+    methods: Sequence[str], part: InMemorySplit, config: TrainConfig, device: str, test: Part | None = None
+) -> Stack:
+    """Trainings of one method in a stack, before their first step, as folds with seeds of their own."""
+    members, fusions = [], []
+    for seed, method in enumerate(methods):
+        trial = SimpleNamespace(key=str(seed), refits=False, chosen_on_dev=())
+        members.append(Member(cast(Trial, trial), 0, {}, final=True))
+        fusions.append(Fusion(model_of(method, part, seed), config, part, None, test, seed, {}))
+    return Stack(members, fusions, device, precision_of(methods[0], config, device))
 
 
 def timed(run: Callable[[], Any], steps: int, device: str, *, released: bool = False, fold: bool = False) -> Measure:
@@ -161,42 +160,62 @@ def timed(run: Callable[[], Any], steps: int, device: str, *, released: bool = F
     return measure
 
 
-def steps_of(part: Part, config: TrainConfig) -> int:
+def steps_in(part: Part, batch_size: int) -> int:
     """Training steps of a pass."""
-    return -(-len(part) // config.batch_size)
+    return -(-len(part) // batch_size)
 
 
-def alone(members: list[FusionTraining]) -> Measure:
-    """Our loop: a training pass of one after the other, until its loss is known."""
+def steps_of(methods: Sequence[str], part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+    """Our steps up to a record, a tenth of the budget, until their loss is known; nothing is evaluated.
 
-    def run() -> None:
-        for member in members:
-            member.one_pass(1)
-
-    return timed(run, sum(steps_of(member.train, member.config) for member in members), members[0].device)
-
-
-def together(members: list[FusionTraining]) -> Measure:
-    """Our loop: a training pass of all in one program."""
-    program = Program(members)
+    Args:
+        methods: the method of each training of the stack.
+        part: training part.
+        config: with a budget.
+        device: resolved device.
+    """
+    assert config.steps is not None
+    stacks = [training(methods, part, config, device)]
 
     def run() -> None:
-        for seen in program.one_pass():
-            seen.means()
+        taken(stacks[0])
+        if stacks[0].ended:
+            stacks[0] = training(methods, part, config, device)
 
-    return timed(run, sum(steps_of(member.train, member.config) for member in members), members[0].device)
+    return timed(run, len(methods) * config.steps // RECORDS, device)
+
+
+def apart(number: int, method: str, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+    """The same, one training after the other."""
+    assert config.steps is not None
+    stacks = [training([method], part, config, device) for _ in range(number)]
+
+    def run() -> None:
+        for index, stack in enumerate(stacks):
+            taken(stack)
+            if stack.ended:
+                stacks[index] = training([method], part, config, device)
+
+    return timed(run, number * config.steps // RECORDS, device)
+
+
+def taken(stack: Stack) -> None:
+    """Take the steps up to a record, and make it."""
+    for _ in stack.run():
+        pass
+    stack.record()
 
 
 def our_fold(method: str, part: InMemorySplit, test: InMemorySplit, config: TrainConfig, device: str) -> Measure:
     """Our training from fresh weights to its results."""
 
     def run() -> None:
-        model = model_of(method, part)
-        with TemporaryDirectory(prefix="daamctl-bench-") as work:
-            setup = TrainingSetup(1, device, precision_of(method, config, device), Path(work), key="")
-            FusionTraining(model, part, None, test, config, setup).complete()
+        stack = training([method], part, config, device, test)
+        while not stack.ended:
+            taken(stack)
+        stack.finish()
 
-    return timed(run, config.epochs * steps_of(part, config), device, fold=True)
+    return timed(run, config.epochs * steps_in(part, config.batch_size), device, fold=True)
 
 
 def limit(method: str, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
@@ -205,9 +224,9 @@ def limit(method: str, part: InMemorySplit, config: TrainConfig, device: str) ->
     model = model_of(method, part).to(device)
     if channels_last(device, precision):
         order_weights(model, torch.channels_last)
-    optimizer = build_optimizer(model, config, fused=True)
+    optimizer = One(model, config, device, precision).optimizer
     x, y = part.x[: config.batch_size].float(), part.y[: config.batch_size]
-    steps = steps_of(part, config)
+    steps = steps_in(part, config.batch_size)
 
     def run() -> None:
         for _ in range(steps):
@@ -295,7 +314,7 @@ class Released:
 def reference(method: str, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
     """A pass of the released loop."""
     loop = Released(method, part, config, device)
-    return timed(lambda: loop.one_pass(part, 1), steps_of(part, config), device, released=True)
+    return timed(lambda: loop.one_pass(part, 1), steps_in(part, config.batch_size), device, released=True)
 
 
 def reference_fold(method: str, part: InMemorySplit, test: InMemorySplit, config: TrainConfig, device: str) -> Measure:
@@ -309,7 +328,7 @@ def reference_fold(method: str, part: InMemorySplit, test: InMemorySplit, config
                 best = accuracy
                 _ = {name: value.cpu().clone() for name, value in loop.model.state_dict().items()}
 
-    return timed(run, config.epochs * steps_of(part, config), device, released=True, fold=True)
+    return timed(run, config.epochs * steps_in(part, config.batch_size), device, released=True, fold=True)
 
 
 if __name__ == "__main__":

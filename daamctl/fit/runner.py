@@ -301,7 +301,7 @@ class FoldWorker:
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a finished fold: accuracy by clip at the selected epoch.
+    """Summary line of a finished fold: accuracy by clip at the selected epoch, or after all steps.
 
     A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
     """
@@ -310,6 +310,8 @@ def summary_line(fold: Fold) -> str:
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen = f"with penalty {penalty:g}"
+    elif metrics["selected_epoch"] is None:
+        chosen = f"after {fold.history()['step'][-1]} steps"
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.

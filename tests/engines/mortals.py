@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from daamctl.artifacts.results import Fold
 from daamctl.extraction.shards import ShardResult
-from daamctl.fit.runner import FoldWorker, train_fold
+from daamctl.fit.loop import Recorded
+from daamctl.fit.runner import FoldWorker, train_group
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.stages.extract import Extractor, Shard
@@ -33,12 +34,12 @@ class MortalFoldWorker(FoldWorker):
     def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
         """See `FoldWorker.work`."""
         for spec in tasks:
-
-            def on_epoch(entry: Any, fold: int = spec.fold) -> None:
-                note(self.root, f"fold {fold} epoch {entry['epoch']}")
-                if fold == 2:
-                    die_once(self.root)
-
-            trial = FusionTrial(spec, self.data)
-            fold = train_fold(trial, self.folder, self.work_dir, root=self.root, on_epoch=on_epoch)
-            yield (spec.fold, spec.seed), fold.folder
+            group, found = [FusionTrial(spec, self.data)], []
+            for event in train_group(group, self.folder, self.work_dir, root=self.root):
+                if isinstance(event, Recorded):
+                    note(self.root, f"fold {spec.fold} epoch {event.entry['epoch']}")
+                    if spec.fold == 2:
+                        die_once(self.root)
+                elif isinstance(event, Fold):
+                    found.append(event.folder)
+            yield (spec.fold, spec.seed), found[0]

@@ -86,7 +86,7 @@ def test_a_worker_opened_for_its_description_serves_its_own_tasks_alone(tmp_path
 
 @pytest.mark.slow  # extraction in two processes, below, goes the same way
 def test_folds_are_trained_in_several_processes(project: Path) -> None:
-    config = train_config(seeds=(1,), epochs=1, batch_folds="never")
+    config = train_config(seeds=(1,), epochs=1, stack="never")
     alone, layout = Layout(project, "alone", "alone", "alone"), Layout(project, "test", "test", "test")
     for one in (alone, layout):
         write_embeddings(one.embeddings, config)

@@ -80,7 +80,7 @@ def test_a_shard_whose_worker_dies_is_made_again_and_no_other(
 def test_a_fold_whose_worker_dies_goes_on_and_no_other_is_trained_again(
     cluster: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, alone = train_config(seeds=(1,), batch_folds="never"), Layout(project, "alone", "alone", "alone")
+    config, alone = train_config(seeds=(1,), stack="never"), Layout(project, "alone", "alone", "alone")
     layout = Layout(project, "test", "test", "test")
     for one in (alone, layout):
         write_embeddings(one.embeddings, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.errors import ArtifactError
 from daamctl.fit import feature_split
-from daamctl.fit.feature_split import InBatches, InMemorySplit, StreamedSplit, on_device
+from daamctl.fit.feature_split import InBatches, InMemorySplit, StreamedSplit, cut, on_device, pass_seed
 from daamctl.fit.inference import mean_density, mean_layer_weights, predict
 from daamctl.methods import build
 from tests.fixtures.gpu import needs_gpu
@@ -211,6 +212,61 @@ def test_a_shard_that_goes_missing_is_named(stored: StoredVectors) -> None:
     for seed in (None, 1):
         with pytest.raises(ArtifactError, match="cannot be read"):
             list(streamed.batches(4, seed))
+
+
+def streamed_order(part: Any, batch_size: int, number: int, seed: int = 3, start: int = 0) -> list[list[int]]:
+    """Rows of so many batches; checks that x and y belong together."""
+    found = []
+    for x, y in islice(part.stream(batch_size, seed, start), number):
+        assert x[:, 0, 0].tolist() == y.tolist()
+        found.append(y.tolist())
+    return found
+
+
+@pytest.mark.parametrize("rows", [None, SOME, np.array([52])], ids=["all", "some", "one"])
+@pytest.mark.parametrize("batch_size", [1, 4, 25, 60])
+@pytest.mark.parametrize("where", [0, 1], ids=["disk", "memory"])
+def test_a_stream_gives_every_clip_once_a_pass_in_batches_of_one_size(
+    stored: StoredVectors, monkeypatch: pytest.MonkeyPatch, rows: Any, batch_size: int, where: int
+) -> None:
+    """Also where the part is smaller than a batch; each pass has the order of its own seed."""
+    monkeypatch.setattr(feature_split, "POOL_CLIPS", 12)
+    part = pair(stored, rows)[where]
+    number = -(-3 * len(part) // batch_size)
+    batches = streamed_order(part, batch_size, number)
+    assert {len(batch) for batch in batches} == {batch_size}
+    flat = [row for batch in batches for row in batch]
+    passes = [flat[first * len(part) : (first + 1) * len(part)] for first in range(3)]
+    for index, one in enumerate(passes):
+        assert one == order(part, batch_size, pass_seed(3, index))
+        assert sorted(one) == part.y.tolist()
+    if len(part) > 1:
+        assert passes[0] != passes[1]
+        assert streamed_order(part, batch_size, number, seed=4) != batches
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["disk", "memory"])
+@pytest.mark.parametrize("batch_size", [4, 25, 60])
+def test_a_stream_that_starts_later_goes_on_exactly(stored: StoredVectors, where: int, batch_size: int) -> None:
+    part = pair(stored)[where]
+    whole = streamed_order(part, batch_size, 30)
+    for start in (0, 1, 7, 13, 29):
+        assert streamed_order(part, batch_size, 30 - start, start=start) == whole[start:]
+
+
+def test_rows_of_a_stream_are_its_clips(stored: StoredVectors) -> None:
+    held = pair(stored)[1]
+    some = InMemorySplit(held.x, held.y[torch.from_numpy(SOME)], torch.from_numpy(SOME))
+    rows, clips = some.stream_rows(4, 3, 2), some.stream(4, 3, 2)
+    for (found, y), (x, labels) in islice(zip(rows, clips, strict=True), 9):
+        assert torch.equal(held.x[found], x)
+        assert torch.equal(y, labels)
+
+
+def test_pieces_are_cut_in_their_order() -> None:
+    pieces = [(torch.arange(first, last), torch.arange(first, last)) for first, last in ((0, 3), (3, 4), (4, 11))]
+    assert [x.tolist() for x, _ in cut(pieces, 4, 0)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [y.tolist() for _, y in cut(pieces, 3, 5)] == [[5, 6, 7], [8, 9, 10]]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -19,16 +19,20 @@ from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.fit import features as features_module
-from daamctl.fit import runner
+from daamctl.fit import models, runner
+from daamctl.fit.checkpoint import FILE
 from daamctl.fit.features import Features, load_features, open_features, place_features, to_gpu
-from daamctl.fit.runner import summary_line, train_all
+from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_all, train_fold, train_group
 from daamctl.fit.trial import Trial, trials_of
+from daamctl.fit.trials import fusion
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.tracking import Tracker, make_tracker
+from tests.fixtures.damage import damages
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu
+from tests.fixtures.resume import Killed, kill_when
 
 BYTES = 120 * 24 * 16 * 2
 
@@ -140,7 +144,7 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
     """The second method is trained together there."""
     accuracies = {}
     for device in ("cpu", "cuda"):
-        settings = config(device=device, batch_folds="always", precision="float32", epochs=6)
+        settings = config(device=device, stack="always", precision="float32", epochs=6)
         features = open_features(layout, settings)
         trials, folder = trials_of(FusionTrial, layout, method, features, settings), layout.method(method) / device
         folds = train_all(trials, folder, layout, Tracker(), force=False)
@@ -280,18 +284,186 @@ def test_a_fold_that_may_have_learned_nothing_says_so(tmp_path: Path) -> None:
         folder = write_fold(folds, settings, "none", 1, 1, rows, changes=records)
         return summary_line(read_fold(folder))
 
+    first = {"metrics__selected_epoch": 1, "metrics__epochs": 6}
     assert line().endswith("12.5 s; every test clip is taken for 'happy': it may have learned nothing")
-    both = line(metrics__selected_epoch=1)
+    both = line(**first)
     assert "every test clip is taken for 'happy' and epoch 1 of 6 is selected: it may have learned nothing" in both
     rows = predictions_frame(["a", "b"], [0, 1], [[9, 0, 0, 0], [1, 8, 0, 0]])
     assert line().endswith("12.5 s")
-    assert line(metrics__selected_epoch=1).endswith("; epoch 1 of 6 is selected: it may have learned nothing")
+    assert line(**first).endswith("; epoch 1 of 6 is selected: it may have learned nothing")
     for changes in ({"metrics__epochs": 1}, {"metrics__dev_accuracy": 1.0}, {"run__config__train__selection": "last"}):
-        assert line(metrics__selected_epoch=1, **changes).endswith("12.5 s")
+        assert line(**{**first, **changes}).endswith("12.5 s")
+
+
+def test_the_line_says_when_the_weights_are_from(layout: Layout) -> None:
+    for budget, expected in (({"steps": 13}, "after 13 steps"), ({"epochs": 2, "selection": "last"}, "at epoch 2")):
+        settings = config(**budget)
+        trial = trials_of(FusionTrial, layout, "mean", load_features(layout, settings), settings, fold=2)[0]
+        fold = train_fold(trial, layout.root / expected, layout.work, root=layout.root)
+        assert f" % {expected}" in summary_line(fold)
 
 
 def test_the_line_of_a_tagger_tells_entity_f1(tmp_path: Path) -> None:
     rows = predictions_frame(["a", "b"], [0, 1], [[9, 0, 0, 0], [1, 8, 0, 0]])
-    f1 = {"metrics.entity_f1": 0.5, "metrics.entity_f1_best_on_test": 0.6, "metrics.dev_entity_f1": 0.4}
+    f1 = {"metrics.entity_f1": 0.5, "metrics.entity_f1_best_on_test": 0.6, "metrics.dev_entity_f1": 0.4,
+          "metrics.selected_epoch": 3, "metrics.epochs": 6}  # fmt: skip
     folder = write_fold(make_layout(tmp_path), Config(), "none", 1, 1, rows, changes=f1)
     assert ": entity F1 50.0 % at epoch 3 (dev 40.0 %), 12.5 s" in summary_line(read_fold(folder))
+
+
+# Groups: folds of a method that are trained together
+
+
+BUDGET = {"steps": 12, "stack": "always", "precision": "float32"}
+
+
+def group_of(layout: Layout, method: str = "weighted-sum", **train: Any) -> list[FusionTrial]:
+    settings = config(**{**BUDGET, **train})
+    return trials_of(FusionTrial, layout, method, load_features(layout, settings), settings)
+
+
+def folds_of(trials: Sequence[FusionTrial], root: Path, **more: Any) -> list[Fold]:
+    events = train_group(trials, root / "folds", root / "work", root=root, **more)
+    return [event for event in events if isinstance(event, Fold)]
+
+
+def logits(fold: Fold) -> list[list[float]]:
+    found: list[list[float]] = fold.predictions()["logits"].to_list()
+    return found
+
+
+def test_a_group_is_its_folds_one_by_one(layout: Layout) -> None:
+    trials = group_of(layout)
+    assert in_groups(trials) == [trials]
+    for ours, trial in zip(folds_of(trials, layout.root / "a"), trials, strict=True):
+        theirs = train_fold(trial, layout.root / "b", layout.root / "c", root=layout.root)
+        assert ours.result["run"] == theirs.result["run"]
+        assert ours.result["metrics"] == pytest.approx(theirs.result["metrics"])
+        torch.testing.assert_close(torch.tensor(logits(ours)), torch.tensor(logits(theirs)), atol=2e-4, rtol=2e-4)
+        assert ours.result["meta"]["together"] == 5
+        assert "together" not in theirs.result["meta"]
+        assert kept_fold(layout.root / "a/folds", trial) is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "train"),
+    [
+        ("daam-v1", {}),  # convolutions
+        ("sls", {}),  # batch normalisation
+        ("best-layer", {}),  # chooses on the held-out group
+        ("mha-published-mlp", {}),  # sees its batch
+        ("ridge-last", {}),  # takes no steps
+        ("weighted-sum", {"stack": "never"}),
+        ("weighted-sum", {"steps": None}),
+        ("weighted-sum", {"features": "stream"}),
+    ],
+)
+def test_what_trains_by_itself(layout: Layout, method: str, train: dict[str, Any]) -> None:
+    trials = group_of(layout, method, **train)
+    assert in_groups(trials) == [[trial] for trial in trials]
+
+
+def test_groups_hold_one_method_and_what_caches_hold(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, others = group_of(layout, stack="auto"), group_of(layout, "mean", stack="auto")
+    assert in_groups(trials + others) == [trials, others]
+    numbers = 16 * 24 * 16
+    monkeypatch.setattr(fusion, "CPU_STEP_NUMBERS", 4 * numbers)
+    assert [len(group) for group in in_groups(trials)] == [4, 1]
+    with monkeypatch.context() as fewer:
+        fewer.setattr(fusion, "CPU_PARAMETERS", 1000)
+        assert [len(group) for group in in_groups(trials)] == [1] * 5
+    monkeypatch.setattr(fusion, "CPU_BATCH_NUMBERS", numbers - 1)
+    assert [len(group) for group in in_groups(trials)] == [1] * 5
+    assert [len(group) for group in in_groups(group_of(layout))] == [5]  # stack: always
+
+
+def test_the_machine_has_no_say_in_the_key(layout: Layout) -> None:
+    alone, stacked = group_of(layout, stack="never")[0], group_of(layout)[0]
+    assert alone.key == stacked.key
+    assert alone.key != group_of(layout, steps=13)[0].key
+
+
+CHOICES = {"search": "grid", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "refit": True}
+
+
+@pytest.mark.parametrize("phase", ["1", "2", "refit"])
+def test_a_group_of_which_some_folds_are_written_resumes_as_a_group(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Two folds are finished by other means meanwhile; the state of all five goes on, and the two are left alone."""
+    root, trials = layout.root, group_of(layout, **CHOICES)
+    whole = folds_of(trials, root / "whole")
+
+    def far_enough(state: dict[str, Any]) -> bool:
+        names, records = state["under way"]["names"], state["under way"]["fit"]["trained"][0]["history"]
+        return ("refit" in names[0]) == (phase == "refit") and len(records) >= (1 if phase == "1" else 5)
+
+    with monkeypatch.context() as context:
+        kill_when(context, far_enough)
+        with pytest.raises(Killed):
+            folds_of(trials, root / "cut")
+    assert list((root / "cut/work").glob(f"*/{FILE}"))
+    stamps = []
+    for trial in trials[:2]:
+        train_fold(trial, root / "cut/folds", root / "elsewhere", root=root)
+        stamps.append((root / f"cut/folds/fold{trial.spec.fold}-seed1/result.json").stat().st_mtime_ns)
+    resumed = folds_of(trials, root / "cut", missing=trials[2:])
+    assert [fold.result["run"]["fold"] for fold in resumed] == [3, 4, 5]
+    for ours, theirs in zip(resumed, whole[2:], strict=True):
+        assert logits(ours) == logits(theirs)
+        assert ours.result["metrics"] == theirs.result["metrics"]
+        assert ours.result["search"] == theirs.result["search"]
+    assert stamps == [
+        (root / f"cut/folds/fold{trial.spec.fold}-seed1/result.json").stat().st_mtime_ns for trial in trials[:2]
+    ]
+    assert not list((root / "cut/work").glob(f"*/{FILE}"))
+
+
+def test_a_group_without_a_state_trains_only_what_is_missing(layout: Layout) -> None:
+    root, trials = layout.root, group_of(layout)
+    made = folds_of(trials[:2], root)
+    found = folds_of(trials, root, missing=trials[2:])
+    assert [fold.result["run"]["fold"] for fold in found] == [3, 4, 5]
+    assert [fold.result["meta"]["together"] for fold in [*made, *found]] == [2, 2, 3, 3, 3]
+
+
+def test_what_another_process_finished_is_taken(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, trials = layout.root, group_of(layout)
+    real = runner.locked
+
+    def waited(path: Path, **words: Any) -> Any:
+        if "fold2" in path.name and not (root / "folds/fold2-seed1").exists():
+            monkeypatch.setattr(runner, "locked", real)
+            train_fold(trials[1], root / "folds", root / "other", root=root)
+        return real(path, **words)
+
+    monkeypatch.setattr(runner, "locked", waited)
+    found = folds_of(trials, root)
+    assert [(fold.result["run"]["fold"], fold.result["meta"].get("together")) for fold in found] == [
+        (2, None), (1, 4), (3, 4), (4, 4), (5, 4)
+    ]  # fmt: skip
+
+
+def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the flip is in the number of a step or in a weight, which torch reads in silence."""
+    root, (trial,) = layout.root, group_of(layout, steps=6)[:1]
+    whole = logits(train_fold(trial, root / "whole", root / "w", root=root))
+    with monkeypatch.context() as context:
+        kill_when(context, lambda state: len(state["under way"]["fit"]["trained"][0]["history"]) == 4)
+        with pytest.raises(Killed):
+            train_fold(trial, root / "cut", root / "work", root=root)
+    (path,) = (root / "work").glob(f"*/{FILE}")
+    saved, steps = path.read_bytes(), []
+    monkeypatch.setattr(models.One, "step", lambda *given, real=models.One.step: (steps.append(1), real(*given))[1])
+    broken = damages(saved, flips=8, cuts=3)
+    for content in [*broken, b"", b"not torch", b"PK\x03\x04 half"]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        steps.clear()
+        assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+        assert len(steps) == 6
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(saved)
+    steps.clear()
+    assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+    assert len(steps) < 6

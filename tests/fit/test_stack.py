@@ -1,4 +1,4 @@
-"""Training of fusions: steps against NumPy, rates, records, selection of epochs, resuming, and stacks against singles."""
+"""Training of fusions: steps against NumPy, rates, records, selected epochs, resuming, and stacks against singles."""
 
 from __future__ import annotations
 

@@ -170,16 +170,16 @@ def test_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_search(tmp_path: Path) -> None:
-    words = ["mean", "--clips", "60", "--dim", "16", "--epochs", "4", "--repeats", "2"]
+    words = ["mean", "--clips", "60", "--dim", "16", "--steps", "12", "--repeats", "2"]
     found, printed = run("search", tmp_path / "figures.json", *words)
-    assert list(found["ways"]) == ["mean searched", "mean one recipe", "mean fast recipe"]
-    expected = [(quantity, f"mean searched / mean {recipe} recipe")
-                for quantity in ("seconds", "cpu_s") for recipe in ("one", "fast")]  # fmt: skip
+    assert list(found["ways"]) == ["mean side by side", "mean one by one", "mean one recipe"]
+    expected = [(quantity, "mean one by one / mean side by side") for quantity in ("seconds", "cpu_s")]
+    expected += [("accuracy", f"mean side by side / mean {other}") for other in ("one by one", "one recipe")]
     assert [(one["quantity"], one["ratio"]) for one in found["ratios"]] == expected
     assert all(len(one["seconds"]["runs"]) == 2 for one in found["ways"].values())
-    assert all(one["epochs"]["median"] == 4 for one in found["ways"].values())  # too few to stop early
-    assert found["halving_against_full"]["mean"]["same"] in (0, 0.2, 0.4, 0.6, 0.8, 1)
-    assert "mean searched" in printed
+    assert found["against_one_by_one"]["mean"]["same"] in (0, 0.2, 0.4, 0.6, 0.8, 1)
+    assert abs(found["against_one_by_one"]["mean"]["accuracy"]) < 0.1
+    assert "mean side by side" in printed
 
 
 @pytest.mark.slow

@@ -22,16 +22,16 @@ from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.fit import features as features_module
-from daamctl.fit import loop
 from daamctl.fit.feature_split import InMemorySplit, StreamedSplit
 from daamctl.fit.features import Features, load_features, part_of, split_features
+from daamctl.fit.models import One
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from tests.fixtures.embeddings import config, write_embeddings
-from tests.fixtures.resume import Killed, save_always
+from tests.fixtures.resume import Killed, kill_when, under_way
 
 
 @pytest.fixture
@@ -257,49 +257,70 @@ def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, pro
 
 
 @pytest.mark.parametrize(
+    "budget", [{"epochs": 5}, {"steps": 20, "search": "grid", "search_lr": (1e-3,), "refit": True}]
+)
+@pytest.mark.parametrize(
     ("method", "way"), [("daam-v1", "memory"), ("weighted-sum", "memory"), ("weighted-sum", "stream")]
 )
 def test_interrupted_training_resumes_to_the_same_result(
-    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str, budget: dict[str, Any]
 ) -> None:
-    save_always(monkeypatch)
+    given = {"features": way, "search_weight_decay": (0.0, 1.0), "stack": "never", **budget}
     features = streamed(project) if way == "stream" else features
-    whole = values(make(features, project, "whole", method=method, epochs=5, features=way))
-    spec = FoldSpec("test", method, 2, 1, config(epochs=5, features=way))
-
-    def die(entry: loop.Epoch) -> None:
-        if entry["epoch"] == 4:
-            raise Killed
-
-    where = (project / "cut" / method, project / "work" / "cut")
-    with pytest.raises(Killed):
-        train_fold(FusionTrial(spec, features), *where, root=project, on_epoch=die)
-    assert not where[0].exists()
-    epochs: list[Any] = []
-    resumed = train_fold(
-        FusionTrial(spec, features), *where, root=project, on_epoch=lambda entry: epochs.append(entry["epoch"])
-    )
-    assert epochs == [1, 2, 3, 4, 5]
-    assert values(resumed) == whole
-    assert list(where[1].glob("*/resume.pt")) == []
+    whole = values(make(features, project, "whole", method=method, **given))
+    with monkeypatch.context() as context:
+        kill_when(context, lambda state: len(under_way(state)["trained"][0]["history"]) == 3)
+        with pytest.raises(Killed):
+            make(features, project, "cut", method=method, **given)
+    assert not (project / "cut" / method).exists()
+    seen: list[int] = []
+    step = One.step
+    monkeypatch.setattr(One, "step", lambda *words: (seen.append(1), step(*words))[1])
+    assert values(make(features, project, "cut", method=method, **given)) == whole
+    assert 0 < len(seen) < (3 * 20 if "steps" in budget else 25)
+    assert list((project / "work").glob("**/resume.pt")) == []
 
 
 def test_resume_file_of_other_settings_is_ignored(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_always(monkeypatch)
-    spec = FoldSpec("test", "none", 1, 1, config(epochs=3))
+    with monkeypatch.context() as context:
+        kill_when(context, lambda state: len(under_way(state)["trained"][0]["history"]) == 2)
+        with pytest.raises(Killed):
+            make(features, project, "m", method="none")
+    assert list((project / "work/m").glob("*/resume.pt"))
+    fresh = make(features, project, "fresh", method="none", lr=3e-3)
+    assert values(make(features, project, "m", method="none", lr=3e-3)) == values(fresh)
 
-    def die(entry: loop.Epoch) -> None:
-        if entry["epoch"] == 2:
-            raise Killed
 
-    with pytest.raises(Killed):
-        train_fold(FusionTrial(spec, features), project / "m", project / "work", root=project, on_epoch=die)
-    other = FoldSpec("test", "none", 1, 1, config(epochs=3, lr=3e-3))
-    fresh = train_fold(FusionTrial(other, features), project / "fresh", project / "elsewhere", root=project)
-    again = train_fold(FusionTrial(other, features), project / "m", project / "work", root=project)
-    assert values(again) == values(fresh)
+@pytest.mark.parametrize("kind", ["layer", "feature"])
+@pytest.mark.parametrize("again", [False, True])
+def test_standardised_by_the_training_part_alone(features: Features, project: Path, kind: str, again: bool) -> None:
+    """With a refit, the held-out group is part of it."""
+    fold = make(features, project, method="daam-v2-mlp", standardize=kind, steps=3, refit=again)
+    held = load_file(fold.folder / "weights.safetensors")
+    left_out = ["group2"] if again else ["group2", "group3"]
+    groups = features.clips["group"].to_numpy()
+    part = features.x[torch.from_numpy(~np.isin(groups, left_out))].double()
+    axes = (0,) if kind == "feature" else (0, 2)
+    torch.testing.assert_close(held["standardize.mean"], part.mean(axes).view(24, -1).float())
+    deviation = part.std(axes, correction=0).view(24, -1).float()
+    torch.testing.assert_close(1 / held["standardize.scale"], deviation)
+
+
+def test_a_budget_with_search_and_refit_is_written(features: Features, project: Path) -> None:
+    given = {"steps": 25, "search": "grid", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "refit": True}
+    fold = make(features, project, method="weighted-sum", **given)
+    metrics, history, search = fold.result["metrics"], fold.history(), fold.result["search"]
+    assert (metrics["selected_epoch"], metrics["epochs"]) == (None, None)
+    assert metrics["accuracy"] == metrics["accuracy_last"] == history["test_accuracy"][-1]
+    assert history["step"].to_list() == [2, 5, 7, 10, 12, 15, 17, 20, 22, 25]
+    assert history["epoch"].null_count() == 10
+    assert search["steps"] == 25
+    chosen = search["candidates"][search["chosen"]]
+    assert metrics["dev_accuracy"] == chosen["dev_accuracy"][-1]
+    assert history["dev_loss"].to_list() == chosen["dev_loss"]
+    assert (metrics["collapsed"], metrics["replaced_refits"]) == (0, 0)
 
 
 def test_finished_fold_is_kept_only_for_identical_inputs(features: Features, project: Path) -> None:

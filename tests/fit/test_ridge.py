@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.splits import joined, make_split
 from daamctl.errors import MethodError
-from daamctl.fit.closed_form import search_part
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_fold
+from daamctl.fit.loop import Recorded
+from daamctl.fit.ridge import search_part
+from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_fold, train_group
 from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
@@ -42,14 +44,16 @@ def weights(fold: Fold) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("method", CLOSED_FORM)
 def test_fold_is_whole_and_honest(method: str, features: Features, project: Path) -> None:
-    told: list[Any] = []
     spec = FoldSpec("test", method, 2, 1, config())
-    fold = train_fold(FusionTrial(spec, features), project / method, project / "w", root=project, on_epoch=told.append)
+    events = list(train_group([FusionTrial(spec, features)], project / method, project / "w", root=project))
+    (fold,) = [event for event in events if isinstance(event, Fold)]
+    told = [event.entry for event in events if isinstance(event, Recorded)]
     run, metrics, history = fold.result["run"], fold.result["metrics"], fold.history().to_dicts()
     assert told == history
     (entry,) = history
-    assert (entry["epoch"], entry["lr"], entry["train_loss"]) == (1, None, None)
-    assert (metrics["selected_epoch"], metrics["epochs"], metrics["finished"]) == (1, 1, True)
+    assert (entry["step"], entry["epoch"], entry["lr"]) == (1, None, None)
+    assert entry["train_loss"] > 0
+    assert (metrics["selected_epoch"], metrics["epochs"], metrics["collapsed"]) == (None, None, 0)
     assert metrics["accuracy"] == metrics["accuracy_best_on_test"] == metrics["accuracy_last"] == entry["test_accuracy"]
     predictions = fold.predictions()
     assert set(predictions["group"]) == {run["test_group"]} == {"group2"}
@@ -57,7 +61,7 @@ def test_fold_is_whole_and_honest(method: str, features: Features, project: Path
     assert (predicted == predictions["target"]).mean() == pytest.approx(entry["test_accuracy"])
     search = fold.result["search"]
     chosen = search["candidates"][search["chosen"]]
-    assert search["epochs"] == 0
+    assert search["steps"] == 0
     assert [one["settings"]["penalty"] for one in search["candidates"]] == list(probes.PENALTIES)
     assert chosen["dev_accuracy"] == [pytest.approx(entry["dev_accuracy"])]
     assert chosen["dev_accuracy"] == max(one["dev_accuracy"] for one in search["candidates"])
@@ -123,6 +127,34 @@ def test_without_a_held_out_group(features: Features, project: Path) -> None:
 
 
 @pytest.mark.parametrize("method", CLOSED_FORM)
+def test_a_probe_is_solved_once_more_under_the_same_penalty(method: str, features: Features, project: Path) -> None:
+    before, after = make(features, project, method, "a"), make(features, project, method, "b", refit=True)
+    assert after.result["search"] == before.result["search"]
+    first, second = weights(before), weights(after)
+    assert all(torch.equal(first[f"decoder.{name}"], second[f"decoder.{name}"]) for name in ("penalty", "sharpness"))
+    assert isinstance(features.x, torch.Tensor)
+    split = make_split(features.clips, 2, dev_group=True)
+    rows = torch.from_numpy(joined(split).train)
+    assert len(rows) == len(split.train) + len(split.dev)
+    x = features.x[rows].double()
+    if method in ("ridge-concat", "ridge-average"):
+        torch.testing.assert_close(second["decoder.mean"].double(), x.mean(0), atol=1e-5, rtol=1e-5)
+    for name in ("dev_accuracy", "dev_loss"):
+        assert after.history()[name].to_list() == before.history()[name].to_list()
+
+
+@pytest.mark.parametrize("method", CLOSED_FORM)
+def test_a_probe_fitted_to_the_same_clips_again_is_the_same(
+    method: str, features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make(features, project, method, "a")
+    monkeypatch.setattr("daamctl.methods.probes.Layers.join", lambda self, _: self)
+    after = make(features, project, method, "b", refit=True)
+    for name, value in weights(before).items():
+        torch.testing.assert_close(value, weights(after)[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", CLOSED_FORM)
 def test_weights_on_disk_predict_the_same(method: str, features: Features, project: Path) -> None:
     fold = make(features, project, method)
     assert isinstance(features.x, torch.Tensor)
@@ -141,6 +173,7 @@ def test_settings_of_steps_are_no_part_of_the_key(features: Features, project: P
     steps = {
         "lr": 0.5, "epochs": 9, "batch_size": 3, "loss": "cross-entropy", "optimizer": "adam", "weight_decay": 0.5,
         "schedule": "constant", "grad_clip_norm": 1.0, "precision": "bfloat16", "density_maps": "all-epochs",
+        "steps": None,
     }  # fmt: skip
     assert kept_fold(folder, trial_of(features, "ridge-mean", **steps)) is not None
     assert kept_fold(folder, trial_of(features, "ridge-mean", selection="last")) is None
@@ -150,7 +183,7 @@ def test_settings_of_steps_are_no_part_of_the_key(features: Features, project: P
 
 
 def test_probes_are_solved_one_by_one(features: Features) -> None:
-    specs = [FoldSpec("test", "ridge-last", fold, 1, config(batch_folds="always")) for fold in (1, 2, 3)]
+    specs = [FoldSpec("test", "ridge-last", fold, 1, config(stack="always")) for fold in (1, 2, 3)]
     trials = [FusionTrial(spec, features) for spec in specs]
     assert in_groups(trials) == [[trial] for trial in trials]
 
@@ -190,7 +223,7 @@ def test_edge_of_the_penalties(accuracies: list[float], chosen: int, edges: list
     found = search_part(Solution(candidates, chosen, 9), (1, 2))
     assert found["edges"] == edges
     assert found["candidates"][0] == {
-        "settings": {"penalty": 1.0}, "dev_accuracy": accuracies[:1], "dev_loss": [1.0], "added": False
+        "settings": {"penalty": 1.0}, "dev_accuracy": accuracies[:1], "dev_loss": [1.0]
     }  # fmt: skip
 
 

@@ -312,8 +312,10 @@ def summary_line(fold: Fold) -> str:
         chosen = f"with penalty {penalty:g}"
     elif metrics["selected_epoch"] is None:
         chosen = f"after {fold.history()['step'][-1]} steps"
-    else:
+    elif metrics["selected_epoch"] is not None:
         chosen = f"at epoch {metrics['selected_epoch']}"
+    else:
+        chosen = f"after {fold.history()['step'][-1]} steps"
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "

@@ -1,4 +1,4 @@
-"""Section "Is this comparison fair?": gaps to closed-form probes, whether training converged, and the searches.
+"""Section "Is this comparison fair?": gaps to closed-form probes, their causes, and the searches.
 
 Input: an evaluation after `verdict.labelled`, and the searches recorded in the folds.
 """
@@ -72,8 +72,8 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     text = (
         f"A method is not trained well if its {metric(evaluation)} is more than "
         f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input: it is "
-        "undertrained if it is below the probe on the clips it was trained on too, overfitted if it reaches the probe "
-        "on these, and collapsed if its second training ended worse than the first. Training alone may explain a "
+        "undertrained if it is below the probe on its training parts too, overfitted if it reaches the probe on these, "
+        "and collapsed if its second training ended worse than the first. Training alone may explain a "
         "difference between such a method and another, so it does not count as a result."
     )
     blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
@@ -117,8 +117,8 @@ def _table(evaluation: Evaluation) -> Table:
         )
     what = metric(evaluation)
     columns = [
-        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "On training parts",
-        "On held-out groups", "Chosen (runs)", "At edge of search", "Verdict",
+        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "On training parts (points)",
+        "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
     unit = "" if evaluation.modality == "tokens" else f" per {item(evaluation)}"
     caption = f"How well every method was trained ({what}{unit} in percent)"

@@ -168,7 +168,7 @@ def test_sentences_are_held_out_whole() -> None:
 
 def test_the_dev_part_may_be_the_one_that_is_reported() -> None:
     rows = pl.concat([words(20), words(5, "dev").filter(pl.col("group") == "dev")])
-    split = split_of(rows, 1, TrainConfig(test_part="dev", selection="best-on-test"))
+    split = split_of(rows, 1, TrainConfig(test_part="dev", selection="best-on-test", steps=None))
     assert split.test_group == "dev"
     assert set(rows["group"][split.test]) == {"dev"}
     assert set(rows["group"][split.train]) == {"train"}

@@ -31,7 +31,7 @@ def test_table_of_the_demo(project: Path) -> None:
     assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
                      "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average", "evaluate",
                      "ablate", "importance", "report"]  # fmt: skip
-    assert lines[5].split() == ["train", "5", "folds", "×", "at", "most", "33", "epochs"]
+    assert lines[5].split() == ["train", "5", "folds", "×", "7", "trainings", "×", "100", "steps"]
     assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
     assert lines[4].split().count("≈") == 2  # work and disk
     assert lines[4].split().count("≥") == 1  # memory, without activations
@@ -47,7 +47,7 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
     assert [line.split()[0] for line in lines[2:10]] == [
         "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
     ]  # fmt: skip
-    assert "5 × 5 folds × at most 33 epochs, 5 × 5 folds " in lines[5]
+    assert "5 × 5 folds × 7 trainings × 100 steps, 5 × 5 folds " in lines[5]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: 
     ("words", "message"),
     [
         (["dmeo"], "ConfigError: unknown pipeline 'dmeo'\n  did you mean 'demo'?"),
-        (["demo", "--set", "train.epochs=0"], "ConfigError: pipeline 'demo' with the options given: train.epochs"),
+        (["demo", "--set", "train.steps=0"], "ConfigError: pipeline 'demo' with the options given: train.steps"),
         (["demo", "--device", "cuda:99"], "ConfigError: device 'cuda:99' is not on this machine"),
         (["demo", "--set", "methods=[nine]"], "ConfigError: demo: methods: unknown name 'nine'; did you"),
         (["iemocap", "--measure"], "CorpusError: "),

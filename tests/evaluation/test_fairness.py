@@ -25,9 +25,7 @@ CONFIG = Config.model_validate({"train": {"steps": None, "epochs": 35, "schedule
 
 def search(rates: list[float], chosen: int, edges: list[str] | None = None) -> dict[str, Any]:
     """A search over learning rates."""
-    candidates = [
-        {"settings": {"lr": rate}, "dev_accuracy": [0.5, 0.6], "dev_loss": [1.0, 0.9]} for rate in rates
-    ]
+    candidates = [{"settings": {"lr": rate}, "dev_accuracy": [0.5, 0.6], "dev_loss": [1.0, 0.9]} for rate in rates]
     return {"steps": 20, "candidates": candidates, "chosen": chosen, "edges": edges or []}
 
 
@@ -64,7 +62,9 @@ def constant(part: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
-    found = judged(tmp_path, {"mean": {"skill": 0.8}, "ridge-last": {"skill": 0.5}, "ridge-mean": {"skill": 2.5}})
+    same = {"metrics.train_accuracy": 0.8}
+    skills = {"mean": {"skill": 0.8, "changes": same}, "ridge-last": {"skill": 0.5}}
+    found = judged(tmp_path, {**skills, "ridge-mean": {"skill": 2.5, "changes": same}})
     one = found.methods["mean"]
     accuracies = {}
     for method in ("mean", "ridge-mean"):
@@ -97,7 +97,8 @@ def test_the_cause_of_a_gap_is_named(
     tmp_path: Path, train: float, dev: float, refits: int, mark: str, reason: str
 ) -> None:
     changes = {"metrics.train_accuracy": train, "metrics.dev_accuracy": dev, "metrics.collapsed": refits}
-    found = judged(tmp_path, {"mean": {"skill": 0.8, "changes": changes}, "ridge-mean": {"skill": 2.5}})
+    probe = {"skill": 2.5, "changes": {"metrics.train_accuracy": 0.8}}
+    found = judged(tmp_path, {"mean": {"skill": 0.8, "changes": changes}, "ridge-mean": probe})
     one = found.methods["mean"]
     assert (one.status, one.mark) == (mark, mark)
     assert reason in one.reasons
@@ -127,6 +128,7 @@ def test_taggers_are_compared_with_their_probe_by_entity_f1(tmp_path: Path) -> N
         layout = write(tmp_path, {method: {"skill": 2.0}})
         for fold, value in zip(read_folds(layout.method(method))[:2], f1, strict=True):
             fold.result["metrics"]["entity_f1"] = value
+            fold.result["metrics"]["train_accuracy"] = 0.8
             fold.result["run"]["modality"] = "tokens"
             folds.setdefault(method, []).append(fold)
     items = {method: [items_of(fold.predictions(), "clip") for fold in part] for method, part in folds.items()}
@@ -194,7 +196,9 @@ def test_where_no_epoch_is_selected_none_is_late(tmp_path: Path, changes: dict[s
 
 
 def test_half_of_the_runs_is_not_most(tmp_path: Path) -> None:
-    layout = write(tmp_path, {"mean": {"skill": 2.0, "folds": (1, 2), "epochs": 35, "changes": {"metrics.selected_epoch": 35}}})
+    layout = write(
+        tmp_path, {"mean": {"skill": 2.0, "folds": (1, 2), "epochs": 35, "changes": {"metrics.selected_epoch": 35}}}
+    )
     write_method(layout, CONFIG, "mean", skill=2.0, folds=(3, 4), epochs=35)
     assert judge(layout, ["mean"]).methods["mean"].mark == ""
     write_method(layout, CONFIG, "mean", skill=2.0, folds=(4,), epochs=35, changes={"metrics.selected_epoch": 35})

@@ -138,7 +138,9 @@ def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) 
     assert "training alone may explain the results of daam-v1" in said(data)
     effect = {"tensors": 1, "with_gradient": 1, "output_change": 0.1, "silent": []}
     data["methods"]["daam-v1"] |= {"finetune": True, "effect": effect}
-    tuned = step.replace("Add a larger value to train.search_weight_decay", "Raise train.weight_decay, or lower train.epochs")
+    tuned = step.replace(
+        "Add a larger value to train.search_weight_decay", "Raise train.weight_decay, or lower train.epochs"
+    )
     assert tuned.replace("train.", "finetune.") in steps(data)
 
 

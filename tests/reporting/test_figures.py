@@ -102,7 +102,9 @@ def test_gaps_and_searches(number: int) -> None:
 @pytest.mark.parametrize("number", [1, 5])
 def test_learning_and_confusion(number: int) -> None:
     names = [f"method-{index} (reconstructed)" for index in range(number)]
-    figure = figures.learning({name: {"Training": CURVE, "Test group": CURVE} for name in names}, 0.3, "clip", "epoch", "alt")
+    figure = figures.learning(
+        {name: {"Training": CURVE, "Test group": CURVE} for name in names}, 0.3, "clip", "epoch", "alt"
+    )
     check(figure)
     test = marks(figure)["Test group"]
     assert test.y == pytest.approx([20, 50, np.nan, 60], nan_ok=True)

@@ -70,7 +70,7 @@ def test_files(layout):
     history = rows_of(folder / "history.csv")
     assert len(history) == 2 * 5 * 6
     assert list(history[0]) == [
-        "method", "fold", "seed", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy",
+        "method", "fold", "seed", "step", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy",
     ]  # fmt: skip
     assert report["counts"]["utterance"] == 5 * 40
     assert report["counts"]["groups"]["3"] == "Ses03"
@@ -145,7 +145,7 @@ def test_skipped_method_is_left_out(layout):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"run.config.train.epochs": 3}, r"train.epochs is 100 in fold1-seed1, 3 in fold5-seed1"),
+        ({"run.config.train.epochs": 3}, r"train.epochs is 35 in fold1-seed1, 3 in fold5-seed1"),
         ({"run.config.train.selection": "last"}, r"train.selection is 'dev-group' in fold1-seed1, 'last' in fold5"),
         ({"run.config.method.num_heads": 4}, r"method.num_heads is null in fold1-seed1, 4 in fold5-seed1"),
         ({"meta.embeddings_key": "other"}, r"embeddings_key is '00112233aabbccdd' in fold1-seed1, 'other' in fold5"),
@@ -177,7 +177,7 @@ def test_methods_on_different_embeddings_are_refused(layout):
 def test_settings_changed_since_are_noted(layout):
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"epochs": 7})})
     report = json.loads(evaluate.run(layout, config).read_text())
-    assert "trained with other settings than the current ones: train.epochs: 100 (now 7)" in report["notes"]
+    assert "trained with other settings than the current ones: train.epochs: 35 (now 7)" in report["notes"]
 
 
 def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(tmp_path, caplog):

@@ -196,8 +196,8 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
         export_model(copy, "no")
     assert error.value.fix == "run: daamctl evaluate --pipeline tiny"
     text = (copy / "pipelines/tiny.yaml").read_text()
-    (copy / "pipelines/tiny.yaml").write_text(text.replace("epochs: 4", "epochs: 5"))
-    with pytest.raises(ArtifactError, match=r"other settings than now: train.epochs: 4 \(now 5\)"):
+    (copy / "pipelines/tiny.yaml").write_text(text.replace("steps: 40", "steps: 50"))
+    with pytest.raises(ArtifactError, match=r"other settings than now: train.steps: 40 \(now 50\)"):
         export_model(copy, "no")
 
 
@@ -205,7 +205,9 @@ def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy, ignore=shutil.ignore_patterns(".work"))
     text = (copy / "pipelines/tiny.yaml").read_text()
-    (copy / "pipelines/tiny.yaml").write_text(text.replace("epochs: 4", "epochs: 1, selection: best-on-test"))
+    (copy / "pipelines/tiny.yaml").write_text(
+        text.replace("steps: 40", "steps: null, epochs: 1, selection: best-on-test")
+    )
     config = load_config(copy, "tiny")
     layout = Layout.of(copy, "tiny", config)
     with in_project(copy):

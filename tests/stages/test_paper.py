@@ -124,7 +124,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which both IEMOCAP pipelines ran in part."""
     root = tmp_path_factory.mktemp("ran")
     published, config = make_pipeline(
-        root, "iemocap-as-published", methods=["mha-published", "daam-v1"], train={"selection": "best-on-test"},
+        root, "iemocap-as-published", methods=["mha-published", "daam-v1"], train={"selection": "best-on-test", "steps": None},
         evaluate={"unit": "clip"},
     )  # fmt: skip
     write_method(published, config, "mha-published", skill=1.0)
@@ -305,7 +305,7 @@ def test_another_corpus_is_called_not_comparable(tmp_path: Path) -> None:
 
 def test_an_unfair_pipeline_is_called_that(tmp_path: Path) -> None:
     layout, config = make_pipeline(tmp_path, "iemocap", methods=["mha"])
-    write_method(layout, config, "mha", skill=2.0, changes={"metrics.finished": False})
+    write_method(layout, config, "mha", skill=2.0, changes={"metrics.selected_epoch": 6, "metrics.epochs": 6})
     evaluate.run(layout, config)
     _, html, _ = write(tmp_path)
     assert "iemocap: This comparison is not fair: mha is undertrained." in html

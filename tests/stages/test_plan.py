@@ -35,7 +35,7 @@ METHODS = (
     "methods: [mean, daam-v1-mlp]\nablate: {method: mean, rank_by: daam-v1-mlp, k: [1]}\n"
     "importance: {audit_clips: 2, audit_orders: 2}\nreport: {interactive: false}\n"
 )
-QUICK = {"train.search": "none", "train.refit": False, "train.epochs": 1}
+QUICK = {"train.search": "none", "train.refit": False, "train.steps": 4}
 TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, search: none, device: cpu}\n"
 
 
@@ -82,7 +82,10 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert 330 < clips < 390  # the 320 recordings give 360
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 12 * 64 * 2
-    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 33 epochs")  # of the search too
+    assert (rows["mha"]["total"], rows["mha"]["work"]) == (
+        5,
+        "5 folds × 7 trainings × 100 steps",
+    )  # six candidates and the refit
     assert rows["ridge-mean"]["work"] == "5 folds"
     for name in ("extract", "none", "daam-v2", "ablate", "importance"):
         assert (rows[name]["basis"], rows[name]["time_s"]) == ("not known", None)
@@ -266,7 +269,7 @@ def test_encoder_that_is_too_large_for_this_machine(project: Path) -> None:
     assert rows["extract"]["memory_bytes"] == pytest.approx(2 * 13e9, rel=0.02)
     assert rows["extract"]["memory_on"] == "cuda"
     assert (rows["extract"]["time_s"], rows["lora-r8"]["time_s"]) == (None, None)
-    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × at most 120 epochs"  # official parts
+    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 6 trainings × 300 steps"  # official parts
     assert rows["daam-v1"]["total"] == 3
     trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained
@@ -297,7 +300,7 @@ def test_fine_tuning_without_finished_folds_is_estimated_from_extraction(
     assert row["notes"] == [f"a training step is taken as {passes} forward passes, as fast as in extract"]
     clips = read_clips(layout.clips).rows
     trained = sum(len(split_of(clips, fold, config.train).train) for fold in (1, 2, 3))
-    epochs = 3 * 2 + 2  # each of three rates for two epochs, which is all that there are, and the refit of one
+    epochs = 3 * 2 + 2  # each of three rates for two epochs, and the refit
     assert row["time_s"] == pytest.approx(epochs * trained * passes * 2.0)
     encoder = ENCODERS.load("wavlm-micro").shape
     added = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier

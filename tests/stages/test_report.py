@@ -317,7 +317,7 @@ def test_selection_inflation_and_leads(made: Made) -> None:
     found = table_of(layout, "leads")["daam-v1"]
     assert float(found["Lead, as reported [points]"]) == pytest.approx(lead["accuracy"])
     assert float(found["Lead, best on test [points]"]) == pytest.approx(lead["accuracy_best_on_test"])
-    assert float(found["Lead, last epoch [points]"]) == pytest.approx(lead["accuracy_last"])
+    assert float(found["Lead, at the end [points]"]) == pytest.approx(lead["accuracy_last"])
     expected = lead["accuracy_best_on_test"] - lead["accuracy"]
     assert float(found["Due to selection [points]"]) == pytest.approx(expected, abs=1e-6)
 
@@ -348,7 +348,9 @@ def recipe_column(layout: Layout, method: str) -> float:
 def test_what_the_recipe_is_worth_by_a_run_with_the_other_one(tmp_path: Path) -> None:
     own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0, "mean": 2.0, "mha": 1.5})
     other = recipe_run(tmp_path, "toy-published-recipe", "published", {"none": 1.0, "mean": 2.0}, lr=0.5)
-    recipe_run(tmp_path, "toy-as-published", "published", {"none": 0.5}, selection="best-on-test")  # comes second
+    recipe_run(
+        tmp_path, "toy-as-published", "published", {"none": 0.5}, selection="best-on-test", steps=None
+    )  # comes second
     expected = {
         name: 100 * float(np.mean(readings(own[0], name, "accuracy") - readings(other[0], name, "accuracy")))
         for name in ("none", "mean")
@@ -368,13 +370,13 @@ def test_what_the_recipe_is_worth_by_a_run_with_the_other_one(tmp_path: Path) ->
 
 def test_what_the_recipe_is_worth_by_a_twin_stands_in_both_reports(tmp_path: Path) -> None:
     own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0, "mha": 1.0})
-    twin = recipe_run(tmp_path, "toy-as-published", "published", {"none": 1.0}, selection="best-on-test",
+    twin = recipe_run(tmp_path, "toy-as-published", "published", {"none": 1.0}, selection="best-on-test", steps=None,
                       precision="float16", epochs=7)  # fmt: skip
     gaps = readings(own[0], "none", "accuracy") - readings(twin[0], "none", "accuracy_last")
     for layout, config in (own, twin):
         text = reported(layout, config)
         assert recipe_column(layout, "none") == pytest.approx(100 * gaps.mean())
-        assert "Recipe: toy as reported minus toy-as-published at the last epoch, mean over folds, per clip." in text
+        assert "Recipe: toy as reported minus toy-as-published at the end, mean over folds, per clip." in text
         assert (
             "This is not the effect of the recipe alone: the runs also differ in train.selection and train.precision. "
             "To see all differences: daamctl compare toy toy-as-published."
@@ -600,7 +602,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_without_dev_group_and_densities(tmp_path: Path) -> None:
-    config = Config.model_validate({"methods": ["none"], "train": {"selection": "best-on-test"}})
+    config = Config.model_validate({"methods": ["none"], "train": {"selection": "best-on-test", "steps": None}})
     layout = make_layout(tmp_path)
     write_method(layout, config, "none")
     evaluate.run(layout, config)
@@ -741,7 +743,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    settings = {"methods": ["none", "mha"], "train": {"seeds": [1, 2], "selection": "best-on-test"},
+    settings = {"methods": ["none", "mha"], "train": {"seeds": [1, 2], "selection": "best-on-test", "steps": None},
                 "evaluate": {"unit": "clip"}, "report": {"interactive": False}}  # fmt: skip
     methods = {"none": {"skill": 2.5}, "mha": {"skill": 3.0}}
     with blank_pictures():
@@ -765,7 +767,7 @@ def test_an_official_split_of_texts(texts: Made) -> None:
     page = Page(html)
     assert page.sections == [name for name in SECTIONS if name not in ("speakers", "learned", "missing")]
     assert "Who wrote the texts is not known, so there are no results by author." in markdown
-    assert "in the official split (2,160 texts for training, 240 for choosing the epoch), with 3 seeds" in markdown
+    assert "in the official split (2,160 texts for training, 240 held out for choosing), with 3 seeds" in markdown
     assert "the best on held-out training texts (10 % of train), never on the test part" in markdown
     assert "sign-flip test over 240 texts" in markdown
     assert "Secondary test: none, because there is only one fold." in markdown
@@ -867,23 +869,22 @@ def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> 
 
 
 def search(rates: list[float], chosen: int, edges: list[str]) -> dict[str, Any]:
-    """A search over learning rates, each candidate trained for one epoch more than the one before it."""
+    """A search over learning rates, with three records of each candidate."""
     candidates = [
-        {"settings": {"lr": rate}, "dev_accuracy": [0.3 + 0.1 * place] * (3 + place), "dev_loss": [1.0] * (3 + place),
-         "added": False}
+        {"settings": {"lr": rate}, "dev_accuracy": [0.3 + 0.1 * place] * 3, "dev_loss": [1.0] * 3}
         for place, rate in enumerate(rates)
     ]  # fmt: skip
-    return {"epochs": 3 + len(rates), "candidates": candidates, "chosen": chosen, "edges": edges}
+    return {"steps": 300, "candidates": candidates, "chosen": chosen, "edges": edges}
 
 
 @pytest.fixture(scope="module")
 def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Searched methods beside a probe: `mean` far below it, `mha` at an edge, `gqa` and `sga` doing the same."""
+    """Searched methods beside a probe: `mean` and the reference below it, `mha` at an edge, `gqa` and `sga` equal."""
     methods = ["none", "mean", "mha", "gqa", "sga", "daam-v2", "ridge-mean", "ridge-concat"]
     config = Config.model_validate({"methods": methods})
     layout = make_layout(tmp_path_factory.mktemp("unfair"))
     inside, edge = search([1e-4, 1e-3, 1e-2], 1, []), search([1e-4, 1e-3, 1e-2], 2, ["lr"])
-    write_method(layout, config, "none", skill=3.2, changes={"search": inside})
+    write_method(layout, config, "none", skill=1.8, changes={"search": inside, "metrics.train_accuracy": 1.0})
     write_method(layout, config, "mean", skill=0.8, changes={"search": inside})
     write_method(layout, config, "mha", skill=4.0, changes={"search": edge})
     write_method(layout, config, "gqa", skill=2.6, changes={"search": inside})
@@ -891,8 +892,8 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
         changes = {"run.reconstructed": "reading A", "meta.precision": "bfloat16"}
         write_fold(layout, config, "sga", fold.fold, 1, fold.predictions(), changes=changes)
     write_method(layout, config, "daam-v2", skill=0.0, changes={"search": inside})
-    penalty = {"settings": {"penalty": 10.0}, "dev_accuracy": [0.7], "dev_loss": [0.5], "added": False}
-    solved = {"epochs": 0, "candidates": [penalty], "chosen": 0, "edges": []}
+    penalty = {"settings": {"penalty": 10.0}, "dev_accuracy": [0.7], "dev_loss": [0.5]}
+    solved = {"steps": 0, "candidates": [penalty], "chosen": 0, "edges": []}
     for probe in ("ridge-mean", "ridge-concat"):
         write_method(layout, config, probe, skill=2.5, changes={"search": solved})
     evaluate.run(layout, config)
@@ -904,10 +905,13 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     _, html, markdown = unfair
     first = markdown.split("## Best method and its lead")[1].strip().splitlines()[0]
-    assert "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean is" in first
-    assert "points below ridge-mean, a closed-form probe; mha chooses the lowest or highest lr tried in most" in first
+    said = "This comparison is not fair: mean is undertrained, none is overfitted and daam-v2 learned nothing. none: "
+    assert said in first
+    assert "points below ridge-concat, +" in first
+    assert "; mean: 35.0 points below ridge-mean, " in first
+    assert "mha" not in first.partition("daam-v2 learned nothing.")[2]  # it reaches its probe, at an edge or not
     assert "training may explain it" in html
-    assert "Whatever the p-value, training alone may explain this lead because of mha (undertrained)" in html
+    assert "Whatever the p-value, training alone may explain this lead because of none (overfitted)" in html
     assert "significant at level" not in html.partition("plotly.js v")[0]
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "Trained in bfloat16 and float32, because folds come from several runs" in html
@@ -919,7 +923,7 @@ def test_marks_stand_in_every_table(unfair: Made) -> None:
     layout = unfair[0]
     labels = {entry["label"] for entry in evaluation_of(layout)["methods"].values()}
     assert labels == {
-        "none", "mean (undertrained)", "mha (undertrained)", "gqa", "sga (reconstructed)", "daam-v2 (learned nothing)",
+        "none (overfitted)", "mean (undertrained)", "mha", "gqa", "sga (reconstructed)", "daam-v2 (learned nothing)",
         "ridge-mean", "ridge-concat",
     }  # fmt: skip
     for key in ("results", "fairness", "folds", "speakers", "selection", "ranks", "cost", "learning"):
@@ -941,18 +945,20 @@ def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
     assert row["Chosen (runs)"] == "lr 0.001 (5)"
     assert row["At edge of search"] == "none"
     assert row["Verdict"].startswith("undertrained: ")
-    assert table["mha (undertrained)"]["At edge of search"] == "lr in 5 of 5"
-    assert table["none"]["Closed-form probe"] == "ridge-concat"
-    assert table["none"]["Converged runs"] == "5 of 5"
+    assert float(row["On training parts (points)"]) == pytest.approx(100 * found["methods"]["mean"]["train_gap"])
+    assert float(row["On held-out groups (points)"]) == 0
+    assert table["mha"]["At edge of search"] == "lr in 5 of 5"
+    assert table["mha"]["Verdict"] == "fair"
+    assert table["none (overfitted)"]["Closed-form probe"] == "ridge-concat"
     assert table["ridge-mean"]["Verdict"] == "closed form"
     assert table["sga (reconstructed)"]["Chosen (runs)"] == "not searched"
     data = re.search(r'id="figure-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
     assert data is not None
     drawn = {view["chosen"][0]: view["panels"][0]["marks"] for view in json.loads(data.group(1))["views"]}
-    assert set(drawn) == {"none", "mean (undertrained)", "mha (undertrained)", "gqa", "daam-v2 (learned nothing)"}
-    assert [(line["name"], line["legend"], line["y"]) for line in drawn["mha (undertrained)"]] == [
-        ("lr 0.0001", "Not chosen", [30.0] * 3), ("lr 0.001", "Not chosen", [40.0] * 4),
-        ("lr 0.01 (chosen in 5 of 5)", "Chosen most often", [50.0] * 5),
+    assert set(drawn) == {"none (overfitted)", "mean (undertrained)", "mha", "gqa", "daam-v2 (learned nothing)"}
+    assert [(line["name"], line["legend"], line["y"]) for line in drawn["mha"]] == [
+        ("lr 0.0001", "Not chosen", [30.0] * 3), ("lr 0.001", "Not chosen", [40.0] * 3),
+        ("lr 0.01 (chosen in 5 of 5)", "Chosen most often", [50.0] * 3),
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ LAYERS = tuple(range(1, 11))
 SETTINGS = {
     "methods": ["none-mlp", "ridge-concat"],
     "method_settings": {"none-mlp": {"hidden_dim": 8}},
-    "train": {"epochs": 1, "batch_size": 32, "device": "cpu", **embeddings.FIXED},
+    "train": {"steps": 10, "batch_size": 32, "device": "cpu", **embeddings.FIXED},
     "extract": {"device": "cpu"},
 }
 SHARES = [number / 10 for number in range(11)]

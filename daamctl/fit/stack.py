@@ -177,7 +177,8 @@ class Stack(Fit):
         """See `Fit.state`."""
         names = ("steps", "in_record", "rows", "loss", "right", "ended")
         state = {name: getattr(self, name) for name in names}
-        state |= {"models": self.models.state(), "plateau": self.plateau.state_dict(), "step": self.steps}
+        state |= {"models": self.models.state(), "step": self.steps}
+        state |= {"plateau": self.plateau.state_dict(), "rate": self.plateau.optimizer.param_groups[0]["lr"]}
         state["trained"] = [one.state() for one in self.trained]
         if self.in_record:
             state["generators"] = generator_states()
@@ -189,6 +190,7 @@ class Stack(Fit):
         """See `Fit.restore`."""
         self.models.restore(state["models"])
         self.plateau.load_state_dict(state["plateau"])
+        self.plateau.optimizer.param_groups[0]["lr"] = state["rate"]  # the schedule's own state lacks it
         for name in ("steps", "in_record", "rows", "ended"):
             setattr(self, name, state[name])
         self.loss.copy_(state["loss"])

@@ -410,6 +410,7 @@ def test_a_group_of_which_some_folds_are_written_resumes_as_a_group(
     resumed = folds_of(trials, root / "cut", missing=trials[2:])
     assert [fold.result["run"]["fold"] for fold in resumed] == [3, 4, 5]
     for ours, theirs in zip(resumed, whole[2:], strict=True):
+        assert ours.result["meta"]["together"] == 5
         assert logits(ours) == logits(theirs)
         assert ours.result["metrics"] == theirs.result["metrics"]
         assert ours.result["search"] == theirs.result["search"]

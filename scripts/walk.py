@@ -55,7 +55,9 @@ def walk(project: Path, words: list[str]) -> list[tuple[str, str]]:
 if __name__ == "__main__":
     folder, pipeline, method, *number = sys.argv[1:]
     options = ["train", pipeline, "-m", method, "--fold", *(number or ["1"]), "--force", "--no-track"]
-    visits = [(file, [name for _, name in calls]) for file, calls in groupby(walk(Path(folder), options), lambda c: c[0])]
+    visits = [
+        (file, [name for _, name in calls]) for file, calls in groupby(walk(Path(folder), options), lambda c: c[0])
+    ]
     for file, names in visits:
         print(f"{file}: {', '.join(names)}")
     files = {file for file, _ in visits}

@@ -156,8 +156,10 @@ class TrainConfig(Section):
     """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
     code. Settings in a pipeline file or in `--set` take precedence."""
     steps: Count | None = 300
-    """Optimiser steps of every training; its last weights are kept. null: `epochs` counts, and `selection` selects an
-    epoch (published)."""
+    """Least optimiser steps of every training, candidates and refit alike; its last weights are kept. null: `epochs`
+    counts, and `selection` selects an epoch (published)."""
+    passes: Count = 10
+    """Least passes over the training clips: a large corpus takes so many instead of `steps`."""
     epochs: Count = 35
     """Passes over the training clips, if `steps` is null."""
     standardize: Literal["none", "layer", "feature"] = "feature"
@@ -167,17 +169,18 @@ class TrainConfig(Section):
     """How to choose learning rate and weight decay, per method and fold. grid: train every candidate to the end; the
     lowest cross-entropy on the held-out group wins; none: use `lr` and `weight_decay` (published). Without a held-out
     group (`selection`) nothing is searched."""
-    search_lr: tuple[Positive, ...] = (3e-4, 1e-3, 3e-3)
+    search_lr: tuple[Positive, ...] = (1e-3, 3e-3, 1e-2)
     """Learning rates to try."""
-    search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.01, 10.0)
+    search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""
     search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
-    loss: Annotated[Literal["focal", "cross-entropy"], Of.FINETUNING] = "cross-entropy"
-    """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy (published)."""
+    loss: Annotated[Literal["focal", "cross-entropy", "square"], Of.FINETUNING] = "square"
+    """square: squared distance from scaled one-hot targets, as in ridge regression; fine-tuning then uses cross-entropy,
+    which is also what chooses settings; focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy (published)."""
     focal_gamma: Annotated[float, Field(ge=0.0), Of.FINETUNING] = 2.5
     """Exponent of the focal loss."""
     focal_alpha: Annotated[Positive, Of.FINETUNING] = 0.25

@@ -127,7 +127,11 @@ class AdapterFit(Fit):
         trial, refit = cast("Trial", member.trial), member.first is not None and not member.trained
         self.members, self.trained, self.device, self.precision = (member,), [Trained()], trial.device, trial.precision
         self.opened, self.model, self.seed = opened, model, trial.spec.seed
-        self.settings, self.selection, self.loss_of = config.finetune, config.train.selection, build_loss(config.train)
+        self.settings, self.selection, self.loss_of = (
+            config.finetune,
+            config.train.selection,
+            build_loss(config.train, finetuning=True),
+        )
         self.eval_precision = self.precision if self.settings.eval_precision == "same" else "float32"  # no autocast
         self.split = joined(trial.split) if refit else trial.split
         self.tested = self.split.test if member.final or not trial.refits else self.split.test[:0]

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 RECORDS = 10
 """Records in the history of a training with a budget of steps."""
-COLLAPSE = 0.1
+COLLAPSE = 0.3
 """A refit has collapsed if its training loss ends more than this above that of its candidate, in nats and relative to
 it (docs/training.md)."""
 

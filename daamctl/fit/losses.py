@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch.nn.functional as F
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from daamctl.config import TrainConfig
 
+SURE = 0.95
+"""Probability of the target class where the squared loss is 0."""
 FOCAL_EPS = 1e-6  # inside the power, as in the published code (D39)
 
 
@@ -28,8 +31,25 @@ def focal_loss(
     return (alpha * (1 - (-cross_entropy).exp() + FOCAL_EPS) ** gamma * cross_entropy).mean()
 
 
-def build_loss(config: TrainConfig) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss named in the settings: a function of logits (B, C) and targets (B,)."""
+def square_loss(logits: Float[Tensor, "B C"], targets: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Mean squared distance of logits from scaled one-hot targets, as in ridge regression (docs/sources.md#square-loss).
+
+    Targets are s for the class and 0 for the others; s is the logit at which softmax gives the class the probability
+    `SURE`. Distances are divided by s squared.
+
+    Args:
+        logits: (B, C), any float type; computed in float32.
+        targets: (B,) class ids.
+    """
+    number = logits.shape[-1]
+    logit = math.log(SURE / (1 - SURE) * max(number - 1, 1))
+    return (logits.float() / logit - F.one_hot(targets, number)).square().sum(-1).mean()
+
+
+def build_loss(config: TrainConfig, *, finetuning: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+    """Build the loss named in the settings: a function of logits (B, C) and targets (B,); see `train.loss`."""
     if config.loss == "focal":
         return lambda logits, targets: focal_loss(logits, targets, gamma=config.focal_gamma, alpha=config.focal_alpha)
+    if config.loss == "square" and not finetuning:
+        return square_loss
     return lambda logits, targets: F.cross_entropy(logits.float(), targets)

@@ -56,20 +56,31 @@ def trainings(method: str, config: Config) -> int:
     return len(fusion_candidates(config.train)) + refits(config, "train")
 
 
-def steps_of_training(method: str, config: Config, clips: int) -> int:
-    """Optimiser steps of one training on a number of clips; for the arguments see `trainings`."""
+def steps_of_training(method: str, config: Config, train: int, dev: int) -> int:
+    """Optimiser steps of one training: of each candidate, and of the refit.
+
+    Args:
+        method: as in `trainings`.
+        config: likewise.
+        train: training clips of the fold.
+        dev: held-out clips, which a refit trains on too.
+    """
     if method in CLOSED_FORM:
         return 1
     if method in FINETUNES:
-        return config.finetune.epochs * -(-clips // config.finetune.batch_size)
-    return config.train.steps or config.train.epochs * -(-clips // config.train.batch_size)
+        return config.finetune.epochs * -(-train // config.finetune.batch_size)
+    size = config.train.batch_size
+    if config.train.steps is None:
+        return config.train.epochs * -(-train // size)
+    return max(config.train.steps, -(-config.train.passes * (train + dev) // size))
 
 
-def clips_of_fold(method: str, config: Config, clips: int) -> int:
-    """Clips in all steps of a fold, each as often as it is trained on; for the arguments see `trainings`."""
+def clips_of_fold(method: str, config: Config, train: int, dev: int) -> int:
+    """Clips in all steps of a fold, each as often as it is trained on; for the arguments see `steps_of_training`."""
     if method in CLOSED_FORM:
-        return clips
+        return train
     if method in FINETUNES:
-        return trainings(method, config) * config.finetune.epochs * clips
-    train = config.train
-    return trainings(method, config) * (train.epochs * clips if train.steps is None else train.steps * train.batch_size)
+        return trainings(method, config) * config.finetune.epochs * train
+    if config.train.steps is None:
+        return trainings(method, config) * config.train.epochs * train
+    return trainings(method, config) * steps_of_training(method, config, train, dev) * config.train.batch_size

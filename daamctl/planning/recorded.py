@@ -128,7 +128,7 @@ def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
             continue
         seconds += meta["train_s"]
         joules.append(meta.get("joules"))
-        passes += clips_of_fold(run["method"], config, meta["num_train_clips"])
+        passes += clips_of_fold(run["method"], config, meta["num_train_clips"], meta["num_dev_clips"])
         peaks.append(meta["peak_memory_bytes"] or 0)
     if not passes:
         return None

@@ -336,7 +336,11 @@ class _Planner:
         row.memory_bytes = needs.training_bytes(max(state))
         rate = self.recorded.training(method, needs.sizes)
         if rate is not None:
-            each = float(np.mean([clips_of_fold(method, self.config, len(split.train)) for split in needs.splits]))
+            each = float(
+                np.mean(
+                    [clips_of_fold(method, self.config, len(split.train), len(split.dev)) for split in needs.splits]
+                )
+            )
             row.time_s = (row.total - row.done) * each * rate.seconds
             row.basis = "estimated"
             row.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
@@ -440,7 +444,9 @@ class _Planner:
         if method not in CLOSED_FORM:
             if (number := trainings(method, config)) > 1:
                 parts.append(counted(number, "training"))
-            counts = {steps_of_training(method, config, len(split.train)) for split in self.needs.splits}
+            counts = {
+                steps_of_training(method, config, len(split.train), len(split.dev)) for split in self.needs.splits
+            }
             if counts:
                 low, high = min(counts), max(counts)
                 parts.append(counted(low, "step") if low == high else f"{low:,} to {high:,} steps")
@@ -462,7 +468,7 @@ class _Planner:
         total = 0
         for split in self.needs.splits:
             missing = [seed for seed in seeds if (split.fold, seed) not in finished]
-            total += len(missing) * clips_of_fold(str(row.method), config, len(split.train))
+            total += len(missing) * clips_of_fold(str(row.method), config, len(split.train), len(split.dev))
         return total
 
     def _set_training_time(self, row: Row, kept: Sequence[Fold], config: Config) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from daamctl.config import Config
 from daamctl.devices import resolve_device
-from daamctl.layout import Layout
 from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
+from daamctl.layout import Layout
 from daamctl.planning.recorded import Recorded
 from daamctl.provenance import device_name
 from tests.fixtures.folds import make_layout, write_method

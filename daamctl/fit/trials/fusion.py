@@ -27,7 +27,7 @@ from daamctl.fit.models import stackable
 from daamctl.fit.ridge import RidgeFit
 from daamctl.fit.rng import seed_everything
 from daamctl.fit.run_precision import run_precision
-from daamctl.fit.search import fusion_candidates
+from daamctl.fit.search import fusion_candidates, steps_of_training
 from daamctl.fit.stack import Fusion, Stack
 from daamctl.fit.standardize import fit_standardize
 from daamctl.fit.trial import FoldSpec, ResultParts, Trial
@@ -98,10 +98,7 @@ class FusionTrial(Trial):
     @property
     def units_of_training(self) -> int:
         """See `Trial.units_of_training`."""
-        train = self.config.train
-        if self.closed_form:
-            return 1
-        return train.steps or train.epochs * -(-len(self.split.train) // train.batch_size)
+        return steps_of_training(self.spec.method, self.config, len(self.split.train), len(self.split.dev))
 
     @property
     def most_members(self) -> int:
@@ -109,18 +106,21 @@ class FusionTrial(Trial):
         return most_members(self.spec, self.data)
 
     def stacks(self, members: Sequence[Member]) -> list[list[Member]]:
-        """See `Trial.stacks`: candidates of equal standardisation, of as many trials as fit."""
+        """See `Trial.stacks`: candidates of equal standardisation and length, of as many trials as fit."""
         most = self.most_members
         if most == 1:
             return [[member] for member in members]
-        found: list[list[Member]] = []
-        untrained = [member for member in members if not member.trained]
-        for kind in dict.fromkeys(member.settings.get("standardize") for member in untrained):
-            alike = [member for member in untrained if member.settings.get("standardize") == kind]
-            each = len(alike) // len({id(member.trial) for member in alike})  # candidates of a trial
-            together = max(most // max(each, 1), 1) * each
-            found += [alike[start : start + together] for start in range(0, len(alike), together)]
-        return found + [[member] for member in members if member.trained]
+        found = [[member] for member in members if member.trained]
+        groups: dict[Any, list[Member]] = {}
+        for member in members:
+            if not member.trained:
+                alike = member.settings.get("standardize"), cast(FusionTrial, member.trial).units_of_training
+                groups.setdefault(alike, []).append(member)
+        for group in groups.values():
+            each = len(group) // len({id(member.trial) for member in group})  # candidates of a trial
+            together = max(most // each, 1) * each
+            found += [group[start : start + together] for start in range(0, len(group), together)]
+        return found
 
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trial.start`; candidates of a trial share features and standardisation."""
@@ -129,6 +129,8 @@ class FusionTrial(Trial):
         for member in members:
             trial, first = cast(FusionTrial, member.trial), member.first
             config = trial.config.train.model_copy(update=member.settings)
+            if config.steps is not None:
+                config = config.model_copy(update={"steps": trial.units_of_training})
             refit = first is not None and not member.trained
             if (trial, config.standardize) not in shared:
                 split = joined(trial.split) if refit else trial.split

@@ -2,9 +2,9 @@
 
     python scripts/walk.py PROJECT PIPELINE METHOD [FOLD]
 
-Trains the fold again (`--force`, without MLflow) and notes every function of the package when it is called for the first
-time. Functions of the same file in a row are one visit; a visit to a file that the walk has left before is a return.
-Left aside is what every walk passes: settings, errors, devices, threads, files, hashes, versions, progress bars.
+Trains the fold again (`--force`, without MLflow) and notes every function of the package when it is called for the
+first time. Functions of the same file in a row are one visit; a visit to a file that the walk has left before is a
+return. Left aside is what every walk passes: settings, errors, devices, threads, files, hashes, versions, progress bars.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class FoldResult(TypedDict):
     record; train_accuracy: of the last steps before the kept weights; dev_accuracy: on the dev group (None without
     one); selected_epoch: 1-based, and epochs: number of epochs to select from, both None with a budget of steps;
     chosen_layer: for methods that select one layer on the dev group; collapsed: 1 if the refit ended with a higher
-    training loss than its candidate; replaced_refits: number of refits of better candidates that did. With `train.refit`, accuracies on the test group are the refit's, those
-    on the dev group its candidate's."""
+    training loss than its candidate; replaced_refits: number of refits of better candidates that did. With
+    `train.refit`, accuracies on the test group are the refit's, those on the dev group its candidate's."""
     meta: MetaPart
     search: NotRequired[SearchPart]
     """Absent if a single set of settings was given."""

@@ -147,9 +147,10 @@ class ExtractConfig(Section):
 class TrainConfig(Section):
     """How to train a method.
 
-    By default, every candidate of the search is trained for a fixed number of steps with a rate that falls to 0, and the
-    held-out group chooses one. `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Both correct
-    selection (D7), density maps (D19), clipping (D21) and precision (D42).
+    By default, every candidate of the search is trained for a fixed number of steps with a rate that falls to 0, and
+    the held-out group chooses one. `RECIPES["published"]` has the published code's values
+    (docs/sources.md#training-set-up). Both correct selection (D7), density maps (D19), clipping (D21) and precision
+    (D42).
     """
 
     recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
@@ -179,8 +180,9 @@ class TrainConfig(Section):
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
     loss: Annotated[Literal["focal", "cross-entropy", "square"], Of.FINETUNING] = "square"
-    """square: squared distance from scaled one-hot targets, as in ridge regression; fine-tuning then uses cross-entropy,
-    which is also what chooses settings; focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy (published)."""
+    """square: squared distance from scaled one-hot targets, as in ridge regression; fine-tuning then uses
+    cross-entropy, which is also what chooses settings; focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy
+    (published)."""
     focal_gamma: Annotated[float, Field(ge=0.0), Of.FINETUNING] = 2.5
     """Exponent of the focal loss."""
     focal_alpha: Annotated[Positive, Of.FINETUNING] = 0.25
@@ -196,8 +198,8 @@ class TrainConfig(Section):
     tensor, also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
     schedule: Literal["cosine", "linear", "plateau", "constant"] = "cosine"
     """How the learning rate falls. cosine, linear: to 0 at the end of `steps`, or epoch by epoch to 0 after the last of
-    `epochs` (DWAtt); plateau: multiply it by `plateau_factor` after `plateau_patience` epochs without improvement of the
-    selection accuracy (of the training loss when selection is `last`); needs `epochs`."""
+    `epochs` (DWAtt); plateau: multiply it by `plateau_factor` after `plateau_patience` epochs without improvement of
+    the selection accuracy (of the training loss when selection is `last`); needs `epochs`."""
     plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Factor of the plateau schedule."""
     plateau_patience: Annotated[int, Field(ge=0)] = 10
@@ -212,8 +214,8 @@ class TrainConfig(Section):
     purpose; best-on-test: the test group itself, as published (optimistic, D7); last: nothing; the final epoch."""
     refit: Annotated[bool, Of.FINETUNING, Of.PROBES] = True
     """Train again from the start on the training part plus the held-out group, with the settings chosen on that group
-    and as many steps; predictions and weights come from this training. It needs `steps`. Without it, the held-out group (a
-    quarter of what five folds leave for training) is not trained on. Without a held-out group (`selection`) there is
+    and as many steps; predictions and weights come from this training. It needs `steps`. Without it, the held-out group
+    (a quarter of what five folds leave for training) is not trained on. Without a held-out group (`selection`) there is
     nothing to add. Fine-tuning uses it too."""
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
     """Share of the training part to hold out for selection if a corpus has an official train and test part but no dev
@@ -241,9 +243,9 @@ class TrainConfig(Section):
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     stack: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
-    """Train candidates, folds and seeds of a method side by side, with stacked weights, if `steps` is set; results agree
-    with separate training up to rounding. auto: on a CPU, for methods whose steps are small; on a GPU, and with always,
-    for every method that allows it; never: one by one."""
+    """Train candidates, folds and seeds of a method side by side, with stacked weights, if `steps` is set; results
+    agree with separate training up to rounding. auto: on a CPU, for methods whose steps are small; on a GPU, and with
+    always, for every method that allows it; never: one by one."""
     graphs: Annotated[Literal["auto", "never"], Changes.NOTHING] = "never"
     """auto: on an NVIDIA GPU, record the training step as a CUDA graph and replay it. It takes the same steps. Excluded
     are methods with dropout, batch normalisation or a loss of their own, and embeddings that the GPU does not hold.

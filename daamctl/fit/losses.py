@@ -32,7 +32,7 @@ def focal_loss(
 
 
 def square_loss(logits: Float[Tensor, "B C"], targets: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Mean squared distance of logits from scaled one-hot targets, as in ridge regression (docs/sources.md#square-loss).
+    """Mean squared distance of logits from scaled one-hot targets (docs/sources.md#square-loss).
 
     Targets are s for the class and 0 for the others; s is the logit at which softmax gives the class the probability
     `SURE`. Distances are divided by s squared.

@@ -117,8 +117,8 @@ def _table(evaluation: Evaluation) -> Table:
         )
     what = metric(evaluation)
     columns = [
-        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "On training parts (points)",
-        "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
+        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)",
+        "On training parts (points)", "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
     unit = "" if evaluation.modality == "tokens" else f" per {item(evaluation)}"
     caption = f"How well every method was trained ({what}{unit} in percent)"

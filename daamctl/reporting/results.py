@@ -421,7 +421,8 @@ def _selection_text(evaluation: Evaluation) -> str:
         which = ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
     return (
         f"{text} Choosing the {moment(evaluation)} on the {_test(evaluation)} would add "
-        f"{points(mean(gains.values()))} points on average, most to {most} ({points(gains[most])}). The best method is {which}."
+        f"{points(mean(gains.values()))} points on average, most to {most} ({points(gains[most])}). "
+        f"The best method is {which}."
     )
 
 

@@ -77,8 +77,8 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     assert one.status == "overfitted"  # as good as the probe on the training parts
     assert found.verdict == "not fair"
     assert found.text == (
-        f"This comparison is not fair: mean is overfitted. mean: {-100 * gaps.mean():.1f} points below ridge-mean, +0.0 "
-        "points against it on the training parts, +0.0 on the held-out groups."
+        f"This comparison is not fair: mean is overfitted. mean: {-100 * gaps.mean():.1f} points below ridge-mean, "
+        "+0.0 points against it on the training parts, +0.0 on the held-out groups."
     )
     assert found.methods["ridge-mean"].status == "closed form"
 

@@ -204,7 +204,7 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
         ),
         (18, config(finetunes=["ia3"], finetune={"search": "none"}), AS_PUBLISHED),
         (18, config(finetunes=["ia3"], train={"search": "none"}), AS_PUBLISHED),
-        (18, config(finetunes=["ia3"], train={"search": "none", "steps": None, "epochs": 10, "batch_size": 8}), CORRECTED),
+        (18, config(finetunes=["ia3"], train={"steps": None, "epochs": 10, "batch_size": 8}), CORRECTED),
         (49, config(finetunes=["ia3"], finetune_settings={"ia3": {"encoder_dropout": True}}), AS_PUBLISHED),
         (42, config(), CORRECTED),
         (58, config(("daam-v1",)), AS_PUBLISHED),

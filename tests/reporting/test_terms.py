@@ -49,8 +49,8 @@ def test_the_rule_that_picks_the_epoch() -> None:
     config = {**budget.provenance.config, "train": {"steps": 300}}
     budget = replace(budget, provenance=replace(budget.provenance, config=config), refit=True)
     assert terms.selection_rule(budget) == (
-        "training ends after a fixed number of steps, and settings are the best on one held-out training group, never on "
-        "the test group; the model is then trained again with that group included"
+        "training ends after a fixed number of steps, and settings are the best on one held-out training group, never "
+        "on the test group; the model is then trained again with that group included"
     )
 
 

@@ -124,7 +124,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which both IEMOCAP pipelines ran in part."""
     root = tmp_path_factory.mktemp("ran")
     published, config = make_pipeline(
-        root, "iemocap-as-published", methods=["mha-published", "daam-v1"], train={"selection": "best-on-test", "steps": None},
+        root, "iemocap-as-published", methods=["mha-published", "daam-v1"],
+        train={"selection": "best-on-test", "steps": None},
         evaluate={"unit": "clip"},
     )  # fmt: skip
     write_method(published, config, "mha-published", skill=1.0)

@@ -3,12 +3,13 @@
     python scripts/walk.py PROJECT PIPELINE METHOD [FOLD]
 
 Trains the fold again (`--force`, without MLflow) and notes every function of the package when it is called for the
-first time. Functions of the same file in a row are one visit; a visit to a file that the walk has left before is a
-return. Left aside is what every walk passes: settings, errors, devices, threads, files, hashes, versions, progress bars.
+first time. Functions of the same file in a row are one visit; a visit to a file that the walk has left is a return.
+Left aside is what every walk passes: settings, errors, devices, threads, files, hashes, versions, progress bars.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -21,7 +22,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "daamctl"
 ASIDE = (
     "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/common.py", "cpu_formats.py", "devices.py",
     "energy.py", "environment.py", "errors.py", "files.py", "layout.py", "progress.py", "provenance.py", "registry.py",
-    "stage_table.py", "threads.py", "tracking.py", "engines/", "__init__.py", "__main__.py",
+    "stage_table.py", "threads.py", "tracking.py", "engines/", "encoders/", "corpora/", "stages/check.py",
+    "__init__.py", "__main__.py",
 )  # fmt: skip
 
 
@@ -34,7 +36,8 @@ def walk(project: Path, words: list[str]) -> list[tuple[str, str]]:
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code not in seen:
             path = Path(frame.f_code.co_filename)
-            if path.is_relative_to(PACKAGE) and not frame.f_code.co_name.startswith("<"):
+            is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED and not frame.f_code.co_name.startswith("<")
+            if path.is_relative_to(PACKAGE) and is_function:  # not the body of a module or a class
                 seen[frame.f_code] = path.relative_to(PACKAGE).as_posix(), frame.f_code.co_qualname
 
     os.chdir(project)

@@ -159,8 +159,8 @@ class TrainConfig(Section):
     steps: Count | None = 300
     """Least optimiser steps of every training, candidates and refit alike; its last weights are kept. null: `epochs`
     counts, and `selection` selects an epoch (published)."""
-    passes: Count = 10
-    """Least passes over the training clips: a large corpus takes so many instead of `steps`."""
+    passes: Annotated[int, Field(ge=0)] = 10
+    """Least passes over the training clips: a large corpus takes so many instead of `steps`; 0: always `steps`."""
     epochs: Count = 35
     """Passes over the training clips, if `steps` is null."""
     standardize: Literal["none", "layer", "feature"] = "feature"

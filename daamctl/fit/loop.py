@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 RECORDS = 10
 """Records in the history of a training with a budget of steps."""
-COLLAPSE = 0.3
-"""A refit has collapsed if its training loss ends more than this above that of its candidate, in nats and relative to
-it (docs/training.md)."""
+COLLAPSE = 0.25
+"""A refit has collapsed if its training loss ends more than this share of the loss at the first record, or of 1 if that
+is lower, above that of its candidate (docs/training.md)."""
 
 COLLAPSED = (
     "{number} refit(s) ended with a higher training loss than the candidate that they repeat, and the next candidate "
@@ -360,7 +360,7 @@ def collapsed(refit: Trained, first: Trained) -> bool:
     if refit.diverged:
         return True
     ours, theirs = (float(one.last["train_loss"] or 0.0) for one in (refit, first))
-    return ours > theirs + COLLAPSE * max(1.0, theirs)
+    return ours > theirs + COLLAPSE * min(1.0, float(first.history[0]["train_loss"] or 0.0))
 
 
 def diverged(trial: Trainable, one: Trained) -> DivergedError:

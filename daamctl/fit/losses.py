@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -43,7 +44,9 @@ def square_loss(logits: Float[Tensor, "B C"], targets: Int[Tensor, " B"]) -> Flo
     """
     number = logits.shape[-1]
     logit = math.log(SURE / (1 - SURE) * max(number - 1, 1))
-    return (logits.float() / logit - F.one_hot(targets, number)).square().sum(-1).mean()
+    # one_hot() would look at the values, and wait for a GPU
+    wanted = (targets.unsqueeze(-1) == torch.arange(number, device=logits.device)).float()  # (B, C)
+    return (logits.float() / logit - wanted).square().sum(-1).mean()
 
 
 def build_loss(config: TrainConfig, *, finetuning: bool = False) -> Callable[[Tensor, Tensor], Tensor]:

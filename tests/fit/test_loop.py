@@ -289,12 +289,11 @@ def test_of_a_stack_only_the_collapsed_are_refitted_again(monkeypatch: pytest.Mo
 
 
 def test_what_counts_as_collapsed() -> None:
-    first = ended((0.5, 0.5), train_loss=0.2)
-    assert not collapsed(ended((0.5, 0.5), train_loss=0.29), first)
-    assert collapsed(ended((0.5, 0.5), train_loss=0.31), first)
-    first = ended((0.5, 0.5), train_loss=4.0)
-    assert not collapsed(ended((0.5, 0.5), train_loss=4.3), first)
-    assert collapsed(ended((0.5, 0.5), train_loss=4.5), first)
+    for begun, margin in ((0.8, 0.2), (5.0, 0.25)):
+        first = ended((0.5, 0.5), (0.5, 0.5), train_loss=0.2)
+        first.history[0]["train_loss"] = begun
+        assert not collapsed(ended((0.5, 0.5), train_loss=0.19 + margin), first)
+        assert collapsed(ended((0.5, 0.5), train_loss=0.21 + margin), first)
 
 
 # Memory, time and order

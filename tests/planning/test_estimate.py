@@ -32,7 +32,7 @@ def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": [1, 2, 3]}, 15),
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 20),  # their batches fill the caches
         ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 64),  # the most in a stack
-        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 20),  # four candidates of each fold
+        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 10),  # two candidates of each fold
         ("none-mlp", 1, {**NO_SEARCH, "train.stack": "never"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.features": "stream"}, 1),
         ("none-mlp", None, {**NO_SEARCH, "train.batch_size": 80}, 1),  # more numbers in a batch than pays

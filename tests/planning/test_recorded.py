@@ -43,7 +43,7 @@ def test_speed_is_per_clip_of_every_step(layout: Layout) -> None:
     write_method(layout, settings, "none")
     result = rewrite(layout, "none", train_s=120.0, num_train_clips=40, device=device_name(resolve_device("cpu")))
     sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
-    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40)
+    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100)
     rate = Recorded(layout, settings).training("none", sizes)
     assert rate is not None
     assert rate.seconds == pytest.approx(120.0 / clips)
@@ -64,16 +64,16 @@ def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
     [
         ("none", {"steps": None}, 1, 10 * 13, 10 * 100),
         ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "passes": 2}, 1, 32, 32 * 8),  # twice 125 clips
         ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8),
-        ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 4, 30, 4 * 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 2, 30, 2 * 30 * 8),
         ("ridge-mean", {}, 1, 1, 100),
         ("lora-r4", {}, 1, 7 * 13, 700),
     ],
 )
 def test_what_a_fold_takes(method: str, train: dict[str, Any], number: int, steps: int, clips: int) -> None:
-    """With two decays where a search is asked for."""
-    own = {"epochs": 10, "batch_size": 8, "search": "none", "refit": False, "schedule": "constant"}
+    own = {"passes": 0, "epochs": 10, "batch_size": 8, "search": "none", "refit": False, "schedule": "constant"}
     settings = Config.model_validate({"train": {**own, **train}, "finetune": {"epochs": 7, "search": "none"}})
     assert trainings(method, settings) == number
-    assert steps_of_training(method, settings, 100) == steps
-    assert clips_of_fold(method, settings, 100) == clips
+    assert steps_of_training(method, settings, 100, 25) == steps
+    assert clips_of_fold(method, settings, 100, 25) == clips

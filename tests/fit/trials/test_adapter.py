@@ -547,7 +547,7 @@ def test_a_refit_that_collapsed_is_gone_before_the_next_begins(tmp_path: Path, m
     monkeypatch.setattr(adapter, "KEPT_SHARE", 0.0)
     monkeypatch.setattr(loop, "collapsed", lambda refit, first: True)
     made = Made()
-    assert make(tmp_path, "a", made, train={"refit": True}, **SEARCHED).result["metrics"]["collapsed"] == 2
+    assert make(tmp_path, "a", made, train={"refit": True}, **SEARCHED).result["metrics"]["replaced_refits"] == 1
     assert made.alive == [0] * 4
 
 

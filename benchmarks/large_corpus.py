@@ -279,7 +279,8 @@ def draw_history(accuracy: float, rng: np.random.Generator) -> pl.DataFrame:
     rise = 1 - np.exp(-np.arange(1, EPOCHS + 1) / 5)
     dev, test = np.clip(accuracy * rise + rng.normal(scale=0.01, size=(2, EPOCHS)), 0, 1)
     curves = {"train_loss": 0.3 * (1.2 - rise), "train_accuracy": rise, "dev_accuracy": dev, "test_accuracy": test}
-    return pl.DataFrame({"epoch": range(1, EPOCHS + 1), "lr": [1e-4] * EPOCHS, **curves})
+    steps = range(10, 10 * EPOCHS + 1, 10)
+    return pl.DataFrame({"step": steps, "epoch": range(1, EPOCHS + 1), "lr": [1e-4] * EPOCHS, **curves})
 
 
 def draw_maps(kind: str, head: EmbeddingsMetadata, rng: np.random.Generator) -> dict[str, Floats]:

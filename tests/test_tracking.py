@@ -100,14 +100,15 @@ def test_run_has_settings_epochs_results_and_files(root: Path) -> None:
     assert run.data.params["method.name"] == "mha"
     assert run.data.params["num_parameters"] == "1234"
     assert run.data.params["num_layers"] == "24"
-    results = {key: value for key, value in fold.result["metrics"].items() if key != "dev_accuracy"}
+    own = ("dev_accuracy", "train_accuracy", "selected_epoch", "epochs")  # of records, or without a value
+    results = {key: value for key, value in fold.result["metrics"].items() if key not in own}
     assert {key: run.data.metrics[key] for key in results} == pytest.approx(results)
     client = MlflowClient(store_uri(root))
     history = fold.history()
     for column in ("train_loss", "test_accuracy", "dev_accuracy", "lr"):
         logged = client.get_metric_history(run.info.run_id, column)
         epochs = {entry.step: entry.value for entry in logged if entry.step > 0}
-        assert epochs == pytest.approx(dict(zip(history["epoch"], history[column], strict=True)))
+        assert epochs == pytest.approx(dict(zip(history["step"], history[column], strict=True)))
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert files == {path.name for path in fold.folder.iterdir()} >= {"result.json", "predictions.parquet"}
     downloaded = client.download_artifacts(run.info.run_id, "result.json")
@@ -126,7 +127,7 @@ def make_searched_fold(root: Path, pipeline: str, search: dict[str, Any]) -> Fol
 
 
 def candidate(settings: dict[str, float | str], accuracy: list[float], loss: list[float]) -> dict[str, Any]:
-    return {"settings": settings, "dev_accuracy": accuracy, "dev_loss": loss, "added": False}
+    return {"settings": settings, "dev_accuracy": accuracy, "dev_loss": loss}
 
 
 def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
@@ -137,7 +138,7 @@ def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
         candidate({"lr": 0.001, "weight_decay": 10.0}, [0.5, 0.75], [1.0, 0.8]),
         candidate({"lr": 0.00003, "weight_decay": 0.01}, [0.25, 0.5, 0.6], [1.2, 1.1, 1.0]),
     ]
-    search = {"epochs": 2, "candidates": candidates, "chosen": 1, "edges": ["lr"]}
+    search = {"steps": 2, "candidates": candidates, "chosen": 1, "edges": ["lr"]}
     send(root, make_searched_fold(root, "searched", search))
     (run,) = runs_of(root, "searched", kind="fold")
     assert json.loads(run.data.tags["search.chosen"]) == {"lr": 0.00003, "weight_decay": 0.01}
@@ -155,7 +156,7 @@ def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
 
 def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
     candidates = [candidate({"penalty": 10.0**power, "layer": 3.0}, [power / 10], [1.0]) for power in (2, 7)]
-    send(root, make_searched_fold(root, "probed", {"epochs": 0, "candidates": candidates, "chosen": 0, "edges": []}))
+    send(root, make_searched_fold(root, "probed", {"steps": 0, "candidates": candidates, "chosen": 0, "edges": []}))
     (run,) = runs_of(root, "probed", kind="fold")
     assert run.info.status == "FINISHED"
     assert (run.data.tags["search.edges"], run.data.params["chosen.penalty"]) == ("none", "100.0")
@@ -164,7 +165,7 @@ def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
 
 def test_long_search_is_sent_in_several_calls(root: Path) -> None:
     candidates = [candidate({"lr": rate}, [0.5] * 300, [1.0] * 300) for rate in (0.001, 0.003)]
-    send(root, make_searched_fold(root, "long", {"epochs": 300, "candidates": candidates, "chosen": 0, "edges": []}))
+    send(root, make_searched_fold(root, "long", {"steps": 300, "candidates": candidates, "chosen": 0, "edges": []}))
     (run,) = runs_of(root, "long", kind="fold")
     assert run.info.status == "FINISHED"
     assert run.data.metrics["search/dev_accuracy lr 0.003"] == 0.5

@@ -79,7 +79,7 @@ class SettingSwitch(Switch):
         published: values that together are the published set-up, by dotted path (with `methods`: by name).
         corrected: alternatives, each of values that together are corrected; None: all other values are.
         methods: methods whose settings these are; empty: they are settings of the pipeline.
-        idle: values with which the deviation does not concern the pipeline.
+        idle: values, or several for a setting, with which the deviation does not concern the pipeline.
         searched: setting of `train` that counts as corrected if it is searched on the held-out group.
     """
 
@@ -87,7 +87,7 @@ class SettingSwitch(Switch):
     published: dict[str, Any]
     corrected: tuple[dict[str, Any], ...] | None = None
     methods: tuple[str, ...] = ()
-    idle: dict[str, Any] = Field(default_factory=dict)
+    idle: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     searched: str | None = None
 
     @field_validator("methods")
@@ -125,7 +125,7 @@ class SettingSwitch(Switch):
                 yield state, f"{method}: {value}"
             return
         values = {path: _value(config, path) for path in (*self.published, *self.idle, *self._corrected_paths)}
-        if self.idle and _holds(values, self.idle):
+        if self.idle and all(values[name] in (allowed, *allowed) for name, allowed in self.idle.items()):
             return
         if self.searched is not None and _is_searched(config, self.searched):
             yield CORRECTED, "searched"

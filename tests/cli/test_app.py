@@ -351,7 +351,7 @@ def test_dry_run_prints_the_resolved_settings_and_runs_nothing(project: Path, mo
         (["train", "-m", "none", "--force"], {}, {"force": True, "track": True}),
         (["train", "-m", "none", "--device", "cpu"], {"train.device": "cpu", "extract.device": "auto"}, {}),
         (["ablate", "--layers", "9", "--layers", "22,23"], {"ablate.layers": ((9,), (22, 23))}, {"track": True}),
-        (["ablate", "-m", "mha"], {"ablate.method": "mha"}, {"force": False}),
+        (["ablate", "-m", "mean"], {"ablate.method": "mean"}, {"force": False}),
         (["download", "--from", "some/dir"], {}, {"source": Path("some/dir"), "force": False}),
         (["segment", "--set", "segment.tail=pad", "--tail", "drop"], {"segment.tail": "pad"}, {}),
     ],
@@ -559,11 +559,11 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo + "# a comment\n") == set()
     assert changed(demo.replace("{audit_clips: 20}", "{audit_clips: 20, dpi: 99}")) == {"importance.json"}
     assert changed(demo + "report: {title: x}\n") == {"report.json"}
-    assert changed(demo + "method_settings: {mha: {num_heads: 4}}\n") == {"train-mha.json"}
+    assert changed(demo + "method_settings: {daam-v1-mlp: {num_heads: 4}}\n") == {"train-daam-v1-mlp.json"}
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, device: cpu}")) == set()
     assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, seed: 1}")) == {"extract.json"}
-    with_train = changed(demo.replace("train: {", "train: {grad_clip_norm: 3.0, "))
+    with_train = changed(demo + "train: {grad_clip_norm: 3.0}\n")
     listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
     assert with_train == listed | {"ablate.json"}
 
@@ -572,8 +572,8 @@ def test_ablation_is_made_again_when_the_unit_changes(project: Path) -> None:
     path = project / "data/check/demo/ablate.json"
     assert call("check", "--pipeline", "demo", "--write").exit_code == 0
     before = path.read_bytes()
-    with (project / "pipelines/demo.yaml").open("a") as file:
-        file.write("evaluate: {unit: clip}\n")
+    demo = project / "pipelines/demo.yaml"
+    demo.write_text(demo.read_text().replace("evaluate: {", "evaluate: {unit: clip, "))
     assert call("check", "--pipeline", "demo", "--write").exit_code == 0
     assert path.read_bytes() != before
 

@@ -168,7 +168,10 @@ def test_a_command_that_needs_a_pipeline_says_so() -> None:
         (["reconstruct", "demo-vqvae", "-m", "damm"], "unknown block 'damm'\n  did you mean 'daam'?"),
         (["ablate", "demo", "-m", "daam-v9"], "ablate.method: unknown name 'daam-v9'; did you mean 'daam-v2'?"),
         (["ablate", "demo", "--set", "ablate.rank_by=mah"], "ablate.rank_by: unknown name 'mah'; did you mean 'mha'?"),
-        (["evaluate", "demo", "--set", "evaluate.reference=meen"], "evaluate.reference: unknown name 'meen'; known:"),
+        (
+            ["evaluate", "demo", "--set", "evaluate.reference=meen"],
+            "evaluate.reference: unknown name 'meen'; did you mean 'mean'?",
+        ),
         (["evaluate", "demo", "--set", "train.epoch=3"], "train.epoch: unknown setting; did you mean 'epochs'?"),
         (["report", "demo", "--set", "report.published=T2-x"], "report.published: unknown published table 'T2-x'"),
         (["extract", "demo", "--set", "extract.encoder=wavlm-lrage"], "'wavlm-lrage'\n  did you mean 'wavlm-large'?"),

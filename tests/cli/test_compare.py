@@ -127,8 +127,8 @@ def test_printed_rows(made: Path) -> None:
     ("words", "message"),
     [
         (["onne", "two"], "UnknownNameError: unknown pipeline or run 'onne'\n  did you mean 'one'?"),
-        (["one", "demo/none"], "unknown method of 'one' 'none'"),
-        (["one/mha", "demo/mha"], "'demo/mha' has no finished fold\n  train it: daamctl train --pipeline demo"),
+        (["one", "demo/mean"], "unknown method of 'one' 'mean'"),
+        (["one/mha", "demo/mean"], "'demo/mean' has no finished fold\n  train it: daamctl train --pipeline demo"),
         (["one", "one"], "are the same, so there is nothing"),
     ],
 )

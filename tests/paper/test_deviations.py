@@ -119,7 +119,7 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
     }
     if switch.searched is not None:
         tree["train"] = {"search": "none"}
-    if switch.idle == {"train.loss": "cross-entropy"}:
+    if "train.loss" in switch.idle:
         tree["train"] = {"loss": "focal"}
     for path, value in values.items():
         section, name = path.split(".")

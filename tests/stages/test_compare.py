@@ -212,9 +212,9 @@ def test_missing_folds_name_the_command(project):
         compare.run(project, "left", "right")
     assert error.value.fix == "train them: daamctl train --pipeline left --method mha"
     compare.run(project, "left/daam-v1", "right/daam-v1")
-    with pytest.raises(ArtifactError, match="'demo/none' has no finished fold") as error:
-        compare.run(project, "demo/none", "right/mha")
-    assert error.value.fix == "train it: daamctl train --pipeline demo --method none"
+    with pytest.raises(ArtifactError, match="'demo/mean' has no finished fold") as error:
+        compare.run(project, "demo/mean", "right/mha")
+    assert error.value.fix == "train it: daamctl train --pipeline demo --method mean"
 
 
 def test_folds_made_differently_are_refused(project):

@@ -266,7 +266,7 @@ def test_published_form_beside_another_way_and_what_it_notes(clips: Path) -> Non
 TUNED: dict[str, Any] = {
     "run.finetune": True,
     "run.config.finetune": {"epochs": 3},
-    "run.config.train": {"loss": "cross-entropy", "selection": "dev-group"},
+    "run.config.train": {"loss": "square", "selection": "dev-group"},
     "meta.embeddings_key": "0123456789abcdef",
     "run.layers": [24],
 }
@@ -277,7 +277,7 @@ TUNED: dict[str, Any] = {
     [
         (
             {"run.config.train": {"loss": "focal"}},
-            r"train.loss is 'cross-entropy' for 'none', 'focal' for 'linear-probe'",
+            r"train.loss is 'square' for 'none', 'focal' for 'linear-probe'",
         ),
         ({"meta.num_train_clips": 7}, r"clips of fold 1 is \[300, 100, \d+\] for 'none', \[7, 100, \d+\] for 'linear"),
         ({"run.config.finetune": {"epochs": 4}}, r"finetune.epochs is 3 for 'lora-r8', 4 for 'linear-probe'"),

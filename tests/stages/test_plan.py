@@ -74,23 +74,23 @@ def test_demo_before_anything_ran(project: Path) -> None:
     before = files(project)
     rows, result = planned(project, "demo")
     assert files(project) == before  # nothing is written
-    assert list(rows) == ["download", "segment", "extract", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
-                          "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average", "evaluate",
+    assert list(rows) == ["download", "segment", "extract", "none-mlp", "mean", "weighted-sum", "daam-v1-mlp",
+                          "daam-v2-mlp", "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "evaluate",
                           "ablate", "importance", "report"]  # fmt: skip
     assert set(states(rows).values()) == {"to do"}
     clips = rows["extract"]["total"]
     assert 330 < clips < 390  # the 320 recordings give 360
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 12 * 64 * 2
-    assert (rows["mha"]["total"], rows["mha"]["work"]) == (
+    assert (rows["mean"]["total"], rows["mean"]["work"]) == (
         5,
-        "5 folds × 7 trainings × 100 steps",
+        "5 folds × 4 trainings × 300 steps",
     )  # six candidates and the refit
     assert rows["ridge-mean"]["work"] == "5 folds"
-    for name in ("extract", "none", "daam-v2", "ablate", "importance"):
+    for name in ("extract", "mean", "daam-v2-mlp", "ablate", "importance"):
         assert (rows[name]["basis"], rows[name]["time_s"]) == ("not known", None)
         assert (rows[name]["about"], rows[name]["at_least"]) == (True, False)
-    for name in ("none", "daam-v2", "ablate", "importance"):
+    for name in ("mean", "daam-v2-mlp", "ablate", "importance"):
         assert rows[name]["memory_at_least"] is False
         if rows[name]["memory_bytes"] is not None:
             assert rows[name]["memory_bytes"] >= 2 * 320 * 12 * 64 * 2  # the features and the parts of a fold
@@ -269,7 +269,7 @@ def test_encoder_that_is_too_large_for_this_machine(project: Path) -> None:
     assert rows["extract"]["memory_bytes"] == pytest.approx(2 * 13e9, rel=0.02)
     assert rows["extract"]["memory_on"] == "cuda"
     assert (rows["extract"]["time_s"], rows["lora-r8"]["time_s"]) == (None, None)
-    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 6 trainings × 300 steps"  # official parts
+    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 3 trainings × 37500 steps"  # official parts
     assert rows["daam-v1"]["total"] == 3
     trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained
@@ -331,7 +331,7 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
         stage.run(other, config)
     changes = {"train.steps": 7, "train.search": "none", "train.refit": False, "train.seeds": [1, 2]}
     rows, _ = planned(project, "other", changes)
-    per_clip = 60.0 / clips_of_fold("mean", config, 16)
+    per_clip = 60.0 / clips_of_fold("mean", config, 16, 16)
     size = config.train.batch_size
     assert rows["mean"]["time_s"] == pytest.approx(per_clip * size * 7 * 3 * 2)  # 7 steps, 3 folds, 2 seeds
     assert rows["extract"]["time_s"] == pytest.approx(2.0 * 48)
@@ -393,15 +393,15 @@ def test_measuring_runs_the_quick_stages_first(project: Path) -> None:
 
 
 def test_method_that_does_not_fit(project: Path) -> None:
-    seven = {"method_settings.daam-v1.num_heads": 7}
-    rows, _ = planned(project, "demo", {**seven, "ablate.rank_by": "daam-v1"})
-    assert rows["daam-v1"]["state"] == "not possible"
-    assert "num_heads (7) must divide the number of layers (12)" in rows["daam-v1"]["reason"]
-    assert "--set method_settings.daam-v1.num_heads=4" in rows["daam-v1"]["fix"]
+    seven, name = {"method_settings.daam-v1-mlp.num_heads": 7}, "daam-v1-mlp"
+    rows, _ = planned(project, "demo", {**seven, "ablate.rank_by": name})
+    assert rows[name]["state"] == "not possible"
+    assert "num_heads (7) must divide the number of layers (12)" in rows[name]["reason"]
+    assert f"--set method_settings.{name}.num_heads=4" in rows[name]["fix"]
     assert rows["ablate"]["state"] == "not possible"  # it ranks by that method
-    assert rows["mha"]["state"] == rows["evaluate"]["state"] == "to do"
+    assert rows["mean"]["state"] == rows["evaluate"]["state"] == "to do"
     rows, _ = planned(project, "demo", seven)
-    assert (rows["ablate"]["state"], rows["ablate"]["work"]) == ("to do", "4 groups × 5 folds")  # daam-v2 stands in
+    assert (rows["ablate"]["state"], rows["ablate"]["work"]) == ("to do", "4 groups × 5 folds")  # daam-v2-mlp stands in
 
 
 def test_ablation_by_a_method_that_is_not_listed(project: Path) -> None:
@@ -414,7 +414,7 @@ def test_ablation_by_a_method_that_is_not_listed(project: Path) -> None:
     ("overrides", "stage", "reason"),
     [
         ({"ablate.presets": ["text-19-21-37-39"]}, "ablate", "[19, 20, 21] is not among the layers 1 to 12"),
-        ({"download.folds": "stratified", "download.num_groups": 2}, "mha", "2 group(s) (group1, group2) cannot be"),
+        ({"download.folds": "stratified", "download.num_groups": 2}, "mean", "2 group(s) (group1, group2) cannot be"),
     ],
 )
 def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, Any], stage: str, reason: str) -> None:
@@ -427,13 +427,13 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
 def test_where_training_takes_the_features_from(project: Path, features: str, words: str) -> None:
     rows, result = planned(project, "demo", {"train.features": features})
     assert any(f"0.5 MB, {words}" in note for note in result["notes"])
-    assert rows["mha"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 12 * 64 * 2
+    assert rows["mean"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 12 * 64 * 2
 
 
 def test_layers_are_ranked_by_a_density_only(project: Path) -> None:
-    rows, _ = planned(project, "demo", {"ablate.rank_by": "mha", "ablate.layers": [[9], [3, 4]]})
+    rows, _ = planned(project, "demo", {"ablate.rank_by": "mean", "ablate.layers": [[9], [3, 4]]})
     assert rows["ablate"]["work"] == "2 groups × 5 folds"
-    rows, _ = planned(project, "demo", {"ablate.rank_by": "mha"})
+    rows, _ = planned(project, "demo", {"ablate.rank_by": "mean"})
     assert (rows["ablate"]["work"], rows["ablate"]["basis"]) == ("nothing to train", "quick")
 
 

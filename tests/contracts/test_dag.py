@@ -121,7 +121,9 @@ def test_stages_that_can_be_left_out_say_so() -> None:
         assert ("--if-possible" in stage["cmd"].split()) == can_be_left_out(address), address
 
 
-@pytest.mark.parametrize("address", ["train@demo-daam-v1-mlp", "report@iemocap", "finetune@iemocap-lora-r8", WHOLE_PAPER])
+@pytest.mark.parametrize(
+    "address", ["train@demo-daam-v1-mlp", "report@iemocap", "finetune@iemocap-lora-r8", WHOLE_PAPER]
+)
 def test_addresses_are_those_that_a_reader_would_type(address: str) -> None:
     assert address in STAGES
 

@@ -179,6 +179,13 @@ def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[A
     return torch.autocast(device.split(":")[0], dtype=getattr(torch, precision))
 
 
+def exact_dtype(device: str) -> Any:
+    """Number format of sums over many steps: float64, or float32 on mps, which has no float64."""
+    import torch
+
+    return torch.float32 if device.split(":")[0] == "mps" else torch.float64
+
+
 def sent(value: Tensor, device: str) -> Tensor:
     """A tensor on a device; a GPU gets it from pinned memory, so that the copy does not wait for earlier work."""
     if not device.startswith("cuda"):

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from daamctl.adapters import Effect, FineTuned, check_effect
 from daamctl.artifacts.splits import joined
 from daamctl.config import Config
-from daamctl.devices import autocast, is_out_of_memory, sent
+from daamctl.devices import autocast, exact_dtype, is_out_of_memory, sent
 from daamctl.errors import TrainingError
 from daamctl.fit.batches import pieces, read_ahead, shuffled_batches
+from daamctl.fit.feature_split import pass_seed
 from daamctl.fit.inference import accuracy_of, cross_entropy_of
 from daamctl.fit.loop import Entry, Fit, Member, Trained, improves
 from daamctl.fit.losses import build_loss
@@ -124,18 +125,18 @@ class AdapterFit(Fit):
     """
 
     def __init__(self, member: Member, opened: Opened, model: FineTuned, config: Config) -> None:
-        trial, refit = cast("Trial", member.trial), member.first is not None and not member.trained
-        self.members, self.trained, self.device, self.precision = (member,), [Trained()], trial.device, trial.precision
-        self.opened, self.model, self.seed = opened, model, trial.spec.seed
+        trial = cast("Trial", member.trial)
+        self.members, self.trained, self.device = (member,), [member.begin()], trial.device
+        self.opened, self.model, self.seed, self.precision = opened, model, trial.spec.seed, trial.precision
         self.settings, self.selection, self.loss_of = (
             config.finetune,
             config.train.selection,
             build_loss(config.train, finetuning=True),
         )
         self.eval_precision = self.precision if self.settings.eval_precision == "same" else "float32"  # no autocast
-        self.split = joined(trial.split) if refit else trial.split
-        self.tested = self.split.test if member.final or not trial.refits else self.split.test[:0]
-        self.f1 = {name: of for name, of in trial.f1.items() if name == "test" or not refit}
+        self.split = joined(trial.split) if member.refit else trial.split
+        self.tested = self.split.test if member.tested else self.split.test[:0]
+        self.f1 = trial.f1
         cuda, kind = self.device.startswith("cuda"), self.device.split(":")[0]
         groups = model.parameter_groups(self.settings.lr, self.settings.weight_decay)
         self.optimizer = adam(groups, self.device, fused=cuda)  # on a CPU it would change rounding
@@ -146,14 +147,11 @@ class AdapterFit(Fit):
         self.train_items = opened.items.of(self.split.train)
         self.steps_per_epoch = -(-len(self.train_items) // self.settings.batch_size)
         self.steps = self.in_epoch = 0
-        exact = torch.float32 if kind == "mps" else torch.float64  # mps has no float64
-        self.loss = torch.zeros((), dtype=exact, device=self.device)  # summed over the rows of the pass
+        # summed over the rows of the pass
+        self.loss = torch.zeros((), dtype=exact_dtype(self.device), device=self.device)
         self.right = torch.zeros((), dtype=torch.int64, device=self.device)
         self.generators: dict[str, Any] | None = None  # saved within a pass, until it goes on
         self.ended = member.trained
-        if member.trained and member.first is not None:
-            for name in ("history", "selected_epoch", "weights", "notes", "facts"):
-                setattr(self.trained[0], name, getattr(member.first, name))
         if cuda and not self.trained[0].notes:
             # With warnings only, the backward pass of attention keeps adding in any order.
             torch.use_deterministic_algorithms(True)
@@ -165,7 +163,7 @@ class AdapterFit(Fit):
             TrainingError: the adapters have no effect, or the memory is too small.
         """
         items, result = self.opened.items, self.trained[0]
-        order = self.seed * 1_000_003 + len(result.history) + 1
+        order = pass_seed(self.seed, len(result.history))
         cut = shuffled_batches(items.sizes[self.train_items], self.settings.batch_size, order)
         batches = [self.train_items[positions] for positions in cut]
         if not result.facts:
@@ -201,7 +199,7 @@ class AdapterFit(Fit):
 
     def record(self) -> list[Entry]:
         """See `Fit.record`; the entry has the first learning rate of the pass."""
-        first, result, number = self.members[0].first, self.trained[0], len(self.split.train)
+        result, number = self.trained[0], len(self.split.train)
         entry: Entry = {
             "step": self.steps,
             "epoch": len(result.history) + 1,
@@ -216,9 +214,7 @@ class AdapterFit(Fit):
                 entry["dev_loss"] = None if logits is None else cross_entropy_of(logits, targets)
             if name in self.f1:
                 entry[f"{name}_f1"] = None if logits is None else self.f1[name](logits)
-        if first is not None:
-            before = first.history[len(result.history)]
-            entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
+        entry |= self.members[0].dev_of_candidate(len(result.history))
         result.history.append(entry)
         result.facts["micro_batch"] = self.room.most
         selects = self.settings.schedule == "constant"
@@ -251,8 +247,7 @@ class AdapterFit(Fit):
         self.loss.copy_(state["loss"])
         self.right.copy_(state["right"])
         self.room.most = state["micro_batch"]
-        for name, value in state["trained"].items():
-            setattr(self.trained[0], name, value)
+        self.trained = [Trained(**state["trained"])]
         self.generators = state.get("generators")
         if self.trained[0].notes:  # an operation was met that has no deterministic implementation
             torch.use_deterministic_algorithms(True, warn_only=True)

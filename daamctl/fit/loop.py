@@ -126,6 +126,25 @@ class Member:
         """Name within a resume file."""
         return f"{self.trial.key} {self.number}{' refit' if self.first else ''}"
 
+    @property
+    def refit(self) -> bool:
+        """Whether the held-out group is trained on too."""
+        return self.first is not None and not self.trained
+
+    @property
+    def tested(self) -> bool:
+        """Whether it looks at the test part; a training that a refit repeats does not."""
+        return self.final or not self.trial.refits
+
+    def begin(self) -> Trained:
+        """The result before any step: that of the candidate if nothing is left to train, else an empty one."""
+        return Trained(**self.first.state()) if self.trained and self.first is not None else Trained()
+
+    def dev_of_candidate(self, record: int) -> Entry:
+        """Dev figures of a record, counted from 0, of the candidate that it repeats; none without one."""
+        before = {} if self.first is None else self.first.history[record]
+        return {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
+
 
 class Fit(ABC):
     """Trainings under way that take their steps together; mostly it is one.

@@ -56,11 +56,10 @@ class Room:
         found: list[T] = []
         start = 0
         while start < size:
-            first = start
 
-            def piece(most: int, first: int = first) -> tuple[T, int]:
+            def piece(most: int, first: int = start) -> tuple[T, int]:
                 return work(first, min(first + most, size)), min(first + most, size)
 
-            result, start = self.attempt(piece, size - first)
+            result, start = self.attempt(piece, size - start)
             found.append(result)
         return found

@@ -310,8 +310,6 @@ def summary_line(fold: Fold) -> str:
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen = f"with penalty {penalty:g}"
-    elif metrics["selected_epoch"] is None:
-        chosen = f"after {fold.history()['step'][-1]} steps"
     elif metrics["selected_epoch"] is not None:
         chosen = f"at epoch {metrics['selected_epoch']}"
     else:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from daamctl.config import TrainConfig
+from daamctl.devices import exact_dtype
 from daamctl.errors import TrainingError
-from daamctl.fit.feature_split import InBatches, InMemorySplit, Part, on_device
+from daamctl.fit.feature_split import InBatches, InMemorySplit, Part, on_device, pass_seed
 from daamctl.fit.graphs import GraphedStep, obstacle
 from daamctl.fit.inference import density_of, eval_batch, mean_density, mean_layer_weights, predict, scores
 from daamctl.fit.loop import RECORDS, Entry, Fit, Member, Trained, improves, test_score
@@ -78,7 +79,7 @@ class Stack(Fit):
                 fix="leave the method out, or train with --set train.selection=dev-group",
             )
         self.members, self.fusions, self.device, self.precision = members, fusions, device, precision
-        self.config, self.trained = first.config, [Trained() for _ in members]
+        self.config, self.trained = first.config, [member.begin() for member in members]
         num_trials = len({id(member.trial) for member in members})
         self.by_trial = fusions[:: len(members) // num_trials]  # the first candidate of each
         for member, fusion, result in zip(members, fusions, self.trained, strict=True):
@@ -105,20 +106,13 @@ class Stack(Fit):
         self.maps = EpochMaps() if first.model.has_density and self.config.density_maps == "all-epochs" else None
         self.generators: dict[str, Any] | None = None  # saved between two records, until the steps go on
         self.steps = self.in_record = self.rows = 0
-        exact = torch.float32 if device == "mps" else torch.float64  # mps has no float64
-        self.loss, self.right = (torch.zeros(len(members), dtype=exact, device=device) for _ in range(2))
-        self.ended = False
-        if members[0].trained:
-            before = members[0].first
-            assert before is not None
-            one = self.trained[0]
-            one.history, one.selected_epoch, one.weights = before.history, before.selected_epoch, before.weights
-            self.ended = True
+        self.loss, self.right = (torch.zeros(len(members), dtype=exact_dtype(device), device=device) for _ in range(2))
+        self.ended = members[0].trained
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step of one model."""
         config, recorded = self.config, len(self.trained[0].history)
-        order = self.fusions[0].seed * 1_000_003 + recorded + 1
+        order = pass_seed(self.fusions[0].seed, recorded)
         torch.manual_seed(order)  # so that dropout repeats too
         if self.generators is not None:
             restore_generators(self.generators)
@@ -157,10 +151,8 @@ class Stack(Fit):
                     "train_loss": means[0, index].item(),
                     "train_accuracy": means[1, index].item(),
                     **self._evaluate(fusion),
+                    **member.dev_of_candidate(len(result.history)),
                 }
-                if member.first is not None:
-                    before = member.first.history[len(result.history)]
-                    entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
                 result.history.append(entry)
                 entries.append(entry)
         self.in_record = self.rows = 0
@@ -177,7 +169,7 @@ class Stack(Fit):
         """See `Fit.state`."""
         names = ("steps", "in_record", "rows", "loss", "right", "ended")
         state = {name: getattr(self, name) for name in names}
-        state |= {"models": self.models.state(), "step": self.steps}
+        state["models"] = self.models.state()
         state |= {"plateau": self.plateau.state_dict(), "rate": self.plateau.optimizer.param_groups[0]["lr"]}
         state["trained"] = [one.state() for one in self.trained]
         if self.in_record:

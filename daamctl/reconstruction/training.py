@@ -28,7 +28,7 @@ from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
-from daamctl.devices import autocast, is_out_of_memory, resolve_device, resolve_precision, sent
+from daamctl.devices import autocast, exact_dtype, is_out_of_memory, resolve_device, resolve_precision, sent
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit.checkpoint import load_state
 from daamctl.fit.loop import Entry, Finished, Fit, Member, Progress, Trained
@@ -152,8 +152,8 @@ class VQVAEFit(Fit):
         group = {"params": list(self.model.parameters()), "lr": settings.lr, "weight_decay": 0.0}
         self.optimizer = adam([group], device, decoupled=False, fused=device.startswith("cuda"))
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=self.precision == "float16")
-        exact = torch.float32 if device == "mps" else torch.float64  # mps has no float64
-        self.step, self.sums, self.ended = 0, torch.zeros(len(SUMS), dtype=exact, device=device), False
+        self.step, self.ended = 0, False
+        self.sums = torch.zeros(len(SUMS), dtype=exact_dtype(device), device=device)
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step. The order of an epoch depends on seed and epoch alone."""

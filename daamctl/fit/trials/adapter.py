@@ -172,10 +172,6 @@ class AdapterTrial(Trial):
             items = len(set(sentence_of(self.clips.rows["utterance_id"][split.train])))
         return self.config.finetune.epochs * -(-items // self.config.finetune.batch_size)
 
-    def stacks(self, members: Sequence[Member]) -> list[list[Member]]:
-        """See `Trial.stacks`; every training has an encoder of its own."""
-        return [[member] for member in members]
-
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trial.start`."""
         (member,) = members

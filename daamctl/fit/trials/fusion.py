@@ -127,13 +127,12 @@ class FusionTrial(Trial):
         fusions: list[Fusion] = []
         shared: dict[tuple[Trial, Any], tuple[Any, ...]] = {}
         for member in members:
-            trial, first = cast(FusionTrial, member.trial), member.first
+            trial = cast(FusionTrial, member.trial)
             config = trial.config.train.model_copy(update=member.settings)
             if config.steps is not None:
                 config = config.model_copy(update={"steps": trial.units_of_training})
-            refit = first is not None and not member.trained
             if (trial, config.standardize) not in shared:
-                split = joined(trial.split) if refit else trial.split
+                split = joined(trial.split) if member.refit else trial.split
                 parts = split_features(trial.data, split, trial.device)
                 kind = config.standardize
                 fitted = None if kind == "none" or trial.closed_form else fit_standardize(parts[0], kind, trial.device)
@@ -142,14 +141,10 @@ class FusionTrial(Trial):
             model = trial.build()
             if fitted is not None:
                 model.standardize = deepcopy(fitted)
-            if refit and model.traits.needs_dev:
-                assert first is not None
-                model.load_state_dict(first.weights, strict=False)
-            tested = member.final or not trial.refits  # a training that a refit repeats does not look at the test part
-            f1 = {name: of for name, of in trial.f1.items() if name == "test" or not refit}
-            fusions.append(
-                Fusion(model, config, train, None if refit else dev, test if tested else None, trial.spec.seed, f1)
-            )
+            if member.first is not None and member.refit and model.traits.needs_dev:
+                model.load_state_dict(member.first.weights, strict=False)
+            dev, test = None if member.refit else dev, test if member.tested else None
+            fusions.append(Fusion(model, config, train, dev, test, trial.spec.seed, trial.f1))
         if self.closed_form:
             return RidgeFit(members[0], fusions[0], self.device, self.data.layers)
         if fusions[0].model.traits.batch_dependent:

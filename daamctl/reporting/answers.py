@@ -176,7 +176,13 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             else f"Raise {section}.weight_decay, or lower {section}.epochs",
             "collapsed": f"Add a lower value to {section}.search_lr",
         }
-        why = {"undertrained": "not trained enough", "overfitted": "overfitted", "collapsed": "worse after its refit"}
+        advice["learned nothing"] = f"Add lower values to {section}.search_lr, or leave the method out"
+        why = {
+            "undertrained": "not trained enough",
+            "overfitted": "overfitted",
+            "collapsed": "worse after its refit",
+            "learned nothing": "not better than chance",
+        }
         for mark, text in advice.items():
             if names := by_mark[mark]:  # type: ignore[index]
                 steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")
@@ -185,8 +191,6 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             steps.append(
                 f"Widen {section}.search_{setting}: {listed(short_names(found))} chose its lowest or highest value."
             )
-    if nothing := [name for name, one in methods.items() if one.status == "learned nothing"]:
-        steps.append(f"Leave out {listed(short_names(nothing))}, or change its settings: it learned nothing.")
     return steps
 
 

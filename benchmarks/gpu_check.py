@@ -45,7 +45,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import extraction, large_corpus, training
 from benchmarks.harness import Ways, command, in_turns, ratio
-from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.devices import resolve_device
 from daamctl.energy import joules
@@ -55,6 +54,7 @@ from daamctl.fit.feature_split import InMemorySplit
 from daamctl.fit.rng import seed_everything
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
+from daamctl.store.files import write_json, write_text
 from daamctl.threads import allowed_cores
 
 LIMIT_S = 540.0

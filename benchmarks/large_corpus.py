@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 from benchmarks.harness import apart, command, conclude, in_turns, ratio
 from daamctl import __version__
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
-from daamctl.artifacts.io import content_key, write_json, write_text
 from daamctl.artifacts.results import FoldResult, fold_dir
 from daamctl.artifacts.splits import Split, make_split
-from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
 from daamctl.layout import Layout
 from daamctl.provenance import versions
+from daamctl.store.files import content_key, write_json, write_text
+from daamctl.store.tables import write_frame
 
 Floats = NDArray[np.floating[Any]]
 

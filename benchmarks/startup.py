@@ -24,10 +24,10 @@ from typing import Annotated
 import typer
 
 from benchmarks.harness import command, conclude, in_turns, ratio
-from daamctl.artifacts.io import write_text
 from daamctl.config import load_config, pipeline_names
 from daamctl.layout import Layout
 from daamctl.stage_table import folder_stages
+from daamctl.store.files import write_text
 
 NAME = "tiny"
 SETTINGS = """# A small pipeline over generated texts.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.errors import ArtifactError
-from daamctl.files import kept_path, open_kept
+from daamctl.store.files import kept_path, open_kept
 from daamctl.threads import one_thread
 
 log = logging.getLogger(__name__)

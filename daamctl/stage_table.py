@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SKIPPED_FILE = "skipped.json"
-"""Note in the folder of a stage that was left out on this machine."""
 Task = Literal["classify", "reconstruct"]
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from daamctl.errors import ArtifactError
-from daamctl.files import kept_path, open_kept
+from daamctl.store.files import kept_path, open_kept
 
 log = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
+from daamctl.store.files import locked, read_json, sha256_file, write_json
 
 if TYPE_CHECKING:
     from filelock import FileLock

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from daamctl.artifacts.io import write_text
 from daamctl.config import Config, load_config
 from daamctl.config.explain import FIRST, allowed, can_change, meaning, settings, value_of
 from daamctl.config.marks import Changes, Of
 from daamctl.config.schema import Section
+from daamctl.store.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "settings.md"

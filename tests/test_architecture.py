@@ -40,7 +40,7 @@ LEVELS = [
     {"corpora", "encoders", "fit", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
+    {"config", "registry", "errors", "store", "layout", "stage_table", "starter", "environment"}
     | {"devices", "cpu_formats", "threads", "attention", "energy", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
@@ -51,14 +51,14 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("tracking", "artifacts"),
     ("registry", "errors"),
-    ("files", "errors"),
+    ("store", "errors"),
     ("devices", "errors"),
     ("devices", "cpu_formats"),
     ("cpu_formats", "errors"),
-    ("cpu_formats", "files"),
+    ("cpu_formats", "store"),
     ("cpu_formats", "threads"),
     ("threads", "errors"),
-    ("threads", "files"),
+    ("threads", "store"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
@@ -142,7 +142,7 @@ def test_methods_import_torch_and_little_else() -> None:
         names = set(imports_of(path))
         assert {name.split(".")[0] for name in names} <= allowed, path
         ours = {part_of(name) for name in names if name.startswith("daamctl.")}
-        assert ours <= {"methods", "registry", "errors", "files"} | (
+        assert ours <= {"methods", "registry", "errors", "store"} | (
             {"adapters"} if path.name == "weights.py" else set()
         ), path
 

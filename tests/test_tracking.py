@@ -24,6 +24,7 @@ from daamctl.config import Config
 from daamctl.environment import NO_TELEMETRY
 from daamctl.errors import ArtifactError
 from daamctl.stages import track
+from daamctl.store.records import write_record
 from daamctl.tracking import MLflowTracker, is_sent, make_tracker, run_links, send_missing, store_uri
 from tests.fixtures.folds import make_layout, random_predictions, write_fold
 
@@ -112,7 +113,8 @@ def test_run_has_settings_epochs_results_and_files(root: Path) -> None:
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert files == {path.name for path in fold.folder.iterdir()} >= {"result.json", "predictions.parquet"}
     downloaded = client.download_artifacts(run.info.run_id, "result.json")
-    assert json.loads(Path(downloaded).read_text()) == fold.result
+    assert read_fold(fold.folder).result == fold.result
+    assert Path(downloaded).read_bytes() == (fold.folder / "result.json").read_bytes()
 
 
 def make_searched_fold(root: Path, pipeline: str, search: dict[str, Any]) -> Fold:
@@ -122,7 +124,7 @@ def make_searched_fold(root: Path, pipeline: str, search: dict[str, Any]) -> Fol
     result = json.loads(path.read_text())
     result["search"] = search
     result["metrics"] |= {"finished": True, "chosen_layer": None}
-    path.write_text(json.dumps(result))
+    write_record(path, result)
     return read_fold(fold.folder)
 
 
@@ -186,7 +188,7 @@ def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
     path = fold.folder / "result.json"
     result = json.loads(path.read_text())
     result["run"]["key"] = "another"
-    path.write_text(json.dumps(result))
+    write_record(path, result)
     changed = read_fold(fold.folder)
     assert not is_sent(root, changed)
     send(root, changed)
@@ -219,7 +221,7 @@ def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
     result = json.loads(path.read_text())
     result["run"]["key"] = "another"
     result["metrics"] |= {"accuracy": 0.75, "entity_f1": 0.5}
-    path.write_text(json.dumps(result))
+    write_record(path, result)
     send(root, read_fold(folds[0].folder))
     view = view_of(root, "linked", run_links(root, "http://127.0.0.1:5000")["linked"])
     client = MlflowClient(store_uri(root))

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.records import find_whole_record
 from daamctl.artifacts.terms import Metric
+from daamctl.store.records import find_record
 
 FILE = "ablation.json"
 
@@ -208,4 +208,4 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_whole_record(folder / FILE, Ablation, again=again, hide=hide)
+    return find_record(folder / FILE, Ablation, fix=f"make it again: {again}", hide=hide)

@@ -20,8 +20,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts import utterances
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.utterances import CorpusTable, frame_key, read_table, write_table
+from daamctl.store.files import content_key
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "speech": {

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.artifacts.evaluation import MethodFairness, Spread
-from daamctl.artifacts.io import read_json
-from daamctl.artifacts.records import parse_record
 from daamctl.artifacts.statistics import Comparison, CorrectedTTest, Design, Family
+from daamctl.store.records import parse_record, read_sealed
 
 
 @dataclass(frozen=True)
@@ -302,5 +301,6 @@ def read_comparison(path: Path) -> ComparisonReport:
     Raises:
         ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
-    found = read_json(path)
-    return parse_record({**found, "result": found}, ComparisonReport, path=path, again="daamctl compare")
+    fix = "make it again: daamctl compare"
+    found = read_sealed(path, fix=fix)
+    return parse_record({**found, "result": found}, ComparisonReport, path=path, fix=fix)

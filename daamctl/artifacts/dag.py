@@ -21,10 +21,10 @@ from typing import Any
 
 import yaml
 
-from daamctl.artifacts.io import write_text
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
 from daamctl.errors import ConfigError, first_few
 from daamctl.stage_table import STAGES, Task, stages_of_task
+from daamctl.store.files import write_text
 
 STAGES_FILE = "stages.yaml"
 HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"

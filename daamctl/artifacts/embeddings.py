@@ -27,15 +27,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key
-from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
-from daamctl.artifacts.io import content_key, read_columns, read_json, to_polars, write_parquet
-from daamctl.artifacts.records import parse_record, write_record
-from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
+from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
+from daamctl.store.files import content_key
+from daamctl.store.records import check_file, hashes_of, read_record, write_record
+from daamctl.store.tables import METADATA_KEY, read_columns, read_frame, to_polars, write_frame, write_parquet
 
 Block = tuple[NDArray[np.int64], NDArray[Any]]
 
@@ -188,7 +188,7 @@ def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = No
     for path in sorted({*shards_in(folder), *recorded}):
         if path.name not in head.files:
             raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
-        check_file(path, head.files.get(path.name), fix=fix)
+        check_file(path, head.files.get(path.name), fix=fix, remember=True)
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
@@ -200,12 +200,7 @@ def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     path = folder / METADATA_FILE
     if not path.exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    value = read_json(path, fix=fix)
-    check_seal(path, value, fix=fix)
-    try:
-        return parse_record(value, EmbeddingsMetadata, path=path, again="")
-    except ArtifactError as error:
-        raise ArtifactError(error.message, fix=fix) from error
+    return read_record(path, EmbeddingsMetadata, fix=fix)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from daamctl.artifacts.entities import Entities
-from daamctl.artifacts.records import find_record, read_record
 from daamctl.artifacts.statistics import Comparisons, Intervals
 from daamctl.artifacts.terms import listed
+from daamctl.store.records import find_record, read_record
 
 FILE = "evaluation.json"
 Scores = dict[str, int | float]
@@ -494,9 +494,9 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
     Raises:
         ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
-    return read_record(folder / FILE, Evaluation, again=again)
+    return read_record(folder / FILE, Evaluation, fix=f"make it: {again}")
 
 
 def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
     """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
-    return find_record(folder / FILE, Evaluation, again=again)
+    return find_record(folder / FILE, Evaluation, fix=f"make it again: {again}")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daamctl.artifacts.audit import Audit, PerLayer
-from daamctl.artifacts.records import find_record
 from daamctl.artifacts.statistics import Interval
+from daamctl.store.records import find_record
 
 FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 
@@ -234,4 +234,4 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Importance, again=again, hide=hide)
+    return find_record(folder / FILE, Importance, fix=f"make it again: {again}", hide=hide)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.records import find_whole_record
 from daamctl.errors import ArtifactError
+from daamctl.store.records import find_record
 
 FILE = "mlm.json"
 TOKENS = "tokens.parquet"
@@ -120,7 +120,7 @@ def find_masked_run(folder: Path, *, again: str) -> MaskedRun | None:
     Raises:
         ArtifactError: it is incomplete, changed or of another run, or the table of tokens is changed.
     """
-    found = find_whole_record(folder / FILE, MaskedRun, again=again)
+    found = find_record(folder / FILE, MaskedRun, fix=f"make it again: {again}")
     if found is not None and found.name != folder.name:
         raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", fix=f"make it again: {again}")
     return found

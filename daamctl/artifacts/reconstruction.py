@@ -15,10 +15,11 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.records import find_whole_record, read_record
 from daamctl.artifacts.statistics import Interval, SignFlipTest
-from daamctl.artifacts.utterances import frame_key, read_frame, write_frame
+from daamctl.artifacts.utterances import frame_key
 from daamctl.errors import ArtifactError
+from daamctl.store.records import find_record, read_record
+from daamctl.store.tables import read_frame, write_frame
 
 CROPS = "crops.parquet"
 RESULT = "result.json"
@@ -140,7 +141,7 @@ def read_reconstruction(folder: Path, *, again: str) -> Reconstruction:
     Raises:
         ArtifactError: it is missing, or one of its files is missing or changed.
     """
-    found = find_whole_record(folder / RESULT, Reconstruction, again=again)
+    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
     if found is None:
         raise ArtifactError(f"no file {folder / RESULT}", fix=f"make it: {again}")
     return found
@@ -152,7 +153,7 @@ def find_reconstruction(folder: Path, key: str, *, again: str) -> Reconstruction
     Raises:
         ArtifactError: it is damaged, or one of its files is missing or changed.
     """
-    found = find_whole_record(folder / RESULT, Reconstruction, again=again)
+    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
     return found if found is not None and found.key == key else None
 
 
@@ -239,4 +240,4 @@ def read_scores(path: Path, *, again: str) -> ArmScores:
     Raises:
         ArtifactError: it is missing, incomplete or changed.
     """
-    return read_record(path, ArmScores, again=again)
+    return read_record(path, ArmScores, fix=f"make it: {again}")

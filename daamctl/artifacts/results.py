@@ -24,16 +24,13 @@ from typing import (
     TYPE_CHECKING,
     Any,
     NotRequired,  # pydantic needs these before Python 3.12
-    cast,
 )
 
 from typing_extensions import TypedDict
 
-from daamctl.artifacts.integrity import check_file, check_seal
-from daamctl.artifacts.io import read_json
-from daamctl.artifacts.records import parse_record
 from daamctl.errors import ArtifactError
 from daamctl.layout import split_recipe
+from daamctl.store.records import check_file, read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,8 +77,8 @@ class RunPart(TypedDict):
     config: dict[str, Any]
     """Resolved settings: sections download, segment, extract, train and the method's own. A fine-tuned encoder adds
     finetune, and of train has only what the two share; a closed-form probe has of train only what affects it."""
-    modality: NotRequired[str]
-    """Modality of the clips: speech, text or image; missing in folds older than the other two."""
+    modality: str
+    """Modality of the clips."""
     finetune: NotRequired[bool]
     """True if the encoder itself was trained; this and the following fields are absent for methods over stored
     layers."""
@@ -111,10 +108,9 @@ class MetaPart(TypedDict):
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
     code: NotRequired[dict[str, str]]
-    """Hashes of the code that the fold depends on: `training`, and `method`; missing in older folds."""
+    """Hashes of the code that the fold depends on: `training`, and `method`."""
     vectors_key: NotRequired[str]
-    """Content key of the vectors alone, without labels and folds; missing in older folds and for a fine-tuned
-    encoder."""
+    """Content key of the vectors alone, without labels and folds; absent for a fine-tuned encoder."""
     train_s: float
     """Wall time of the training of this fold, in seconds."""
     joules: NotRequired[float]
@@ -126,7 +122,7 @@ class MetaPart(TypedDict):
     evaluation_precision: NotRequired[str]
     """For a fine-tuned encoder: number format of evaluation: that of its weights, or of autocast."""
     features: NotRequired[str]
-    """Where training read its features from: memory, device or stream; missing in folds older than streaming."""
+    """Where training read its features from: memory, device or stream; absent for a fine-tuned encoder."""
     together: NotRequired[int]
     """Number of folds trained jointly, if several."""
 
@@ -172,8 +168,8 @@ class FoldResult(TypedDict):
     meta: MetaPart
     search: NotRequired[SearchPart]
     """Absent if a single set of settings was given."""
-    files: NotRequired[dict[str, str]]
-    """SHA-256 of the fold's other files; missing in folds older than these hashes."""
+    files: dict[str, str]
+    """SHA-256 of the fold's other files."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,7 @@ class Fold:
     @property
     def modality(self) -> str:
         """Modality of the clips."""
-        return self.result["run"].get("modality", "speech")
+        return self.result["run"]["modality"]
 
     @property
     def is_few_shot(self) -> bool:
@@ -264,7 +260,7 @@ class Fold:
         Raises:
             ArtifactError: one is missing, damaged, or of another fold.
         """
-        for name in self.result.get("files", {}):
+        for name in self.result["files"]:
             self._file(name)
         self.predictions()
         self.history()
@@ -274,10 +270,10 @@ class Fold:
 
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
-        return check_file(self.folder / name, self.result.get("files", {}).get(name), fix=self._fix)
+        return check_file(self.folder / name, self.result["files"].get(name), fix=self._fix)
 
     def _table(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
-        from daamctl.artifacts.utterances import read_frame
+        from daamctl.store.tables import read_frame
 
         rows, head = read_frame(self._file(name), fix=self._fix)
         self._check_owner(name, head)
@@ -287,7 +283,7 @@ class Fold:
         return rows
 
     def _maps(self, name: str) -> dict[str, np.ndarray] | None:
-        known = name in self.result.get("files", {})
+        known = name in self.result["files"]
         return self._tensors(name) if known or (self.folder / name).exists() else None
 
     def _tensors(self, name: str) -> dict[str, np.ndarray]:
@@ -346,12 +342,7 @@ def read_fold(folder: Path, *, again: str | None = None) -> Fold:
         ArtifactError: it is missing, damaged, or of another method, fold or seed than its folder says.
     """
     path, fix = folder / RESULT, _train_again(folder, again)
-    result = read_json(path, fix=fix)
-    check_seal(path, result, fix=fix)
-    try:
-        parse_record(result, FoldResult, path=path, again="")
-    except ArtifactError as error:
-        raise ArtifactError(error.message, fix=fix) from error
+    result = read_record(path, FoldResult, fix=fix)
     run = result["run"]
     place, method = FOLD_DIR.match(folder.name), folder.parent.name
     if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
@@ -361,7 +352,7 @@ def read_fold(folder: Path, *, again: str | None = None) -> Fold:
         raise ArtifactError(f"{path} belongs to the run '{run['pipeline']}', not '{owner}'", fix=fix)
     if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
         raise ArtifactError(f"{path} belongs to method '{run['method']}'", fix=fix)
-    return Fold(folder, cast(FoldResult, result), again)
+    return Fold(folder, result, again)
 
 
 def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:

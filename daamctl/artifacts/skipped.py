@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.io import read_json, write_json
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
-from daamctl.stage_table import SKIPPED_FILE, STAGES
+from daamctl.stage_table import STAGES
+from daamctl.store.files import read_json, write_json
+from daamctl.store.records import SKIPPED_FILE
 
 
 @dataclass(frozen=True)

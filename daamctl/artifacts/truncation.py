@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from daamctl.artifacts.records import find_whole_record
 from daamctl.artifacts.statistics import Design
+from daamctl.store.records import find_record
 
 FILE = "truncation.json"
 
@@ -138,7 +138,7 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_whole_record(folder / FILE, Truncation, again=again, hide=hide)
+    return find_record(folder / FILE, Truncation, fix=f"make it again: {again}", hide=hide)
 
 
 def layers_name(layers: Sequence[int]) -> str:

@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 import polars as pl
 
-from daamctl.artifacts.integrity import SEAL, has_hash, sealed
-from daamctl.artifacts.io import content_key, read_parquet, to_polars, write_parquet
 from daamctl.errors import ArtifactError
+from daamctl.store.files import content_key
+from daamctl.store.records import SEAL, seal_of
+from daamctl.store.tables import read_frame, write_frame
 
 Modality = Literal["speech", "text", "image", "tokens", "embeddings"]
 """Kind of items in a corpus. Items of `tokens` are the words of sentences. Given embeddings have no encoder."""
@@ -51,7 +52,6 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "tokens": {"utterance_id": pl.String, "sentence": pl.String, "position": pl.Int64, "text": pl.String, **_ROW},
     "embeddings": {"utterance_id": pl.String, "clip_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
 }
-METADATA_KEY = b"daamctl"
 
 
 @dataclass(frozen=True)
@@ -126,41 +126,19 @@ def read_table(
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
     rows, head = read_frame(path, fix=fix)
-    seal = head.pop(SEAL, None)  # tables of older versions have none
-    if seal is not None and not has_hash(path, seal, lambda: _table_hash(rows, head)):
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
     modality: Modality = head.get("modality", "speech")
-    if not {"corpus", "classes", "settings"} <= head.keys() or not set(schemas[modality]) <= set(rows.columns):
+    if not {"corpus", "classes", "settings"} <= head.keys() or not set(schemas.get(modality, [""])) <= {*rows.columns}:
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
+    if head.pop(SEAL, None) != _table_hash(rows, head):
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
     content, facts = head.get("content", ""), head.get("facts", {})
     return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, content, facts
-
-
-def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
-    """Write a Polars frame as Parquet, with JSON metadata in the file."""
-    arrow = rows.to_arrow()
-    metadata = {**(arrow.schema.metadata or {}), METADATA_KEY: json.dumps(head, sort_keys=True).encode()}
-    write_parquet(path, arrow.replace_schema_metadata(metadata))
-
-
-def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Read a frame written by `write_frame`: the rows and the metadata.
-
-    Raises:
-        ArtifactError: the file is missing, damaged or was not written by daamctl.
-    """
-    arrow = read_parquet(path, fix=fix)
-    try:
-        return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
-    except (KeyError, ValueError) as error:
-        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
 
 
 def _table_hash(rows: pl.DataFrame, head: dict[str, Any]) -> str:
     """Hash of a table with its metadata."""
     columns = json.dumps(rows.to_dict(as_series=False), default=str)  # further columns may hold dates
-    digest: str = sealed({**head, "rows": hashlib.sha256(columns.encode()).hexdigest()})[SEAL]
-    return digest
+    return seal_of({**head, "rows": hashlib.sha256(columns.encode()).hexdigest()})
 
 
 def frame_key(rows: pl.DataFrame) -> str:

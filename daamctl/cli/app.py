@@ -154,7 +154,7 @@ def _watch(signals: int) -> None:
 
 def _explained(error: Exception) -> str:
     """Message about an error of the file system or of memory; empty for any other, which is a bug."""
-    from daamctl.files import repair_of
+    from daamctl.store.files import repair_of
 
     advice = repair_of(error)
     if advice is not None:

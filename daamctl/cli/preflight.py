@@ -38,8 +38,8 @@ def command(
     refuse_problems(config, layout.run_name)
     from rich.console import Console
 
-    from daamctl.artifacts.io import read_json
     from daamctl.stages import preflight
+    from daamctl.store.files import read_json
 
     path = preflight.run(layout, config)
     console = Console(highlight=False)

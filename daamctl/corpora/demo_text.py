@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.io import write_text
 from daamctl.corpora import manifest
 from daamctl.corpora.base import Corpus, Fingerprint
 from daamctl.corpora.fetch import is_whole, made_whole
+from daamctl.store.files import write_text
 
 log = logging.getLogger(__name__)
 

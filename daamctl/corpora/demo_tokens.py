@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.io import write_text
 from daamctl.corpora.base import Corpus, Fingerprint
 from daamctl.corpora.conll import classes_of, read_parts
 from daamctl.corpora.fetch import is_whole, made_whole
+from daamctl.store.files import write_text
 
 log = logging.getLogger(__name__)
 

@@ -9,18 +9,16 @@ import contextlib
 import hashlib
 import logging
 import lzma
-import shutil
 import tarfile
 import time
-import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from daamctl.artifacts.io import locked, replace_dir, sha256_file
 from daamctl.errors import DownloadError
+from daamctl.store.files import atomic_path, locked, sha256_file
 
 if TYPE_CHECKING:
     import requests
@@ -94,14 +92,10 @@ def fetch(
 @contextlib.contextmanager
 def made_whole(target: Path, marker: str) -> Iterator[Path]:
     """Yield a new folder; if the block succeeds, the folder gets the marker file and replaces `target`."""
-    new = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
-    new.mkdir(parents=True)
-    try:
+    with atomic_path(target) as new:
+        new.mkdir()
         yield new
         (new / COMPLETED).write_text(marker, encoding="utf-8")
-        replace_dir(new, target)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def is_whole(target: Path, marker: str | None = None) -> bool:

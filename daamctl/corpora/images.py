@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
-from daamctl.artifacts.io import read_parquet
-from daamctl.files import atomic_path
 from daamctl.progress import progress
+from daamctl.store.files import atomic_path
+from daamctl.store.tables import read_parquet
 
 if TYPE_CHECKING:
     import numpy as np

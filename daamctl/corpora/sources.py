@@ -14,11 +14,11 @@ from pathlib import Path
 
 import yaml
 
-from daamctl.artifacts.io import locked, write_text
 from daamctl.config import read_yaml
 from daamctl.config.corpus_keys import CONLL, IMAGES, MANIFEST, is_table
 from daamctl.config.schema import EMBEDDINGS
 from daamctl.errors import CorpusError
+from daamctl.store.files import locked, write_text
 
 _DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
 

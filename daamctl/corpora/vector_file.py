@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from daamctl.artifacts.io import sha256_file
 from daamctl.devices import free_memory
 from daamctl.errors import CorpusError, first_few
+from daamctl.store.files import sha256_file
 
 VECTORS = "embeddings"
 """Name of the array."""

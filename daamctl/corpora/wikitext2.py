@@ -14,8 +14,8 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.io import sha256_file
 from daamctl.errors import CorpusError
+from daamctl.store.files import sha256_file
 
 FILES = {
     "train": ("train.txt", "wiki.train.tokens", "wiki.train.raw", "train*.parquet"),

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.config.keys import names
@@ -32,8 +31,8 @@ from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.preset import Preset
 from daamctl.errors import ArtifactError, EncoderError
-from daamctl.files import kept_path, open_kept
 from daamctl.provenance import device_name
+from daamctl.store.files import content_key, kept_path, open_kept
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from daamctl.encoders.base import weights_hash
 from daamctl.encoders.load import OpenedEncoder, class_of
 from daamctl.errors import EncoderError
-from daamctl.files import atomic_path
+from daamctl.store.files import atomic_path
 
 
 def save_cut_encoder(opened: OpenedEncoder, folder: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import polars as pl
 
 from daamctl.artifacts.comparison import SettingDifference, SettingDifferences
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
 from daamctl.config.keys import without_effect
 from daamctl.config.marks import Changes
@@ -22,6 +21,7 @@ from daamctl.errors import UnknownNameError
 from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
 from daamctl.methods import METHODS, resolve_method
 from daamctl.methods.heads import resolved
+from daamctl.store.files import content_key
 
 ABSENT = "–"
 """Value of a fact that one side does not have."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from daamctl.artifacts.results import Fold
-from daamctl.files import csv_text
+from daamctl.store.files import csv_text
 
 HISTORY_TYPES = {
     "step": pl.Int64,

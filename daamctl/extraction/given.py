@@ -11,10 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_shard
-from daamctl.artifacts.io import sha256_file
 from daamctl.corpora.vector_file import open_vectors
 from daamctl.errors import CorpusError
 from daamctl.extraction.shards import ShardResult
+from daamctl.store.files import sha256_file
 
 
 def store(

@@ -19,12 +19,12 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
-from daamctl.artifacts.io import content_key
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
 from daamctl.extraction.parts import Parts
 from daamctl.extraction.stream import Embedded, Opener, embed_sets
+from daamctl.store.files import content_key
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from daamctl.files import kept_path, open_kept
+from daamctl.store.files import kept_path, open_kept
 
 FILE = "resume.pt"
 LONGEST_S = 50.0

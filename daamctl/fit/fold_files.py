@@ -14,15 +14,14 @@ import yaml
 
 from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
-from daamctl.artifacts.integrity import hashes_of
-from daamctl.artifacts.io import write_text
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import FOLD_DIR, RESULT, FoldResult, fold_dir, owner_of
-from daamctl.artifacts.utterances import write_frame
 from daamctl.cpu_formats import cpu_formats
 from daamctl.fit.loop import Trained
 from daamctl.fit.trial import Trial
 from daamctl.provenance import device_name, git_commit, versions
+from daamctl.store.files import write_text
+from daamctl.store.records import hashes_of, write_record
+from daamctl.store.tables import write_frame
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +109,7 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
         root: project folder, for the commit.
         together: number of folds trained jointly.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir()
     result, targets = fold_result(trial, trained, root)
     if together > 1:
         result["meta"]["together"] = together

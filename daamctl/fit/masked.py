@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from daamctl.artifacts.io import content_key
 from daamctl.devices import sent
 from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit.loop import Entry, Fit, Member, Trained
@@ -29,6 +28,7 @@ from daamctl.methods.base_plus_n import TokenLayers
 from daamctl.methods.concat import ConcatLinear
 from daamctl.methods.dwatt import DepthWiseAttention
 from daamctl.methods.weighted_sum import WeightedSum
+from daamctl.store.files import content_key
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from daamctl.artifacts.io import locked, read_json, write_json
 from daamctl.artifacts.results import intact_folds
 from daamctl.config import TrainingStage
 from daamctl.devices import resolve_precision
 from daamctl.errors import ConfigError
 from daamctl.methods import METHODS, resolve_method, settings_of
+from daamctl.store.files import locked, read_json, write_json
 
 if TYPE_CHECKING:
     from daamctl.fit.trial import FoldSpec

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
 from daamctl.engines.base import Engine, await_files
@@ -25,7 +24,8 @@ from daamctl.fit.trial import FoldSpec, Trainable, Trial, TrialData
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
-from daamctl.stage_table import SKIPPED_FILE
+from daamctl.store.files import atomic_path, content_key, locked
+from daamctl.store.records import SKIPPED_FILE
 from daamctl.threads import use_free_cores
 from daamctl.tracking import Tracker, send_missing
 
@@ -200,10 +200,9 @@ def train_group(
             if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                finished, target = work / names[event.trial] / "finished", targets[event.trial]
-                write_fold(finished, event.trial, event.trained, root, together=len(trials))
-                replace_dir(finished, target)
-                yield read_fold(target)
+                with atomic_path(targets[event.trial], at=work / names[event.trial] / "finished") as folder:
+                    write_fold(folder, event.trial, event.trained, root, together=len(trials))
+                yield read_fold(targets[event.trial])
         for trial in group:
             shutil.rmtree(work / names[trial], ignore_errors=True)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import Split
 from daamctl.config import Config
@@ -23,6 +22,7 @@ from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import NEEDS_DEV, resolve_method
+from daamctl.store.files import content_key
 
 
 class WholeTrial(FusionTrial):

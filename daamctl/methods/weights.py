@@ -16,10 +16,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError, UnknownNameError, first_few
-from daamctl.files import atomic_path
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, again, one_line, parse
+from daamctl.store.files import atomic_path
 
 if TYPE_CHECKING:
     from daamctl.adapters import FineTuned

@@ -1,24 +1,20 @@
 """The folder of an exported model: `model.json`, one weights file per fold, a model card, perhaps the encoder.
 
-`model.json` is sealed and holds the SHA-256 of every other file (see `daamctl.artifacts.integrity`), so whoever reads
+`model.json` is sealed and holds the SHA-256 of every other file (see `daamctl.store.records`), so whoever reads
 the folder notices a file that was changed, cut or exchanged.
 """
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from daamctl.artifacts.integrity import check_file, check_seal
-from daamctl.artifacts.io import read_json, replace_dir, sha256_file
-from daamctl.artifacts.records import parse_record, write_record
 from daamctl.artifacts.utterances import Modality
 from daamctl.errors import ArtifactError
-from daamctl.files import repair_of
+from daamctl.store.files import atomic_path, read_json, sha256_file
+from daamctl.store.records import check_file, parse_record, read_sealed, write_record
 
 FILE = "model.json"
 ENCODER_DIR = "encoder"
@@ -210,11 +206,7 @@ def read_model(folder: Path) -> ModelRecord:
             f"{path} follows schema {schema}, this version of daamctl knows those up to {SCHEMA}",
             fix="update daamctl",
         )
-    check_seal(path, found, fix=AGAIN)
-    try:
-        record = parse_record(found, ModelRecord, path=path, again="")
-    except ArtifactError as error:
-        raise ArtifactError(error.message, fix=AGAIN) from error
+    record = parse_record(read_sealed(path, fix=AGAIN), ModelRecord, path=path, fix=AGAIN)
     for name, wanted in record.files.items():
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise ArtifactError(f"{path} names a file outside the folder: {name}", fix=AGAIN)
@@ -238,20 +230,13 @@ def write_model(out: Path, record: ModelRecord, fill: Callable[[Path], None], *,
         ArtifactError: there is something else, an exported model without `force`, or the file system refuses.
     """
     check_free(out, force=force)
-    new = out.absolute().with_name(f".{out.absolute().name}-{uuid.uuid4().hex[:8]}")
-    try:
-        new.mkdir(parents=True)
+    with atomic_path(out.absolute()) as new:
+        new.mkdir()
         fill(new)
         files = {
             path.relative_to(new).as_posix(): sha256_file(path) for path in sorted(new.rglob("*")) if path.is_file()
         }
         write_record(new / FILE, asdict(replace(record, files=files)))
-        replace_dir(new, out.absolute())
-    except OSError as error:
-        advice = repair_of(error) or "free space or fix permissions, then run it again"
-        raise ArtifactError(f"cannot write {out}: {error.strerror or error}", fix=advice) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def check_free(out: Path, *, force: bool) -> None:

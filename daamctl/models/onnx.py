@@ -22,7 +22,6 @@ import torch
 from scipy.special import softmax
 from torch import Tensor, nn
 
-from daamctl.artifacts.io import write_json
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.image import ImageEncoder
 from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
@@ -30,6 +29,7 @@ from daamctl.encoders.text import TextEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, SAMPLES_PER_FRAME, WhisperEncoder
 from daamctl.errors import EncoderError, MethodError
 from daamctl.methods.base import FusionClassifier
+from daamctl.store.files import write_json
 
 FILE, PARITY = "model.onnx", "parity.json"
 TOLERANCE = 1e-4

@@ -26,14 +26,13 @@ from scipy.special import entr, softmax
 
 from daamctl import audio
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
-from daamctl.artifacts.io import content_key
 from daamctl.errors import AudioError
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import Embedded, Opener, embed_clips, embed_sets
-from daamctl.files import kept_path, open_kept
 from daamctl.models.model import ExportedModel
 from daamctl.models.tagging import tagged_rows, words_of
+from daamctl.store.files import content_key, kept_path, open_kept
 
 CHUNK = 64
 """Items that are predicted, and kept after an interruption, together."""

@@ -24,7 +24,7 @@ from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
-from daamctl.stage_table import SKIPPED_FILE
+from daamctl.store.records import SKIPPED_FILE
 
 log = logging.getLogger(__name__)
 

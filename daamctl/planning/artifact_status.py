@@ -21,7 +21,7 @@ from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import folder_of
 from daamctl.artifacts.splits import Split
-from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality
+from daamctl.artifacts.utterances import CorpusTable, Modality
 from daamctl.config import Config
 from daamctl.config.keys import names
 from daamctl.config.marks import Of
@@ -33,6 +33,7 @@ from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
+from daamctl.store.tables import METADATA_KEY
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of each training."""

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from daamctl.adapters import FINETUNES
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.config import Config
 from daamctl.devices import resolve_device
@@ -24,6 +23,7 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit.search import clips_of_fold
 from daamctl.layout import Layout
 from daamctl.provenance import device_name
+from daamctl.store.files import read_json
 
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""

@@ -19,12 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from daamctl.artifacts import reconstruction as files
-from daamctl.artifacts.integrity import hashes_of
-from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_dir
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import ENTRY
-from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
@@ -43,6 +39,9 @@ from daamctl.reconstruction.codes import perplexity
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
+from daamctl.store.files import atomic_path, content_key, locked
+from daamctl.store.records import hashes_of, write_record
+from daamctl.store.tables import write_frame
 
 log = logging.getLogger(__name__)
 
@@ -326,7 +325,8 @@ class ArmWorker:
                         if isinstance(event, Progress):
                             advance(event.units * trial.settings.batch_size)
                         elif isinstance(event, Finished):
-                            write_training(work / "finished", trial, event.trained)
+                            with atomic_path(target, at=work / "finished") as new:
+                                write_training(new, trial, event.trained)
                 except (RuntimeError, MemoryError) as error:  # a step moves the codes, so it cannot be cut into pieces
                     if not is_out_of_memory(error):
                         raise
@@ -334,15 +334,13 @@ class ArmWorker:
                         f"{trial.what}: out of memory with {trial.settings.batch_size} crops in a step",
                         fix="lower reconstruct.batch_size or crop.size, or end what else runs on this device",
                     ) from error
-                replace_dir(work / "finished", target)
                 shutil.rmtree(work, ignore_errors=True)
             yield target
 
 
 def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> None:
     """Write all files of a finished training, result.json last."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir()
     model, found, device = trained.model, trained.facts, trial.device
     head = {"arm": trial.arm, "seed": trial.seed, "key": trial.key}
     weights = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}

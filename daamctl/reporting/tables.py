@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from io import StringIO
 
-from daamctl.files import csv_text
 from daamctl.reporting.document import DASH, DOWN, FORMATS, UP, Cell, Linked, Number, Table, number_of
+from daamctl.store.files import csv_text
 
 LONG = 45
 """Tables with more rows do not fit on a page and become a longtable."""

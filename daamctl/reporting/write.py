@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from daamctl import __version__
-from daamctl.artifacts.io import remove_others, write_text
-from daamctl.files import atomic_path
 from daamctl.reporting.document import Document
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
 from daamctl.reporting.tables import to_csv, to_latex
+from daamctl.store.files import atomic_path, remove_others, write_text
 
 
 def write_report(folder: Path, document: Document, *, interactive: bool = True) -> Path:

@@ -36,8 +36,6 @@ from daamctl.artifacts.ablation import (
     RankedDifference,
     RunAccuracy,
 )
-from daamctl.artifacts.io import sha256_file
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold, read_folds
 from daamctl.artifacts.terms import metric_of
 from daamctl.config import Config
@@ -53,6 +51,8 @@ from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
+from daamctl.store.files import sha256_file
+from daamctl.store.records import write_record
 from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from typing import Any
 
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.dag import PAPER, check_stages, families, write_stages
-from daamctl.artifacts.io import write_json
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.config.schema import Section
@@ -26,6 +25,7 @@ from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
 from daamctl.stage_table import stages_of_task
+from daamctl.store.files import write_json
 
 log = logging.getLogger(__name__)
 

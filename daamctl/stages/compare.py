@@ -24,7 +24,6 @@ from daamctl.artifacts.comparison import (
     Unmatched,
 )
 from daamctl.artifacts.evaluation import find_evaluation
-from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
 from daamctl.artifacts.terms import terms_of
@@ -38,6 +37,7 @@ from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
+from daamctl.store.records import write_record
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         result=result,
     )
     path = root / "data" / "compare" / f"{_safe(first)}__{_safe(second)}" / "comparison.json"
-    write_json(path, report.as_json())
+    write_record(path, report.as_json())
     logger.info("comparison: %s", path)
     return path
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.io import content_key, locked, sha256_file
 from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_utterances
@@ -34,6 +33,7 @@ from daamctl.corpora.sources import files_root, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.store.files import content_key, locked, sha256_file
 
 log = logging.getLogger(__name__)
 

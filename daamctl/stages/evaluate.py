@@ -36,9 +36,6 @@ from daamctl.artifacts.evaluation import (
     SpeakerAccuracy,
     Spread,
 )
-from daamctl.artifacts.integrity import hashes_of
-from daamctl.artifacts.io import remove_others, write_json, write_text
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Intervals
@@ -58,7 +55,8 @@ from daamctl.evaluation.tagging import entities_of
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
-from daamctl.stage_table import SKIPPED_FILE
+from daamctl.store.files import remove_others, write_json, write_text
+from daamctl.store.records import SKIPPED_FILE, hashes_of, write_record
 
 logger = logging.getLogger(__name__)
 

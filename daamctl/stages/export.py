@@ -17,7 +17,6 @@ from typing import Any, cast
 from daamctl import __version__
 from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
-from daamctl.artifacts.io import write_text
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.statistics import Intervals
@@ -59,6 +58,7 @@ from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
+from daamctl.store.files import write_text
 from daamctl.tracking import make_tracker, register_model
 
 log = logging.getLogger(__name__)

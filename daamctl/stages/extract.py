@@ -38,7 +38,6 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.inputs import clips_of
-from daamctl.artifacts.io import link_or_copy, locked, replace_dir, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import Config
@@ -58,6 +57,7 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.store.files import atomic_path, link_or_copy, locked, put, write_json
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ def _embed(
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole, clips.rows)
-        replace_dir(work, layout.embeddings)
+        put(work, layout.embeddings)
         shutil.rmtree(parts_folder(work), ignore_errors=True)
         timing = stopwatch.timing(resolve_device(config.extract.device))
         speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
@@ -378,12 +378,10 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = layout.work / "extract" / f"{target.name}-linking"
-    with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
-        shutil.rmtree(staging, ignore_errors=True)
+    with locked(staging.with_suffix(".lock"), what=f"links to {finished}"), atomic_path(target, at=staging):
         for path in shards_in(finished):
             link_or_copy(path, staging / path.name)
         write_head(staging, own, clips.rows)
-        replace_dir(staging, target)
     return target
 
 

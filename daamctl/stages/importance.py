@@ -50,13 +50,10 @@ from daamctl.artifacts.importance import (
     ProbedLayers,
     Stability,
 )
-from daamctl.artifacts.integrity import hashes_of
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.statistics import Interval
 from daamctl.artifacts.terms import terms_of
-from daamctl.artifacts.utterances import write_frame
 from daamctl.artifacts.words import in_documents, sentence_of
 from daamctl.config import Config, TrainConfig
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
@@ -67,11 +64,13 @@ from daamctl.evaluation.statistics import with_holm
 from daamctl.evaluation.tagging import RESAMPLES, per_source
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
-from daamctl.files import atomic_path
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
 from daamctl.reporting.document import plural
+from daamctl.store.files import atomic_path
+from daamctl.store.records import hashes_of, write_record
+from daamctl.store.tables import write_frame
 
 logger = logging.getLogger(__name__)
 

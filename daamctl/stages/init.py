@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 from daamctl import starter
-from daamctl.artifacts.io import write_text
 from daamctl.errors import ConfigError, first_few
+from daamctl.store.files import write_text
 
 DVC_CONFIG = ".dvc/config"
 

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from daamctl.artifacts.io import sha256_file, write_json
 from daamctl.artifacts.skipped import Obstacle, inventory_file
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, read_yaml
 from daamctl.config.corpus_keys import FILES
@@ -32,6 +31,7 @@ from daamctl.corpora.sources import source_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
 from daamctl.errors import ConfigError, CorpusError, EncoderError
+from daamctl.store.files import sha256_file, write_json
 
 WATCHED_CODE = ("methods", "adapters")
 """Parts of the package on which stages of dvc.yaml depend."""

@@ -20,9 +20,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from daamctl.artifacts.io import locked, read_parquet, sha256_file, write_parquet
 from daamctl.artifacts.masked import FILE, NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay
-from daamctl.artifacts.records import find_whole_record, write_record
 from daamctl.corpora.sources import register, source_of
 from daamctl.corpora.wikitext2 import GET_IT, UNKNOWN, Article, Texts, read
 from daamctl.devices import resolve_device
@@ -38,6 +36,9 @@ from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
+from daamctl.store.files import atomic_path, locked, sha256_file
+from daamctl.store.records import find_record, write_record
+from daamctl.store.tables import read_parquet, write_parquet
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,8 @@ def run(
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
                         events = fit_and_save([trial], work, key, load_state(work, key))
                         (result,) = [event.trained for event in events if isinstance(event, Finished)]
-                        done = _write_training(place, key, result)
+                        with atomic_path(place, at=work / "finished") as new:
+                            done = _write_training(new, key, result)
                         shutil.rmtree(work, ignore_errors=True)
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
                     found.setdefault((fusion, tuned), []).append(done)
@@ -197,25 +199,26 @@ def _blocks(model: MaskedModel, articles: Sequence[Article]) -> tuple[list[torch
 def _finished(place: Path, key: str, again: str) -> MaskedTraining | None:
     """An earlier training with the same key whose files are whole."""
     try:
-        found = find_whole_record(place / TRAINING, MaskedTraining, again=again)
+        found = find_record(place / TRAINING, MaskedTraining, fix=f"make it again: {again}")
     except ArtifactError as error:
         log.warning("%s; it is trained again", error.message)
         return None
     return found if found is not None and found.key == key else None
 
 
-def _write_training(place: Path, key: str, result: Trained) -> MaskedTraining:
+def _write_training(folder: Path, key: str, result: Trained) -> MaskedTraining:
     """Write a training, its record last."""
-    write_parquet(place / NLL, pa.table({"nll": result.facts["nll"]}))
+    folder.mkdir()
+    write_parquet(folder / NLL, pa.table({"nll": result.facts["nll"]}))
     done = MaskedTraining(
         key=key,
         dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
         epoch=int(result.last["epoch"] or 0),
         added=result.facts["added"],
         trained=result.facts["trained"],
-        files={NLL: sha256_file(place / NLL)},
+        files={NLL: sha256_file(folder / NLL)},
     )
-    write_record(place / TRAINING, asdict(done))
+    write_record(folder / TRAINING, asdict(done))
     return done
 
 

@@ -21,7 +21,6 @@ import polars as pl
 import yaml
 
 from daamctl import audio
-from daamctl.artifacts.io import write_text
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
@@ -34,6 +33,7 @@ from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
 from daamctl.corpora.groups import PARTS, even_number
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
+from daamctl.store.files import write_text
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, Ours
 from daamctl.paper.whole_paper import whole_paper
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.stage_table import SKIPPED_FILE, folder_stages
+from daamctl.stage_table import folder_stages
+from daamctl.store.records import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from daamctl.analysis.audit import steps
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
-from daamctl.artifacts.records import Record
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted, encoder_label
@@ -43,6 +42,7 @@ from daamctl.planning.reconstruction import ReconstructionPlan
 from daamctl.planning.recorded import MEASURED, Rate, Recorded
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
+from daamctl.store.records import Record
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""

@@ -16,18 +16,18 @@ import polars as pl
 
 from daamctl.artifacts.entities import EntityScores
 from daamctl.artifacts.evaluation import Scores
-from daamctl.artifacts.io import write_parquet, write_text
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of, score_items
-from daamctl.files import csv_text
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all, remove_kept
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
 from daamctl.progress import progress
+from daamctl.store.files import csv_text, write_text
+from daamctl.store.tables import write_parquet
 
 log = logging.getLogger(__name__)
 

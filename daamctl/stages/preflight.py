@@ -37,7 +37,6 @@ from daamctl.analysis.probe import (
     probe_layers,
 )
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import METRIC_NAMES, metric_of, percent
@@ -51,6 +50,7 @@ from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.leaks import corpus_facts
 from daamctl.progress import progress
+from daamctl.store.files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -30,12 +30,9 @@ from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
-from daamctl.artifacts.integrity import check_file
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.artifacts.truncation import find_truncation
-from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
@@ -61,6 +58,9 @@ from daamctl.reporting.terms import metric, terms
 from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
+from daamctl.store.files import read_json
+from daamctl.store.records import check_file
+from daamctl.store.tables import read_frame
 from daamctl.tracking import make_tracker, send_missing
 
 logger = logging.getLogger(__name__)

@@ -31,8 +31,6 @@ from daamctl.artifacts.reconstruction import (
     read_reconstruction,
     training_dir,
 )
-from daamctl.artifacts.records import write_record
-from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
 from daamctl.config.marks import Source
@@ -45,6 +43,8 @@ from daamctl.reconstruction.scores import SCORES as KINDS
 from daamctl.reconstruction.training import examples_of, key_of
 from daamctl.reporting.reconstruction import ArmRuns, ScoreName, document, verdict
 from daamctl.reporting.write import write_plots, write_report
+from daamctl.store.records import write_record
+from daamctl.store.tables import read_frame
 from daamctl.tracking import make_tracker
 
 log = logging.getLogger(__name__)

@@ -9,21 +9,20 @@ import hashlib
 import logging
 import re
 import shutil
-import uuid
 from pathlib import Path
 
 import polars as pl
 
 from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.inputs import utterances_of
-from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config import Config, SegmentConfig
 from daamctl.corpora.base import UNITS, class_counts
 from daamctl.corpora.sources import files_root
-from daamctl.errors import ArtifactError, AudioError, ConfigError
+from daamctl.errors import AudioError, ConfigError
 from daamctl.extraction.cutting import cut
 from daamctl.layout import Layout
+from daamctl.store.files import atomic_path
 
 log = logging.getLogger(__name__)
 
@@ -84,19 +83,11 @@ def audio_name(clip_id: str) -> str:
 
 def _export(rows: pl.DataFrame, root: Path, target: Path) -> None:
     """Write every clip as FLAC; the folder is moved into place when it is complete."""
-    new = target.with_name(f".{AUDIO_DIR}-{uuid.uuid4().hex[:8]}")
-    new.mkdir(parents=True)
     columns = ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
-    try:
+    with atomic_path(target) as new:
+        new.mkdir()
         for clip_id, path, start_s, duration_s, pad_to_s in rows.select(columns).iter_rows():
             _write_flac(new / audio_name(clip_id), root / path, start_s, duration_s, pad_to_s)
-        replace_dir(new, target)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {target}: {error.strerror or error}", fix="free space, then run it again"
-        ) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     log.info("clips exported to %s", target)
 
 

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 
 from daamctl.adapters import stage_of
-from daamctl.artifacts.io import sha256_file
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.runs import find_run
 from daamctl.artifacts.statistics import Design
@@ -41,6 +39,8 @@ from daamctl.fit.layer_subsets import train_on_layers
 from daamctl.fit.trials.fusion import build_method
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
+from daamctl.store.files import sha256_file
+from daamctl.store.records import write_record
 from daamctl.tracking import make_tracker
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from daamctl.artifacts.audit import Audit, MethodAloneTest
-from daamctl.artifacts.records import parse_record
+from daamctl.store.records import parse_record
 from tests.fixtures.records import audited_method, importance_of
 
 
@@ -23,7 +23,7 @@ def test_what_is_read_is_what_was_written() -> None:
              "verdict": "yes"}  # fmt: skip
     contents = importance_of({})["audit"]
     contents["methods"] = {"mha": audited_method(deletion={"score": curve, "untrained": None})}
-    audit = parse_record(contents, Audit, path=Path("summary.json"), again="daamctl importance")
+    audit = parse_record(contents, Audit, path=Path("summary.json"), fix="")
     assert audit.methods["mha"].deletion is not None
     assert audit.methods["mha"].deletion.untrained is None
     assert asdict(audit) == contents

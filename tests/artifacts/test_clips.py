@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, inputs_key, read_clips, write_clips
-from daamctl.artifacts.utterances import read_frame, write_frame
 from daamctl.errors import ArtifactError
+from daamctl.store.tables import read_frame, write_frame
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_table_that_was_changed_is_refused(tmp_path: Path, table: ClipTable) -> 
         with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n  make them$"):
             read_clips(path, fix="make them")
     write_frame(path, rows, {name: value for name, value in head.items() if name != "sha256"})
-    assert read_clips(path).rows.equals(table.rows)  # tables of older versions have no hash
+    with pytest.raises(ArtifactError, match=rf"^{path} was changed"):
+        read_clips(path)
 
 
 def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path, table: ClipTable) -> None:

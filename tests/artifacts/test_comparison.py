@@ -22,9 +22,9 @@ from daamctl.artifacts.comparison import (
     read_comparison,
 )
 from daamctl.artifacts.evaluation import Spread
-from daamctl.artifacts.io import write_json
 from daamctl.artifacts.statistics import Family
 from daamctl.errors import ArtifactError
+from daamctl.store.records import write_record
 
 SETTINGS = SettingDifferences([SettingDifference("train.lr", 0.1, None, ["mha"])], [], None)
 PAIRED = PairedResult(SETTINGS, Family(["mha"], 1, 0.05, "holm", 0.002, 0.002), [], ["a note"])
@@ -42,7 +42,7 @@ def report(result: PairedResult | PrintedResult) -> ComparisonReport:
 @pytest.mark.parametrize("result", [PAIRED, PRINTED, replace(PRINTED, kind="both-printed")])
 def test_both_kinds_survive_their_file(tmp_path: Path, result: PairedResult | PrintedResult) -> None:
     path = tmp_path / "comparison.json"
-    write_json(path, report(result).as_json())
+    write_record(path, report(result).as_json())
     assert read_comparison(path) == report(result)
     found = json.loads(path.read_text())
     assert (found["first"], found["kind"], found["settings"]["can_change"][0]["name"]) == ("a", result.kind, "train.lr")
@@ -51,6 +51,6 @@ def test_both_kinds_survive_their_file(tmp_path: Path, result: PairedResult | Pr
 
 def test_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
-    write_json(path, report(PAIRED).as_json() | {"kind": "of tomorrow"})
-    with pytest.raises(ArtifactError, match="older version of daamctl"):
+    write_record(path, report(PAIRED).as_json() | {"kind": "of tomorrow"})
+    with pytest.raises(ArtifactError, match="another version of daamctl"):
         read_comparison(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,11 @@ from daamctl.artifacts.embeddings import (
     write_head,
     write_shard,
 )
-from daamctl.artifacts.io import read_json
-from daamctl.artifacts.records import write_record
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
+from daamctl.store.files import read_json
+from daamctl.store.records import LARGE, write_record
 from tests.fixtures.embeddings import config, rehash, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
@@ -120,8 +122,8 @@ def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
     write(tmp_path)
     for text, reason in (
         ("{", "is not valid JSON"),
-        ('{"key": "k"}', "is incomplete"),
-        ("[]", "is incomplete"),
+        ('{"key": "k"}', "has no seal"),
+        ("[]", "has no seal"),
     ):
         (tmp_path / "embeddings.json").write_text(text)
         with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
@@ -145,6 +147,33 @@ def test_shard_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(ArtifactError, match=rf"^no file {second}\n  make them$"):
         open_embeddings(tmp_path, fix="make them")
+
+
+def test_bits_that_rot_in_a_large_shard_are_seen_when_they_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "extract" / "toy"
+    clips, _ = write(folder, sizes=(30_000,))
+    path = shard_path(folder, 0)
+    assert path.stat().st_size > LARGE
+    os.utime(path, ns=(10**18, 10**18))
+    expected_clips, expected, _ = read_embeddings(folder)  # the hash of the shard is remembered now
+    assert len(expected) == len(clips)
+    draw, whole, refused = random.Random(0), path.read_bytes(), 0
+    places = [draw.randrange(len(whole)) for _ in range(30)]  # most in pages
+    places += [len(whole) - 1 - draw.randrange(3_000) for _ in range(30)]  # in the footer
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        os.utime(path, ns=(10**18, 10**18))
+        try:
+            found_clips, found, _ = read_embeddings(folder)
+        except ArtifactError:
+            refused += 1
+        else:
+            assert np.array_equal(found, expected)
+            assert found_clips.equals(expected_clips)
+    assert refused > 30
+    assert list((tmp_path / "data" / ".work" / "hashes").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.evaluation import AdapterEffect, Identical, find_evaluation, read_evaluation
-from daamctl.artifacts.io import write_json
 from daamctl.errors import ArtifactError
+from daamctl.store.records import write_record
 from tests.fixtures.records import evaluation_of, fairness_of, method_of, parsed
 
 
@@ -21,20 +21,22 @@ def content(**changes: Any) -> dict[str, Any]:
 
 def test_the_file_has_the_layout_of_the_classes(tmp_path: Path) -> None:
     found = parsed(content())
-    write_json(tmp_path / "toy" / "evaluation.json", found.as_json())
+    write_record(tmp_path / "toy" / "evaluation.json", found.as_json())
     assert read_evaluation(tmp_path / "toy", again="daamctl evaluate") == found
     expected = content()
     for entry in expected["fairness"]["methods"].values():
         entry["mark"] = ""
-    assert json.loads((tmp_path / "toy" / "evaluation.json").read_text()) == expected
+    written = json.loads((tmp_path / "toy" / "evaluation.json").read_text())
+    assert written.pop("sha256")
+    assert written == expected
 
 
 @pytest.mark.parametrize("part", ["modality", "fairness", "provenance"])
 def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -> None:
     found = content()
     del found[part]
-    write_json(tmp_path / "toy" / "evaluation.json", found)
-    with pytest.raises(ArtifactError, match=rf"older version of daamctl \({part}: field required\)") as error:
+    write_record(tmp_path / "toy" / "evaluation.json", found)
+    with pytest.raises(ArtifactError, match=rf"another version of daamctl \({part}: field required\)") as error:
         find_evaluation(tmp_path / "toy", again="daamctl evaluate --pipeline toy")
     assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from daamctl.artifacts.importance import find_importance
-from daamctl.artifacts.io import write_json
 from daamctl.errors import ArtifactError
+from daamctl.store.records import write_record
 from tests.fixtures.records import importance_of, maps_of
 
 STABLE = {"tau_mean": None, "tau_min": None, "pairs": 0}
@@ -21,7 +21,7 @@ SCORE = {
 
 def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
     curves = {**SCORE, "replacement": "r.png"}
-    write_json(
+    write_record(
         tmp_path / "toy" / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves})
     )
     found = find_importance(tmp_path / "toy", again="daamctl importance")
@@ -34,7 +34,7 @@ def test_a_summary_of_an_older_version_leads_to_the_command(tmp_path: Path) -> N
     assert find_importance(tmp_path, again="daamctl importance") is None
     content = importance_of({})
     del content["audit"]["steps"]
-    write_json(tmp_path / "toy" / "summary.json", content)
-    with pytest.raises(ArtifactError, match=r"older version of daamctl \(audit.steps: field required\)") as error:
+    write_record(tmp_path / "toy" / "summary.json", content)
+    with pytest.raises(ArtifactError, match=r"another version of daamctl \(audit.steps: field required\)") as error:
         find_importance(tmp_path / "toy", again="daamctl importance")
     assert error.value.fix == "make it again: daamctl importance"

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.masked import find_masked_run
-from daamctl.artifacts.records import write_record
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError
@@ -30,6 +28,8 @@ from daamctl.stages import (
     segment,
     train,
 )
+from daamctl.store.files import read_json
+from daamctl.store.records import write_record
 from tests.fixtures.exported import METHODS, in_project
 from tests.fixtures.masked_models import save_masked, save_texts
 from tests.fixtures.projects import write_project

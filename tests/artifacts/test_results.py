@@ -25,11 +25,6 @@ def test_label_says_what_must_not_be_overlooked(run, label):
     assert Fold(Path("fold1-seed1"), {"run": {"method": "mha", **run}}).label == label
 
 
-def test_folds_that_do_not_say_hold_speech():
-    assert Fold(Path("fold1-seed1"), {"run": {"method": "mha"}}).modality == "speech"
-    assert Fold(Path("fold1-seed1"), {"run": {"method": "mha", "modality": "image"}}).modality == "image"
-
-
 def test_marks_join_those_that_a_label_has():
     assert marked("none", "") == "none"
     assert marked("none", "undertrained") == "none (undertrained)"

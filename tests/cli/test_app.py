@@ -20,11 +20,9 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from daamctl import __version__, pipeline, stage_table, tracking
-from daamctl.artifacts.io import locked
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path
 from daamctl.stages import (
     download,
     evaluate,
@@ -36,6 +34,7 @@ from daamctl.stages import (
     track,
     train,
 )
+from daamctl.store.files import atomic_path, locked
 from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.recordings import write_pipeline
 

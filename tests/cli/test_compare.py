@@ -16,6 +16,7 @@ from daamctl.cli.compare import complete
 from daamctl.config import load_config
 from daamctl.layout import Layout
 from daamctl.stages import compare
+from daamctl.store.records import write_record
 from tests.fixtures.folds import write_method
 
 
@@ -171,7 +172,7 @@ def test_completion() -> None:
 def test_texts_are_called_texts(made: Path) -> None:
     for path in made.glob("data/train/*/*/*/result.json"):
         value = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps({**value, "run": {**value["run"], "modality": "text"}}), encoding="utf-8")
+        write_record(path, {**value, "run": {**value["run"], "modality": "text"}})
     text = call("one", "two").stdout
     assert text.splitlines()[0] == "one (A) and two (B), by text; 2 methods matched by name"
     assert "\nBy text: right in most seeds: only A" in text

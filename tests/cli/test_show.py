@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from daamctl.artifacts.records import write_record
 from daamctl.cli.app import app
 from daamctl.config import Config
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
 from daamctl.stages import evaluate
+from daamctl.store.records import write_record
 from tests.fixtures.compared import evaluation
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.records import parsed

@@ -16,7 +16,7 @@ import pytest
 
 from daamctl.corpora import fetch as module
 from daamctl.corpora.fetch import fetch, is_whole, made_whole, unpack
-from daamctl.errors import DownloadError
+from daamctl.errors import ArtifactError, DownloadError
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -216,7 +216,7 @@ def test_made_whole_or_not_at_all(tmp_path: Path) -> None:
     assert is_whole(target)
     assert is_whole(target, "first")
     assert not is_whole(target, "second")
-    with pytest.raises(FileNotFoundError), made_whole(target, "second") as new:
+    with pytest.raises(ArtifactError), made_whole(target, "second") as new:
         (new / "none" / "b").touch()
     assert is_whole(target, "first")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from daamctl.artifacts.records import parse_record
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.statistics import Comparisons, Design, Family
 from daamctl.config import Config
@@ -18,6 +17,7 @@ from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, ite
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from daamctl.sign_flip import paired_sign_flip
+from daamctl.store.records import parse_record
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 
 FOLDS, PER_SPEAKER, CLASSES = 5, 30, 4
@@ -205,7 +205,7 @@ def test_identical_methods_do_not_differ():
 def test_result_survives_json():
     result = compare()
     text = json.dumps(asdict(result), allow_nan=False)
-    assert parse_record(json.loads(text), Comparisons, path=Path("c.json"), again="") == result
+    assert parse_record(json.loads(text), Comparisons, path=Path("c.json"), fix="") == result
 
 
 def test_one_method_alone_compares_with_nothing():

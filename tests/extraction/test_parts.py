@@ -17,7 +17,7 @@ from daamctl.encoders.base import Batch, Pooled
 from daamctl.extraction import parts
 from daamctl.extraction.parts import Parts, parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, _parts, make_shards
-from daamctl.files import kept_path
+from daamctl.store.files import kept_path
 from tests.extraction.test_shards import HEAD
 from tests.extraction.test_stream import MeanEncoder, corpus, noise
 from tests.fixtures.damage import damages

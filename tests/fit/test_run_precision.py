@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from daamctl import devices
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
@@ -17,6 +16,7 @@ from daamctl.fit.run_precision import run_precision
 from daamctl.fit.trial import FoldSpec
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, train
+from daamctl.store.files import read_json
 from tests.fixtures.embeddings import config, write_embeddings
 
 METHODS = ("ridge-mean", "none-mlp", "none", "mha-mlp")

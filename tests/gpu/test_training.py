@@ -13,7 +13,6 @@ import torch
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import EmbeddingsMetadata
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
@@ -26,6 +25,7 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
 from daamctl.stages import download, importance, plan, segment, train
+from daamctl.store.files import read_json
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu
 from tests.fixtures.embeddings import config, write_embeddings

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.artifacts.integrity import sealed
 from daamctl.errors import ArtifactError
 from daamctl.models.folder import FILE, SCHEMA, read_model
 from daamctl.models.model import ExportedModel
+from daamctl.store.records import write_record
 from tests.fixtures.exported import handmade
 
 
@@ -30,7 +30,7 @@ def change(folder: Path, **values: object) -> None:
     """Change the record, and seal it again."""
     record = json.loads((folder / FILE).read_text())
     record.pop("sha256")
-    (folder / FILE).write_text(json.dumps(sealed({**record, **values})))
+    write_record(folder / FILE, {**record, **values})
 
 
 def cut(folder: Path) -> None:
@@ -41,7 +41,7 @@ def cut(folder: Path) -> None:
 def without(folder: Path, name: str) -> None:
     record = json.loads((folder / FILE).read_text())
     del record["sha256"], record[name]
-    (folder / FILE).write_text(json.dumps(sealed(record)))
+    write_record(folder / FILE, record)
 
 
 @pytest.mark.parametrize(

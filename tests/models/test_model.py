@@ -13,12 +13,12 @@ import soundfile
 import torch
 from PIL import Image
 
-from daamctl.artifacts.integrity import sealed
 from daamctl.errors import ArtifactError, EncoderError
 from daamctl.methods import load_weights
 from daamctl.models import model as model_module
 from daamctl.models.folder import FILE
 from daamctl.models.model import ExportedModel
+from daamctl.store.records import write_record
 from tests.fixtures.exported import handmade
 
 
@@ -30,7 +30,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def change(folder: Path, part: str, **values: object) -> None:
     record = json.loads((folder / FILE).read_text())
     record.pop("sha256")
-    (folder / FILE).write_text(json.dumps(sealed({**record, part: {**record[part], **values}})))
+    write_record(folder / FILE, {**record, part: {**record[part], **values}})
 
 
 def test_logits_are_those_of_the_members(speech: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_record_that_says_other_things_than_its_weights(tmp_path: Path, name: 
     record = json.loads((folder / FILE).read_text())
     record.pop("sha256")
     new = {**record[name], **value} if isinstance(value, dict) else value
-    (folder / FILE).write_text(json.dumps(sealed({**record, name: new})))
+    write_record(folder / FILE, {**record, name: new})
     started = time.perf_counter()
     with pytest.raises(ArtifactError, match=rf"fold-1\.safetensors has {message}") as error:
         ExportedModel.open(folder, device="cpu")

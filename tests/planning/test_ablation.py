@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.artifacts.io import write_json
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.planning.ablation import choose_method, choose_ranking, why_nothing
+from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, write_method
 
 SIZES = (24, 64, 4)

@@ -14,6 +14,7 @@ from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.planning.recorded import Recorded
 from daamctl.provenance import device_name
+from daamctl.store.records import write_record
 from tests.fixtures.folds import make_layout, write_method
 
 TRAIN = {"epochs": 10, "search": "none", "refit": False, "device": "cpu"}
@@ -34,7 +35,7 @@ def rewrite(layout: Layout, method: str, **meta: Any) -> dict[str, Any]:
     for path in sorted(layout.method(method).glob("fold*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         result["meta"].update(meta)
-        path.write_text(json.dumps(result), encoding="utf-8")
+        write_record(path, result)
     return result
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.importance import Importance, LayerAccuracy, ProbedLayers
-from daamctl.artifacts.records import parse_record
 from daamctl.artifacts.statistics import Interval
 from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
 from daamctl.reporting.verdict import labelled
+from daamctl.store.records import parse_record
 from tests.fixtures.compared import evaluation
 from tests.fixtures.records import importance_of, parsed
 
@@ -33,7 +33,7 @@ def probed(
 
 def summary_of(layers: ProbedLayers) -> Importance:
     found = importance_of({}, probed=asdict(layers))
-    return parse_record(found, Importance, path=Path("summary.json"), again="daamctl importance")
+    return parse_record(found, Importance, path=Path("summary.json"), fix="")
 
 
 def fused(values: dict[str, float], **options: Any) -> dict[str, Any]:

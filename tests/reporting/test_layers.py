@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.importance import Importance
-from daamctl.artifacts.records import parse_record
 from daamctl.reporting.document import Document, Section, Table, Text
 from daamctl.reporting.layers import UNRANKED, importance
 from daamctl.reporting.render import to_html, to_markdown
+from daamctl.store.records import parse_record
 from tests.fixtures.records import importance_of, maps_of
 
 NO_ABLATION = "No layers trained alone; train them: daamctl ablate -p toy, then daamctl importance -p toy"
@@ -29,7 +29,7 @@ def entry(num_heads: int, means: list[float] | None, counts: list[int], caution:
 def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **audit: Any) -> Section:
     found = importance_of(methods, scores=scores or {})
     found["audit"] |= audit
-    summary = parse_record(found, Importance, path=Path("summary.json"), again="daamctl importance")
+    summary = parse_record(found, Importance, path=Path("summary.json"), fix="")
     pngs = {"h.png": b"", "l.png": b""}
     return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance -p toy")
 

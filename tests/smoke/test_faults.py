@@ -24,11 +24,12 @@ from typing import Any
 import pytest
 
 from daamctl import pipeline
-from daamctl.artifacts.io import sha256_file
 from daamctl.config import Config, load_config
 from daamctl.errors import DaamctlError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, evaluate, extract, importance, report, segment, train
+from daamctl.store.files import sha256_file
+from daamctl.store.records import SEAL
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.projects import write_project
 from tests.fixtures.recordings import write_pipeline
@@ -40,7 +41,7 @@ importance: {audit_clips: 2, audit_orders: 2}
 report: {interactive: false}
 """
 OTHER = [
-    ("epochs: 4", "epochs: 3"),
+    ("steps: 40", "steps: 30"),
     ("k: [1]", "k: [2]"),
     ("audit_orders: 2", "audit_orders: 3"),
     ("shard_clips: 8", "shard_clips: 8, seed: 1"),
@@ -125,6 +126,11 @@ def faults(path: Path, project: Path, other: Path) -> Iterator[tuple[str, bytes]
     for _ in range(3):
         place, bit = draw.randrange(len(content)), draw.randrange(8)
         yield f"bit {bit} of byte {place}", content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+    if path.suffix == ".json" and SEAL in json.loads(content):
+        unsealed = json.loads(content)
+        del unsealed[SEAL]
+        yield "without its seal", json.dumps(unsealed).encode()
+        yield "forged", re.sub(rb'"accuracy": 0\.\d+', b'"accuracy": 0.999', json.dumps(unsealed).encode())
     likes = [*path.parent.parent.glob(f"*/{path.name}"), *path.parent.parent.parent.glob(f"*/*/{path.name}")]
     likes += path.parent.glob(f"*{path.name[-12:]}")
     likes += [other / path.relative_to(project)]
@@ -142,8 +148,10 @@ def test_no_fault_changes_a_result_in_silence(finished: Path, other: Path, tmp_p
             case = tmp_path / "case"
             shutil.copytree(finished, case, copy_function=os.link)
             place = case / path.relative_to(finished)
+            stamp = place.stat().st_mtime_ns
             place.unlink()
             place.write_bytes(content)
+            os.utime(place, ns=(stamp, stamp))  # bits rot without a new time stamp
             if stage in ("download", "segment", "extract"):
                 shutil.rmtree(case / "data/train/tiny/mean")  # so that a method reads the embeddings anew
             what = f"{path.relative_to(folder)}, {fault}"

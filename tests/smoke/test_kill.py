@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.stages import crop, download, extract, segment, train
+from daamctl.store.files import sha256_file
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0

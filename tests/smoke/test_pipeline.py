@@ -12,12 +12,12 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_embeddings, read_head
-from daamctl.artifacts.io import read_parquet
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, segment, train
+from daamctl.store.tables import read_parquet
 from tests.fixtures.recordings import write_pipeline
 
 

@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
-from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.stages import evaluate
+from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method
 
 CONFIG = Config.model_validate({"methods": ["none", "mha"]})

@@ -13,8 +13,6 @@ import torch
 import yaml
 
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.io import sha256_file
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
 from daamctl.encoders.licence import RANDOM
@@ -33,6 +31,8 @@ from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
 from daamctl.stages import evaluate, train
+from daamctl.store.files import sha256_file
+from daamctl.store.records import write_record
 from tests.fixtures.exported import export_model, in_project, shared_project
 
 

@@ -16,12 +16,9 @@ from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
-from daamctl.artifacts.io import read_json
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.truncation import find_truncation
-from daamctl.artifacts.utterances import read_frame
 from daamctl.cli import show
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.errors import ArtifactError
@@ -33,8 +30,11 @@ from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Table
 from daamctl.reporting.verdict import labelled
 from daamctl.stages import ablate, evaluate, importance, preflight, train, truncate
+from daamctl.store.files import read_json
+from daamctl.store.records import write_record
+from daamctl.store.tables import read_frame
 from tests.fixtures.embeddings import CLASSES, rehash, write_embeddings
-from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
+from tests.fixtures.folds import make_layout, random_predictions, seal_fold, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
 
@@ -148,6 +148,7 @@ def test_scores_and_their_stability(layout):
     write_method(layout, CONFIG, "weighted-sum", density_shape=None, changes={"run.layers": list(range(1, 7))})
     for index, fold in enumerate(read_folds(layout.method("weighted-sum"))):
         save_file({name: values[index] for name, values in weights.items()}, fold.folder / "layer_weights.safetensors")
+        seal_fold(fold.folder)
     config = CONFIG.model_copy(update={"methods": ("none", "weighted-sum", "daam-v1", "mha")})
     summary = json.loads(importance.run(layout, config).read_text())
     assert summary["without_score"] == {
@@ -196,13 +197,16 @@ def test_weights_that_do_not_fit(layout):
     config = CONFIG.model_copy(update={"methods": ("weighted-sum",)})
     (first, *_) = read_folds(layout.method("weighted-sum"))
     save_file({"trained": np.ones(3, np.float32)}, first.folder / "layer_weights.safetensors")
+    seal_fold(first.folder)
     with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(3,\), but the fold has 2 layers"):
         importance.run(layout, config)
     save_file({"trained": np.ones(2, np.float32)}, first.folder / "layer_weights.safetensors")
+    seal_fold(first.folder)
     with pytest.raises(ArtifactError, match="lacks the map 'untrained'"):
         importance.run(layout, config)
     nan = np.array([np.nan, 1], np.float32)
     save_file({"trained": nan, "untrained": nan}, first.folder / "layer_weights.safetensors")
+    seal_fold(first.folder)
     with pytest.raises(ArtifactError, match="'trained' is not finite"):
         importance.run(layout, config)
 
@@ -327,8 +331,7 @@ def test_random_scores_do_not_pass(copied):
     weights = np.random.default_rng(2).random(24).astype(np.float32)  # the same in all folds: stable, but about nothing
     for fold in read_folds(copied.method("weighted-sum")):
         save_file({"trained": weights, "untrained": np.roll(weights, 7)}, fold.folder / "layer_weights.safetensors")
-        result = read_json(fold.folder / "result.json")
-        write_record(fold.folder / "result.json", {**result, "files": {}})
+        seal_fold(fold.folder)
     audit = json.loads(importance.run(copied, ONE).read_text())["audit"]
     entry = audit["methods"]["weighted-sum"]
     assert entry["agreement"]["verdict"] == "not shown"

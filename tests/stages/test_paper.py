@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from daamctl.artifacts.io import write_json
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.paper.numbers import experiments, numbers
 from daamctl.stages import evaluate, paper
-from tests.fixtures.folds import make_layout, write_method
+from daamctl.store.files import write_json
+from daamctl.store.records import write_record
+from tests.fixtures.folds import make_layout, seal_fold, write_method
 from tests.fixtures.records import ablation_of, group_of, importance_of, maps_of
 
 LARGEST = "Largest of the three: best DAAM minus MHA"
@@ -77,6 +78,7 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
     head = {"method": method, "settings": {}, "num_layers": 24, "embed_dim": 1024, "num_classes": 4}
     metadata = {"daamctl": json.dumps({"schema": 1, "kind": "fusion", **head})}
     save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
+    seal_fold(layout.method(method) / f"fold{fold}-seed1")
 
 
 def ablation(**values: float) -> dict[str, Any]:
@@ -133,8 +135,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for fold in (1, 2):
         write_weights(published, "daam-v1", fold)
     evaluate.run(published, config)
-    write_json(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
-    write_json(
+    write_record(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
+    write_record(
         published.stage("importance") / "summary.json",
         importance_of(
             {"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")},
@@ -149,7 +151,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_method(corrected, config, "sga", skill=1.5, changes={"run.reconstructed": "reading A, scalar"})
     write_method(corrected, config, "full-finetune", changes={"run.finetune": True, "run.layers": [24]})
     evaluate.run(corrected, config)
-    write_json(corrected.stage("ablate") / "ablation.json", ablation(l9=0.65))
+    write_record(corrected.stage("ablate") / "ablation.json", ablation(l9=0.65))
     write_json(corrected.method("mha") / "skipped.json", {"method": "mha", "reason": "not listed by the pipeline"})
     write(root)
     return root

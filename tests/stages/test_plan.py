@@ -13,8 +13,6 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.integrity import sealed
-from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import split_of
 from daamctl.config import Config, load_config
@@ -28,6 +26,8 @@ from daamctl.fit.search import clips_of_fold
 from daamctl.layout import Layout
 from daamctl.planning.rows import Row
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
+from daamctl.store.files import read_json, write_json
+from daamctl.store.records import write_record
 from tests.fixtures.recordings import write_pipeline
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -321,7 +321,7 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     fold = layout.method("mean") / "fold1-seed1"
     result = json.loads((fold / "result.json").read_text())
     result["meta"]["train_s"] = 60.0
-    write_json(fold / "result.json", sealed(result))
+    write_record(fold / "result.json", result)
     set_speed(layout, clips=10, seconds=20.0)
     shutil.copy(project / "pipelines/tiny.yaml", project / "pipelines/other.yaml")
     rows, _ = planned(project, "other", {"train.batch_size": 5, "train.search": "none"})

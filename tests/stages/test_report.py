@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from daamctl.artifacts.io import read_json, write_json
-from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
@@ -22,7 +20,9 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
-from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, tuned, write_fold, write_items, write_method
+from daamctl.store.files import read_json, write_json
+from daamctl.store.records import write_record
+from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, seal_fold, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
 from tests.fixtures.truncations import truncation
@@ -144,6 +144,7 @@ def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) ->
         head = {"method": method, "settings": {}, "num_layers": 6, "embed_dim": 8, "num_classes": 4}
         metadata = {"daamctl": json.dumps({"schema": 1, "kind": "fusion", **head})}
         save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
+        seal_fold(layout.method(method) / f"fold{fold}-seed1")
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     importance.run(layout, CONFIG)
     path = layout.stage("importance") / "summary.json"
     write_record(path, {**json.loads(path.read_text()), "audit": audit()})
-    write_json(layout.stage("ablate") / "ablation.json", ablation())
+    write_record(layout.stage("ablate") / "ablation.json", ablation())
     path = report.run(layout, CONFIG, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
 
@@ -629,7 +630,7 @@ def test_lost_file_of_the_importance_stage_names_the_command(made: Made, name: s
             report.run(made[0], CONFIG, track=False)
     finally:
         path.write_bytes(data)
-    assert error.value.fix == "make it: daamctl importance --pipeline toy"
+    assert error.value.fix == "make it again: daamctl importance --pipeline toy"
 
 
 def test_unknown_published_table(made: Made) -> None:
@@ -862,10 +863,10 @@ def test_many_authors_are_summed_up(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> None:
     layout = make_layout(tmp_path)
-    write_json(layout.stage("evaluate") / "evaluation.json", {"methods": {}})
-    with pytest.raises(ArtifactError, match="was made by an older version") as error:
+    write_record(layout.stage("evaluate") / "evaluation.json", {"methods": {}})
+    with pytest.raises(ArtifactError, match="was made by another version") as error:
         report.run(layout, CONFIG, track=False)
-    assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
+    assert error.value.fix == "make it: daamctl evaluate --pipeline toy"
 
 
 def search(rates: list[float], chosen: int, edges: list[str]) -> dict[str, Any]:

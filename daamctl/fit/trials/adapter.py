@@ -15,7 +15,6 @@ from typing import Any, cast
 from daamctl.adapters import FINETUNES, build_finetune
 from daamctl.adapters.released import departures, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.splits import Split, joined
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
@@ -30,6 +29,7 @@ from daamctl.fit.trial import ResultParts, Trial, TrialData
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import FOLD_CODE, code_hash
+from daamctl.store.files import content_key
 
 KEY_FORMAT = 3  # raise it when a change of the loop makes finished folds wrong
 KEPT_SHARE = 0.1

@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 from safetensors.torch import save_file
 
-from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import ENTRY
 from daamctl.artifacts.splits import joined
 from daamctl.config import Config
@@ -35,6 +34,7 @@ from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_we
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights_metadata import Origin
 from daamctl.provenance import FOLD_CODE, code_hash
+from daamctl.store.files import content_key
 
 log = logging.getLogger(__name__)
 

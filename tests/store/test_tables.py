@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from daamctl.artifacts import io
-from daamctl.artifacts.io import (
-    content_key,
-    link_or_copy,
-    locked,
-    read_json,
-    read_parquet,
-    replace_dir,
-    sha256_file,
-    write_json,
-    write_parquet,
-)
 from daamctl.errors import ArtifactError
+from daamctl.store.files import content_key, link_or_copy, locked, put, read_json, sha256_file, write_json
+from daamctl.store.tables import read_parquet, write_parquet
 
 
 def names(folder: Path) -> list[str]:
@@ -65,14 +56,14 @@ def test_damaged_parquet_names_file_and_fix(tmp_path: Path, content: bytes) -> N
         read_parquet(path, fix="make it")
 
 
-def test_replace_dir_puts_the_new_folder_in_place(tmp_path: Path) -> None:
+def test_put_moves_the_new_folder_in_place(tmp_path: Path) -> None:
     for name in ("new", "target"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text(name)
-    replace_dir(tmp_path / "new", tmp_path / "target")
+    put(tmp_path / "new", tmp_path / "target")
     assert names(tmp_path) == ["target"]
     assert names(tmp_path / "target") == ["new"]
-    replace_dir(tmp_path / "target", tmp_path / "deep/er/target")
+    put(tmp_path / "target", tmp_path / "deep/er/target")
     assert names(tmp_path / "deep/er/target") == ["new"]
 
 
@@ -93,7 +84,7 @@ def test_copy_where_links_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, "other device")
 
-    monkeypatch.setattr(io.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "a").write_text("one")
     (tmp_path / "b").write_text("old")
     link_or_copy(tmp_path / "a", tmp_path / "b")
@@ -129,8 +120,8 @@ def test_content_key_does_not_change_between_versions() -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from daamctl.artifacts.io import locked
 import logging
+from daamctl.store.files import locked
 logging.basicConfig(format="%(message)s")
 with locked(Path(sys.argv[1]), what="the thing"):
     Path(sys.argv[2]).write_text("inside")

@@ -6,12 +6,14 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path, csv_text, kept_path, open_kept
+from daamctl.store.files import atomic_path, csv_text, kept_path, open_kept
 from tests.fixtures.damage import damages
 
 
@@ -33,7 +35,7 @@ def test_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     script = (
-        "import os, sys; from pathlib import Path; from daamctl.files import atomic_path, csv_text\n"
+        "import os, sys; from pathlib import Path; from daamctl.store.files import atomic_path, csv_text\n"
         "with atomic_path(Path(sys.argv[1])) as t:\n    t.write_text('half'); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
@@ -139,3 +141,45 @@ def test_kept_work_is_removed_after_any_flip_or_cut(tmp_path: Path, caplog: pyte
         assert not path.exists()
     assert len(several) == len(caplog.messages)
     assert set(caplog.messages) == {f"{path} is damaged, or of an earlier version of daamctl: its work is done again"}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_whichever_call_fails_the_old_content_is_intact(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left, calls = tmp_path / "a", [0], [0]
+
+    def write(text: str) -> None:
+        with atomic_path(path) as temporary:
+            if kind == "folder":
+                temporary.mkdir()
+            (temporary / "b" if kind == "folder" else temporary).write_text(text)
+
+    def content() -> str:
+        return (path / "b" if kind == "folder" else path).read_text()
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls[0] += 1
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.EIO, "input/output error")
+            return function(*arguments)
+
+        return call
+
+    write("old")
+    monkeypatch.setattr(os, "fsync", failing(os.fsync))
+    monkeypatch.setattr(Path, "replace", failing(Path.replace))
+    write("older")
+    number = calls[0]
+    assert number >= 3  # the content, the rename, the folder
+    for which in range(1, number + 1):
+        left[0] = which
+        with pytest.raises(ArtifactError, match="input/output error"):
+            write("new")
+        assert content() in ("older", "new")
+        assert content() == "older" or which >= number - 1  # only waiting for the rename has failed
+        assert names(tmp_path) == ["a"] or which >= number - 1
+        left[0] = 0
+        write("older")

@@ -1,0 +1,271 @@
+"""Writing files and folders: complete under their names or not at all, also after a power failure.
+
+Unfinished work and caches (`kept_path`, `open_kept`) end in a SHA-256, which is checked before they are used: no record
+vouches for them yet. `repair_of` says what helps when the file system refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from daamctl.errors import ArtifactError
+
+log = logging.getLogger(__name__)
+
+BLOCK = 1 << 20
+HEX = 64
+"""Characters of a SHA-256."""
+REPAIRS = {
+    errno.ENOSPC: "free space",
+    errno.EDQUOT: "free space",
+    errno.EROFS: "fix permissions",
+    errno.EACCES: "fix permissions",
+    errno.EPERM: "fix permissions",
+    errno.ENOTDIR: "a file is where a folder should be: move it away",
+    errno.EEXIST: "a file is where a folder should be: move it away",
+    errno.EISDIR: "a folder is where a file should be: move it away",
+    errno.ENAMETOOLONG: "choose a shorter name, or move the project to a shorter path",
+    errno.ELOOP: "remove the links that point to each other",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.EIO: "check the disk",
+}
+"""What helps against an error of the file system, by its number."""
+
+
+def repair_of(error: BaseException) -> str | None:
+    """What helps if the file system refused; None if the error is of another kind. Libraries wrap it differently."""
+    number = getattr(error, "errno", None)
+    if number is None and f"os error {errno.ENOSPC}" in str(error):
+        number = errno.ENOSPC
+    advice = REPAIRS.get(number) if number is not None else None
+    return f"{advice}, then run it again" if advice else None
+
+
+@contextmanager
+def atomic_path(path: Path, *, at: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path; rename what the block wrote there to `path` on success, remove it on failure.
+
+    The block writes a file, or makes a folder. Everything is on the disk before the rename, and the rename before this
+    returns, so a power failure leaves the old content or the new one.
+
+    Args:
+        path: the file or folder; an existing one is replaced.
+        at: the temporary path, on the same file system; what an earlier call has left there is removed. None: a new
+            path beside `path`, which keeps its suffix, because libraries choose formats by it.
+
+    Raises:
+        ArtifactError: the file system refuses the write (disk full, read-only, no permission).
+    """
+    temporary = at or path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        if at is not None:
+            shutil.rmtree(at, ignore_errors=True)
+        yield temporary
+        put(temporary, path)
+    except ConnectionError:  # the block read from a server
+        raise
+    except OSError as error:
+        advice = repair_of(error) or "free space or fix permissions, then run it again"
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}", fix=advice) from error
+    finally:
+        with suppress(OSError):  # the path itself may be what is refused
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
+def put(new: Path, target: Path) -> None:
+    """Rename a finished file or folder to `target`, on the same file system; a replaced folder is deleted last."""
+    folder = new.is_dir()
+    for path in (*new.rglob("*"), new) if folder else (new,):
+        sync(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if folder and target.is_dir():  # a folder cannot replace another one in one step
+        old = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")
+        target.replace(old)
+        try:
+            new.replace(target)
+        except OSError:
+            old.replace(target)
+            raise
+        sync(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        new.replace(target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk; where the system has no such call, do nothing."""
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
+            raise
+    finally:
+        os.close(number)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the given order, two-space indent."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, *, fix: str | None = None) -> Any:
+    """Read JSON.
+
+    Args:
+        path: the file.
+        fix: command that creates it, for the error message.
+
+    Raises:
+        ArtifactError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"no file {path}", fix=fix) from error
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix) from error
+
+
+def remove_others(folder: Path, kept: Collection[str]) -> None:
+    """Remove the files of a folder that are not among the names: readers would take them for a part of the rest."""
+    for old in folder.iterdir() if folder.is_dir() else ():
+        if old.is_file() and old.name not in kept:
+            old.unlink()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a finished file a second name: a hard link if the file system supports it, else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def content_key(value: Any) -> str:
+    """16-digit hash of a JSON-able value: equal values give equal keys on any machine."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def locked(path: Path, *, what: str) -> Iterator[None]:
+    """Hold an exclusive lock file while the block runs; wait if another process holds it.
+
+    Args:
+        path: the lock file.
+        what: name for the log line when it has to wait.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.warning("another process is making %s; waiting for it", what)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def kept_path(path: Path, key: str) -> Iterator[Path]:
+    """Like `atomic_path`, for unfinished work, which `open_kept` reads.
+
+    The content is followed by two SHA-256: one of its key, one of all before. Archives, JSON lines and Arrow streams
+    ignore what follows them.
+
+    Args:
+        path: the file.
+        key: content key of what the work depends on.
+    """
+    with atomic_path(path) as temporary:
+        yield temporary
+        with temporary.open("r+b") as file:
+            digest, of_key = hashlib.file_digest(file, "sha256"), hashlib.sha256(key.encode()).hexdigest().encode()
+            digest.update(of_key)
+            file.write(of_key + digest.hexdigest().encode())
+
+
+@contextmanager
+def open_kept(path: Path, key: str) -> Iterator[BinaryIO | None]:
+    """Open a file that `kept_path` has written; None if it is missing, has another key, or is damaged.
+
+    A damaged file is removed, with a warning: it costs only the work that it would have saved.
+
+    Args:
+        path: the file.
+        key: content key that it must have.
+    """
+    try:
+        file = path.open("rb")
+    except OSError:
+        yield None
+        return
+    with file:
+        size = max(path.stat().st_size - HEX, 0)
+        digest = hashlib.sha256()
+        for start in range(0, size, BLOCK):
+            digest.update(file.read(min(BLOCK, size - start)))
+        whole = file.read() == digest.hexdigest().encode()
+        if not whole:
+            log.warning("%s is damaged, or of an earlier version of daamctl: its work is done again", path)
+            path.unlink(missing_ok=True)
+        file.seek(max(size - HEX, 0))
+        same = file.read(HEX) == hashlib.sha256(key.encode()).hexdigest().encode()
+        file.seek(0)
+        yield file if whole and same else None
+
+
+def csv_text(text: str) -> str:
+    """Text for a cell of a CSV file.
+
+    Spreadsheets run text that begins with =, +, -, @, a tab or a carriage return as a formula. Such text gets an
+    apostrophe in front, unless it is a number.
+    """
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

@@ -1,0 +1,95 @@
+"""Parquet tables: a checksum per page, the same bytes for the same table, and JSON metadata for frames."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daamctl.errors import ArtifactError
+from daamctl.store.files import atomic_path
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+METADATA_KEY = b"daamctl"
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file atomically (zstd), with a checksum per page. The same table gives the same bytes.
+
+    Dictionary encoding is off for list columns: they hold vectors, for which it would only slow down reading.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plain = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=plain, write_page_checksum=True)
+
+
+def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | None = None) -> pa.Table:
+    """Read a Parquet file.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or not Parquet.
+    """
+    try:
+        return read_columns(path, columns)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"no file {path}", fix=fix) from error
+    except Exception as error:  # a damaged file fails in many ways
+        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
+
+
+def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Read a Parquet file, or some columns in the given order; avoids `pq.read_table`, which imports pandas.
+
+    Pages with a checksum are compared with it.
+
+    Raises:
+        OSError: the file is missing, cannot be read, or a page differs from its checksum.
+        pyarrow.ArrowException: it is not Parquet.
+        KeyError: it lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read(columns)
+    table.validate(full=True)
+    return table if columns is None else table.select(columns)
+
+
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    """Convert a table without its metadata: Polars panics on metadata that are not UTF-8.
+
+    Raises:
+        ValueError: Polars cannot convert the table.
+    """
+    import polars as pl
+
+    try:
+        return pl.DataFrame(pl.from_arrow(table.replace_schema_metadata(None)))
+    except pl.exceptions.PanicException as error:
+        raise ValueError(f"Polars cannot read the table: {error}") from error
+
+
+def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
+    """Write a Polars frame as Parquet, with JSON metadata in the file."""
+    arrow = rows.to_arrow()
+    metadata = {**(arrow.schema.metadata or {}), METADATA_KEY: json.dumps(head, sort_keys=True).encode()}
+    write_parquet(path, arrow.replace_schema_metadata(metadata))
+
+
+def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Read a frame written by `write_frame`: the rows and the metadata.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or was not written by daamctl.
+    """
+    arrow = read_parquet(path, fix=fix)
+    try:
+        return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error

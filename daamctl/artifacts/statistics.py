@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Interval:
-    """Percentile bootstrap interval of one figure.
+    """Interval of one figure (`daamctl.evaluation.engine`).
 
     Args:
         value: figure over all items.
         low: lower end.
         high: upper end.
         level: level of the interval, e.g. 0.95.
-        n_clusters: number of units that are resampled.
-        resamples: number of draws.
-        warning: set if there are too few units for a reliable interval.
+        n_clusters: number of units.
+        resamples: number of samples of the units that it is made of.
+        method: bootstrap, jackknife, or sign-flip (all values that the test does not reject).
     """
 
     value: float
@@ -28,7 +28,7 @@ class Interval:
     level: float
     n_clusters: int
     resamples: int
-    warning: str | None
+    method: str
 
 
 @dataclass(frozen=True)

@@ -43,18 +43,17 @@ from daamctl.artifacts.statistics import (
 from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import terms_for
 from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.evaluation.engine import flip_interval, mean_intervals
 from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
-    FEW_CLUSTERS,
-    cluster_bootstraps,
     friedman_nemenyi,
     grouped_means,
     minimal_detectable_difference,
     nadeau_bengio,
     with_holm,
 )
-from daamctl.sign_flip import Floats, paired_sign_flip, sign_flip_floor
+from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
 
 COMPARED = ("accuracy", "balanced_accuracy")
 """Metrics compared: those that are means over items."""
@@ -199,7 +198,7 @@ def compare_methods(
     metrics: list[dict[str, MetricComparison]] = [{} for _ in pairs]
     for name in COMPARED:
         differences = [correct[first] - correct[second] for first, second in pairs]
-        intervals = _intervals(differences, data, name, 1 - alpha, resamples, seed)
+        intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
         for (first, second), found, interval in zip(pairs, metrics, intervals, strict=True):
             found[name] = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
     comparisons = [
@@ -260,7 +259,7 @@ def not_worse(
     data = _data(averaged[reference], modality)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
     differences = {method: values - correct[reference] for method, values in correct.items()}
-    intervals = _intervals(list(differences.values()), data, "accuracy", 1 - 2 * alpha, resamples, seed)
+    intervals = _gap_intervals(list(differences.values()), data, "accuracy", 1 - 2 * alpha, resamples, seed)
     found = {}
     for (method, difference), interval in zip(differences.items(), intervals, strict=True):
         units = _unit_differences(difference, data, "accuracy")
@@ -284,7 +283,7 @@ def method_intervals(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, Intervals]:
-    """Bootstrap intervals of the scores of every method, over speakers, or over folds if there are too few speakers.
+    """Intervals of the scores of every method, over speakers, or over folds if there are too few speakers.
 
     Args:
         tables: method -> its test items (`item_table`), which may differ from method to method.
@@ -497,12 +496,31 @@ def _unit_differences(difference: Floats, data: _Data, metric: str) -> Floats | 
 def _intervals(
     values: Sequence[Floats], data: _Data, metric: str, level: float, resamples: int, seed: int
 ) -> Sequence[Interval | None]:
-    """Bootstrap intervals of the means of `values`; None without a unit."""
+    """Intervals of the means of `values`, which lie between 0 and 1; None without a unit."""
     if data.units is None or not values:
         return [None] * len(values)
+    classes, limits = _classes(data, metric), (0.0, 1.0)
+    return mean_intervals(
+        values, data.units, classes=classes, level=level, limits=limits, resamples=resamples, seed=seed
+    )
+
+
+def _gap_intervals(
+    differences: Sequence[Floats], data: _Data, metric: str, level: float, resamples: int, seed: int
+) -> Sequence[Interval | None]:
+    """Intervals of differences: of few units, the values that the sign-flip test does not reject, if it can reject."""
+    if data.units is None or not differences:
+        return [None] * len(differences)
+    if data.n_units is not None and data.n_units <= EXACT_FLIPS_UP_TO:
+        found: list[Interval | None] = []
+        for one in differences:
+            units = _unit_differences(one, data, metric)
+            interval = None if units is None else flip_interval(units, level=level)
+            value = float(grouped_means(one, np.zeros(len(one)), _classes(data, metric))[0])
+            found.append(None if interval is None else replace(interval, value=value))
+        return found
     classes = _classes(data, metric)
-    table = np.array(values)
-    return cluster_bootstraps(table, data.units, classes=classes, level=level, resamples=resamples, seed=seed)
+    return mean_intervals(differences, data.units, classes=classes, level=level, resamples=resamples, seed=seed)
 
 
 def _ranks(correct: Mapping[str, Floats], data: _Data, metric: str, alpha: float) -> Ranks | None:
@@ -545,21 +563,18 @@ def _notes(family: Family, design: Design, tables: Mapping[str, pl.DataFrame]) -
         )
     if family.floor is not None and family.floor > family.alpha:
         notes.append(
-            f"no p-value below {family.floor:.4g} is possible, so no difference can be significant at {family.alpha:g}"
+            f"no p-value below {family.floor:.4g} is possible, so no difference can be significant at "
+            f"{family.alpha:g}, and none has an interval"
         )
     elif family.floor_holm is not None and family.floor_holm > family.alpha:
         notes.append(
             f"after correction over {family.size} comparisons, no p-value below {family.floor_holm:.4g} is possible, "
             f"so no difference can be significant at {family.alpha:g}; compare fewer methods"
         )
-    if design.n_units is not None:
-        if design.n_units < FEW_CLUSTERS:
-            notes.append(f"intervals resample only {design.n_units} {design.unit_word}s, so they are too narrow")
-        if 1 < design.n_folds < design.n_units:
-            notes.append(
-                f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully "
-                "independent"
-            )
+    if design.n_units is not None and 1 < design.n_folds < design.n_units:
+        notes.append(
+            f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
+        )
     if several:
         notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}

@@ -10,7 +10,7 @@ conlleval and seqeval's default agree on BIO tags. They differ on IOBES, which t
 an entity after `E-` and `S-`, but conlleval does not know `S-` and joins `E-X` to a `B-X` after it. seqeval ignores its
 argument `scheme` without `mode="strict"`.
 
-The independent unit is the sentence: bootstraps resample sentences, and the paired test swaps the predictions of two
+The independent unit is the sentence: intervals redraw sentences (`engine`), and the paired test swaps the predictions of two
 methods within sentences. Sentences of one document share names; with documents known, `EntityCounts.grouped` makes them
 the units. Both take the trained models as given: they say nothing about models trained on other samples.
 Trials (seeds, samples of training sentences) are averaged first.
@@ -19,23 +19,20 @@ Trials (seeds, samples of training sentences) are averaged first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from daamctl.artifacts.entities import EntityScores, Rule, SpanErrors, TypeScores
-from daamctl.artifacts.statistics import Interval, MetricComparison, SignFlipTest
+from daamctl.artifacts.statistics import Interval, MetricComparison
 from daamctl.artifacts.words import OUTSIDE
-from daamctl.evaluation.statistics import cluster_draws, percentile_interval
-from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats
+from daamctl.evaluation.engine import FLIPS, intervals, randomisation, redrawn
+from daamctl.sign_flip import Floats
 
 NO_TAG = -1
 """Predicted class id of a word without a prediction, e.g. one beyond the length that the encoder takes: counts as O."""
-FLIPS = 10_000
-BLOCK = 1_000_000
-"""Largest number of random swaps held in memory at once."""
 
 Ids = NDArray[np.int64]
 Counts = NDArray[np.int64]
@@ -228,15 +225,13 @@ def f1_intervals(
         ValueError: sentences or true entities differ, a method has no trial, or there are fewer than two sentences.
     """
     gold, tables = _trials(methods)
-    sums = _drawn(np.hstack([gold, *tables]), resamples, seed)
-    drawn, column, intervals = sums[:, :1], 1, []
-    for table in tables:
-        width = table.shape[1]
-        figures = _mean_f1(drawn, sums[:, column : column + width])
-        column += width
-        value = float(_mean_f1(gold.sum(axis=0, keepdims=True), table.sum(axis=0, keepdims=True))[0])
-        intervals.append(percentile_interval(value, figures, len(gold), level))
-    return intervals
+    ends = np.cumsum([len(table) for table in tables])[:-1]
+
+    def statistic(sums: Floats) -> Floats:
+        return np.concatenate([_mean_f1(np.vstack([sums[:1], part])) for part in np.split(sums[1:], ends)])
+
+    sums = np.vstack([gold, *tables])
+    return intervals(sums, statistic, level=level, limits=(0.0, 1.0), resamples=resamples, seed=seed)
 
 
 def compare_f1(
@@ -275,20 +270,17 @@ def compare_f1(
     gold, (one, two) = _trials([first, second])
     if one.shape != two.shape:
         raise ValueError(f"{len(first)} and {len(second)} trials; need the same number")
-    sums = _drawn(np.hstack([gold, one, two]), resamples, seed)
-    width = one.shape[1]
-    figures = _mean_f1(sums[:, :1], sums[:, 1 : 1 + width]) - _mean_f1(sums[:, :1], sums[:, 1 + width :])
-    whole = gold.sum(axis=0, keepdims=True)
-    values = [float(_mean_f1(whole, table.sum(axis=0, keepdims=True))[0]) for table in (one, two)]
-    difference = values[0] - values[1]
+    (interval,) = intervals(np.vstack([gold, one, two]), _f1_gap, level=level, resamples=resamples, seed=seed)
+    sides = [np.vstack([gold, side]) for side in (one, two)]
+    values = [float(_mean_f1(side.sum(1, keepdims=True))[0, 0]) for side in sides]
     return MetricComparison(
         first_value=values[0],
         second_value=values[1],
-        difference=difference,
-        primary=replace(_randomisation(whole, one, two, difference, flips, seed), unit=unit),
+        difference=values[0] - values[1],
+        primary=randomisation(sides[0], sides[1], _mean_f1, unit=unit, flips=flips, seed=seed),
         secondary=None,
         minimal_detectable=None,
-        interval=percentile_interval(difference, figures, len(gold), level),
+        interval=interval,
     )
 
 
@@ -321,17 +313,11 @@ def f1_not_worse(
         ValueError: sentences or true entities differ, or there are fewer than two sentences.
     """
     gold, (one, two) = _trials([first, second])
-    width = one.shape[1]
-
-    def figures(sums: Floats) -> tuple[Floats, Floats]:
-        return _mean_f1(sums[:, :1], sums[:, 1 : 1 + width]), _mean_f1(sums[:, :1], sums[:, 1 + width :])
-
-    table = np.hstack([gold, one, two])
-    drawn, base = figures(_drawn(table, resamples, seed))
-    value, base_value = (float(one[0]) for one in figures(table.sum(axis=0, keepdims=True)))
+    sums = np.vstack([gold, one, two])
+    (interval,) = intervals(sums, _f1_gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
     floor = 1 / (resamples + 1)
-    p = floor + float((drawn - base <= -margin).sum()) * floor
-    return percentile_interval(value - base_value, drawn - base, len(gold), 1 - 2 * alpha), p, floor
+    p = floor + float((redrawn(sums, _f1_gap, resamples, seed) <= -margin).sum()) * floor
+    return interval, p, floor
 
 
 def _parts(tag: str) -> tuple[str, str]:
@@ -409,8 +395,8 @@ def _trials(methods: Sequence[Sequence[EntityCounts]]) -> tuple[Floats, list[Flo
     """Numbers of every sentence over all types.
 
     Returns:
-        Number of true entities, (S, 1); for each method, of predicted entities of its T trials, then of correct ones,
-        (S, 2 T).
+        Number of true entities, (1, S); for each method, of predicted entities of its T trials, then of correct ones,
+        (2 T, S).
     """
     flat = [counts for trials in methods for counts in trials]
     if not all(methods) or not flat:
@@ -426,48 +412,19 @@ def _trials(methods: Sequence[Sequence[EntityCounts]]) -> tuple[Floats, list[Flo
     tables = []
     for trials in methods:
         parts = [counts.predicted for counts in trials] + [counts.correct for counts in trials]
-        tables.append(np.stack([part.sum(axis=1) for part in parts], axis=1).astype(np.float64))
-    return reference.gold.sum(axis=1, keepdims=True).astype(np.float64), tables
+        tables.append(np.stack([part.sum(axis=1) for part in parts]).astype(np.float64))
+    return reference.gold.sum(axis=1)[None].astype(np.float64), tables
 
 
-def _drawn(table: Floats, resamples: int, seed: int) -> Floats:
-    """Sums (resamples, K) of resampled rows of a table (S, K)."""
-    return np.concatenate([times.T @ table for times in cluster_draws(len(table), resamples, seed)])
+def _mean_f1(sums: Floats) -> Floats:
+    """Mean over T trials of the F1, (1, R), from R sums of true, predicted and correct entities, (1 + 2 T, R)."""
+    predicted, correct = np.split(sums[1:], 2)
+    both = sums[:1] + predicted
+    found = np.divide(2 * correct, both, out=np.zeros_like(both), where=both > 0)
+    return np.asarray(found.mean(axis=0, keepdims=True))
 
 
-def _mean_f1(gold: Floats, counts: Floats) -> Floats:
-    """Mean over trials of the F1, shape (R,), from sums (R, 1) of true and (R, 2 T) of predicted and correct ones."""
-    predicted, correct = np.split(counts, 2, axis=1)
-    both = gold + predicted
-    return np.asarray(np.divide(2 * correct, both, out=np.zeros_like(both), where=both > 0).mean(axis=1))
-
-
-def _randomisation(gold: Floats, one: Floats, two: Floats, difference: float, flips: int, seed: int) -> SignFlipTest:
-    """Approximate randomisation; see `compare_f1`.
-
-    Sentences with the same change of counts are interchangeable, so only the number of swaps among them is drawn.
-    """
-    changes = two - one  # what the first method gains when a sentence is swapped
-    rows, counts = np.unique(changes[np.any(changes != 0, axis=1)], axis=0, return_counts=True)
-    informative = int(counts.sum())
-    exact = informative <= EXACT_FLIPS_UP_TO
-    if exact:
-        gained = np.zeros((1, changes.shape[1]))
-        for row in np.repeat(rows, counts, axis=0):
-            gained = np.concatenate([gained, gained + row])
-    else:
-        rng, width = np.random.default_rng(seed), max(1, BLOCK // len(counts))
-        sizes = [min(width, flips - start) for start in range(0, flips, width)]
-        gained = np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
-    swapped = _mean_f1(gold, one.sum(axis=0) + gained) - _mean_f1(gold, two.sum(axis=0) - gained)
-    as_large = int((np.abs(swapped) >= abs(difference) - 1e-12).sum())
-    return SignFlipTest(
-        unit="sentence",
-        mean=difference,
-        n=len(one),
-        p=as_large / len(swapped) if exact else (as_large + 1) / (flips + 1),
-        test="approximate randomisation",
-        floor=min(1.0, 2.0 ** (1 - informative)) if exact else 1 / (flips + 1),
-        exact=exact,
-        flips=len(swapped),
-    )
+def _f1_gap(sums: Floats) -> Floats:
+    """Difference of the mean F1 of two methods, (1, R), from sums of true entities and of both methods."""
+    one, two = np.split(sums[1:], 2)
+    return _mean_f1(np.vstack([sums[:1], one])) - _mean_f1(np.vstack([sums[:1], two]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from daamctl.evaluation.statistics import cluster_bootstraps
+from daamctl.evaluation.engine import mean_intervals
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,5 @@ def _figures(values: Mapping[str, NDArray[np.float64]], articles: ArrayLike) -> 
         return {name: Figure(float(np.exp(mean)), None, None) for name, mean in zip(values, table.mean(1), strict=True)}
     return {
         name: Figure(*(float(np.exp(end)) for end in (one.value, one.low, one.high)))
-        for name, one in zip(values, cluster_bootstraps(table, articles), strict=True)
+        for name, one in zip(values, mean_intervals(table, articles), strict=True)
     }

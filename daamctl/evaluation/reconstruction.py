@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.reconstruction import ScoreOf
 from daamctl.artifacts.statistics import SignFlipTest
+from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.statistics import (
-    cluster_bootstraps,
     grouped_means,
     minimal_detectable_difference,
     with_holm,
@@ -39,7 +39,7 @@ def compare_arms(
     others = [arm for arm in values if arm != reference]
     gaps = {arm: means[arm] - means[reference] for arm in others}
     rows = [*means.values(), *gaps.values()]
-    intervals = cluster_bootstraps(np.stack(rows), images)
+    intervals = mean_intervals(np.stack(rows), images)
     of_gap = dict(zip(others, intervals[len(means) :], strict=True))
     by_image = {arm: grouped_means(gap, images) for arm, gap in gaps.items()}
     single = [SignFlipTest(unit="image", **paired_sign_flip(by_image[arm])) for arm in others]

@@ -1,143 +1,29 @@
-"""Intervals and tests for few speakers and few folds. Pure functions on arrays.
+"""Tests for few speakers and few folds; intervals are in `engine`. Pure functions on arrays.
 
 Utterances of one speaker share a voice, and folds share training data, so neither utterances nor seeds are independent:
 McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %
 (docs/sources.md#paired-comparison). The unit is therefore the speaker, or the item if speakers are unknown. Seeds are
 averaged before any test.
 
-scipy and statsmodels compute what they provide. The corrected t-test is written in this module because no maintained
-library has it, and the bootstrap because scipy's has no clusters. The sign-flip test is in `daamctl.sign_flip`. All
-p-values are two-sided.
+scipy computes what it provides. The corrected t-test is written in this module because no maintained library has it.
+The sign-flip test is in `daamctl.sign_flip`. All p-values are two-sided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse, stats
+from scipy import stats
 from scipy.optimize import brentq
-from statsmodels.stats.multitest import multipletests
 
-from daamctl.artifacts.statistics import CorrectedTTest, Detectable, Interval, PairedTest, Ranks
-from daamctl.sign_flip import SAME, Floats, finite
+from daamctl.artifacts.statistics import CorrectedTTest, Detectable, PairedTest, Ranks
+from daamctl.sign_flip import Floats, finite
 
-FEW_CLUSTERS = 20
-BLOCK = 1_000_000
-"""Largest number of counts (clusters x draws) that a bootstrap holds in memory at once."""
 Test = TypeVar("Test", bound=PairedTest)
-
-
-def cluster_bootstraps(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    classes: ArrayLike | None = None,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> list[Interval]:
-    """Percentile intervals of K figures; whole clusters (speakers) are resampled with replacement.
-
-    A resampled speaker brings all its items. Resampling items within it as well would add their noise a second time
-    (Davison and Hinkley 1997, section 3.8; Field and Welsh 2007 show that resampling clusters is consistent). With few
-    clusters the interval is too narrow (Cameron, Gelbach and Miller 2008).
-
-    Args:
-        values: shape (K, N).
-        clusters: cluster of each item, shape (N,).
-        classes: true class of each item, shape (N,). With classes, a figure is the mean of the class means, over the
-            classes in the draw (balanced accuracy); without, it is the mean of its values.
-        level: level of the intervals.
-        resamples: number of draws.
-        seed: seed of the draws.
-
-    Raises:
-        ValueError: the lengths differ, or there are fewer than two clusters.
-    """
-    table = np.asarray(values, dtype=np.float64)
-    names, codes, labels = _checked(table.shape[1], clusters, classes)
-    kinds = np.unique(labels, return_inverse=True)[1]
-    # For every cluster: the sums of the values per figure and class, and the number of items per class. Most are zero.
-    filled = [_cells(row, kinds, codes) for row in (*table, np.ones(len(kinds)))]
-    cells, number = sparse.vstack(filled, format="csr"), len(names)
-    drawn = [_figures(cells @ times, len(table)) for times in cluster_draws(number, resamples, seed)]
-    whole = _figures(cells @ np.ones((number, 1)), len(table))[:, 0]
-    return [
-        percentile_interval(value, figures, number, level)
-        for value, figures in zip(whole.tolist(), np.concatenate(drawn, axis=1), strict=True)
-    ]
-
-
-def cluster_draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """Draws of a bootstrap over clusters, in blocks of limited memory.
-
-    Args:
-        number: number of clusters.
-        resamples: number of draws.
-        seed: seed of the draws.
-
-    Yields:
-        How many times each cluster is in each draw of the block, shape (number, draws).
-    """
-    rng = np.random.default_rng(seed)
-    width = max(1, BLOCK // number)
-    for size in (min(width, resamples - start) for start in range(0, resamples, width)):
-        flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
-        yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
-
-
-def _checked(
-    number: int, clusters: ArrayLike, classes: ArrayLike | None
-) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
-    """Names of the clusters, the cluster of each item as a number, and the class of each item."""
-    names, codes = np.unique(np.asarray(clusters), return_inverse=True)
-    labels = np.zeros(number, dtype=np.int64) if classes is None else np.asarray(classes)
-    if not number == len(codes) == len(labels):
-        raise ValueError(f"{number} values, {len(codes)} clusters, {len(labels)} classes; need one each per item")
-    if len(names) < 2:
-        raise ValueError(f"{len(names)} clusters; an interval needs at least 2")
-    return names, codes, labels
-
-
-def _cells(values: Floats, kinds: NDArray[np.int64], codes: NDArray[np.int64]) -> sparse.coo_array:
-    """Sum of values by class and cluster, (classes, clusters)."""
-    known = values != 0
-    shape = (int(kinds.max()) + 1, int(codes.max()) + 1)
-    return sparse.coo_array((values[known], (kinds[known], codes[known])), shape=shape)
-
-
-def _figures(totals: Floats, number: int) -> Floats:
-    """Class means (K, draws) from the sums of K figures and the counts, ((K + 1) x classes, draws)."""
-    parts = totals.reshape(number + 1, -1, totals.shape[1]).swapaxes(1, 2)  # (K + 1, draws, classes)
-    return _class_mean(parts[:-1], np.broadcast_to(parts[-1], parts[:-1].shape))
-
-
-def percentile_interval(value: float, figures: Floats, clusters: int, level: float) -> Interval:
-    """Percentile interval of one figure.
-
-    Args:
-        value: the figure over all items.
-        figures: the figure in each draw, shape (draws,).
-        clusters: number of clusters that were resampled.
-        level: level of the interval.
-    """
-    low, high = np.quantile(figures, [(1 - level) / 2, (1 + level) / 2])
-    few = f"only {clusters} clusters: the interval is optimistic (too narrow)"
-    # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
-    value, low, high = (round(float(end), SAME) + 0.0 for end in (value, low, high))
-    return Interval(
-        value=value,
-        low=low,
-        high=high,
-        level=level,
-        n_clusters=clusters,
-        resamples=len(figures),
-        warning=few if clusters < FEW_CLUSTERS else None,
-    )
 
 
 def nadeau_bengio(
@@ -177,11 +63,15 @@ def nadeau_bengio(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm-adjusted p-values of one family, by statsmodels; a test without a p-value counts as p = 1."""
-    if len(p_values) < 2:
-        return list(p_values)
-    adjusted = multipletests([1.0 if p is None else p for p in p_values], method="holm")[1]
-    return [None if p is None else float(value) for p, value in zip(p_values, adjusted, strict=True)]
+    """Holm-adjusted p-values of one family (Holm 1979); a test without a p-value counts as p = 1."""
+    order = sorted(range(len(p_values)), key=lambda index: (p_values[index] is None, p_values[index] or 0.0))
+    adjusted: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for place, index in enumerate(order):
+        p = p_values[index]
+        if p is not None:
+            least = adjusted[index] = max(least, min(1.0, p * (len(p_values) - place)))
+    return adjusted
 
 
 def with_holm(tests: Sequence[Test | None]) -> list[Test | None]:
@@ -230,7 +120,7 @@ def minimal_detectable_difference(
 def _effect(n: int, alpha: float, power: float) -> float:
     """Standardised difference that a two-sided t-test of n differences detects with a given power.
 
-    statsmodels' search returns an array, the wrong sign or no root for some n, so the root is bracketed first.
+    The root is bracketed before it is searched.
     """
     limit = stats.t.isf(alpha / 2, n - 1)
 

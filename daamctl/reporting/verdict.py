@@ -420,8 +420,17 @@ def _test_bullets(result: Comparisons) -> list[str]:
     parts = [pair.metrics["accuracy"] for pair in result.comparisons]
     tests = [part.primary for part in parts if part.primary]
     intervals = [part.interval for part in parts if part.interval]
-    if not tests or not intervals:
+    if not tests:
         return [sentence(design.reason), secondary]
+    intervals_text = "Confidence intervals of differences: none, because the test can reject no value."
+    if intervals:
+        one = intervals[0]
+        made = {
+            "bootstrap": f"percentile bootstrap over {design.unit_word}s, {count(one.resamples)} resamples",
+            "jackknife": f"Student's t with the jackknife over {design.unit_word}s",
+            "sign-flip": "all values that the primary test does not reject",
+        }[one.method]
+        intervals_text = f"Confidence intervals of differences: {100 * one.level:g} %, {made}, not corrected."
     exact = all(test.exact for test in tests)
     flips = "all sign flips" if exact else f"{count(tests[0].flips)} random sign flips"
     return [
@@ -429,8 +438,7 @@ def _test_bullets(result: Comparisons) -> list[str]:
         f"Smallest possible p-value with {_units(result)}: {family.floor:.3g}, or {family.floor_holm:.3g} after "
         f"correction. It is higher for a method that does not differ from the reference on "
         f"{with_article(design.unit_word)}.",
-        f"Confidence intervals: {100 * intervals[0].level:g} % percentile bootstrap over {design.unit_word}s, "
-        f"{count(intervals[0].resamples)} resamples, not corrected.",
+        intervals_text,
     ]
 
 

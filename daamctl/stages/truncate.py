@@ -32,7 +32,7 @@ from daamctl.encoders.load import open_encoder
 from daamctl.errors import ConfigError, EncoderError, MethodError
 from daamctl.evaluation.comparison import item_table, not_worse
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import FEW_CLUSTERS, passed_in_sequence
+from daamctl.evaluation.statistics import passed_in_sequence
 from daamctl.evaluation.tagging import taggers_not_worse
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.layer_subsets import train_on_layers
@@ -204,8 +204,6 @@ def _notes(design: Design, tested: Sequence[NonInferiority]) -> list[str]:
         notes.append(
             f"With {counted(design.n_units or 0, design.unit_word)}, no p-value below {max(floors):.2g} exists."
         )
-    if design.n_units is not None and design.n_units < FEW_CLUSTERS:
-        notes.append(f"Intervals redraw only {counted(design.n_units, design.unit_word)}, so they are too narrow.")
     return notes
 
 

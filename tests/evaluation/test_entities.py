@@ -246,7 +246,7 @@ def test_interval_is_that_of_resampled_sentences() -> None:
         times = rng.multinomial(60, np.full(60, 1 / 60))
         figures.append(np.mean([f1(trial, times) for trial in trials]))
     assert [pooled.low, pooled.high] == pytest.approx(np.percentile(figures, [2.5, 97.5]), abs=0.015)
-    assert (pooled.n_clusters, pooled.resamples, pooled.warning) == (60, 4_000, None)
+    assert (pooled.n_clusters, pooled.resamples, pooled.method) == (60, 4_000, "bootstrap")
     assert f1_intervals([trials], resamples=200, seed=5) == f1_intervals([trials], resamples=200, seed=5)
 
 

@@ -1,15 +1,10 @@
 """Tests and intervals against published figures, enumeration, other libraries and simulation."""
 
-import json
-from itertools import product
-
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
 
 from daamctl.evaluation.statistics import (
-    cluster_bootstraps,
     friedman_nemenyi,
     grouped_means,
     holm,
@@ -111,7 +106,7 @@ def test_what_each_test_rejects_when_nothing_differs():
         first, second = only[:, 0].sum(), only[:, 1].sum()
         rejected["sign-flip"] += paired_sign_flip(speakers)["p"] < 0.05
         rejected["nadeau-bengio"] += nadeau_bengio(speakers.reshape(5, 2).mean(axis=1), 1, 4).p < 0.05
-        rejected["mcnemar"] += mcnemar([[0, first], [second, 0]], exact=False).pvalue < 0.05
+        rejected["mcnemar"] += stats.chi2.sf((abs(first - second) - 1) ** 2 / (first + second), 1) < 0.05
     assert 0.03 < rejected["sign-flip"] / 1000 < 0.065
     assert rejected["nadeau-bengio"] / 1000 < 0.04
     assert 0.25 < rejected["mcnemar"] / 1000 < 0.45
@@ -128,94 +123,6 @@ def test_a_comparison_without_a_test_counts_in_the_family():
     found = with_holm(tests)
     assert found[1] is None
     assert [test.p_holm for test in found if test] == pytest.approx([3 * tests[0].p, min(1, 2 * tests[2].p)])
-
-
-def enumerated(values, clusters, figure, level):
-    """The interval from every one of the S^S equally likely draws of S clusters."""
-    members = [np.flatnonzero(clusters == name) for name in np.unique(clusters)]
-    figures = [
-        figure(np.concatenate([members[code] for code in draw]))
-        for draw in product(range(len(members)), repeat=len(members))
-    ]
-    return np.quantile(figures, [(1 - level) / 2, (1 + level) / 2])
-
-
-@pytest.fixture
-def answers():
-    """Right (1) and wrong (0) answers of 5 speakers who differ in how many items and classes they have."""
-    rng = np.random.default_rng(5)
-    clusters = np.repeat(np.arange(5), [4, 9, 6, 12, 8])
-    classes = np.where(clusters == 2, 0, rng.integers(0, 3, len(clusters)))
-    return rng.integers(0, 2, len(clusters)).astype(float), clusters, classes
-
-
-def cluster_bootstrap(values, clusters, **options):
-    """The interval of one figure."""
-    return cluster_bootstraps([values], clusters, **options)[0]
-
-
-def balanced(values, classes):
-    return float(np.mean([values[classes == name].mean() for name in np.unique(classes)]))
-
-
-def test_bootstrap_equals_enumeration(answers):
-    values, clusters, classes = answers
-    result = cluster_bootstrap(values, clusters, level=0.9, resamples=100_000)
-    assert result.value == pytest.approx(values.mean())
-    assert (result.low, result.high) == pytest.approx(
-        enumerated(values, clusters, lambda rows: values[rows].mean(), 0.9), abs=0.003
-    )
-    result = cluster_bootstrap(values, clusters, classes=classes, level=0.9, resamples=100_000)
-    assert result.value == pytest.approx(balanced(values, classes))
-    assert (result.low, result.high) == pytest.approx(
-        enumerated(values, clusters, lambda rows: balanced(values[rows], classes[rows]), 0.9), abs=0.003
-    )
-
-
-def test_draws_follow_the_seed(answers):
-    values, clusters, classes = answers
-    first, again, other = (
-        cluster_bootstrap(values, clusters, classes=classes, resamples=500, seed=n) for n in (3, 3, 4)
-    )
-    assert first == again != other
-
-
-def test_repeating_every_utterance_does_not_narrow_the_interval(answers):
-    values, clusters, classes = answers
-    once = cluster_bootstrap(values, clusters, classes=classes)
-    many = cluster_bootstrap(np.tile(values, 50), np.tile(clusters, 50), classes=np.tile(classes, 50))
-    assert many == once
-
-
-def test_few_speakers_give_an_optimistic_interval_and_utterances_a_worse_one():
-    """500 draws of 10 speakers: the true mean lies inside less often than 95 %; one over utterances does far worse."""
-    rng = np.random.default_rng(2)
-    clusters, covered, naive = np.repeat(np.arange(10), 100), 0, 0
-    for _ in range(500):
-        values = (rng.random(1000) < 0.7 + np.repeat(rng.normal(0, 0.1, 10), 100)).astype(float)
-        result = cluster_bootstrap(values, clusters, resamples=500)
-        covered += result.low <= 0.7 <= result.high
-        naive += abs(values.mean() - 0.7) <= 1.96 * values.std() / np.sqrt(1000)
-    assert 0.84 < covered / 500 < 0.94
-    assert naive / 500 < 0.7
-
-
-def test_interval_says_how_many_clusters_it_rests_on():
-    values = np.arange(40.0)
-    assert cluster_bootstrap(values, values % 20, resamples=50).warning is None
-    few = cluster_bootstrap(values, values % 19, resamples=50)
-    assert few.warning == "only 19 clusters: the interval is optimistic (too narrow)"
-    assert (few.n_clusters, few.level, few.resamples) == (19, 0.95, 50)
-    with pytest.raises(ValueError, match="1 clusters; an interval needs at least 2"):
-        cluster_bootstrap([0.0, 1.0], ["a", "a"])
-    with pytest.raises(ValueError, match="2 values, 1 clusters, 2 classes"):
-        cluster_bootstrap([0.0, 1.0], ["a"])
-
-
-def test_an_end_at_zero_is_zero():
-    """Rounding in the sums may not put an end of the interval beside zero, nor write it as -0.0."""
-    result = cluster_bootstrap([-1e-17, 0.1 + 0.2], ["a", "b"], resamples=500)
-    assert json.dumps([result.low, result.high]) == "[0.0, 0.3]"
 
 
 def test_grouped_means_by_hand():
@@ -294,39 +201,6 @@ def test_ranks_over_folds():
     for wrong in (two, one, uneven):
         with pytest.raises(ValueError, match="ranks need 3 methods or more"):
             friedman_nemenyi(wrong)
-
-
-@pytest.mark.parametrize("block", [1, 700, 1_000_000])
-@pytest.mark.parametrize("balanced", [False, True])
-def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
-    """Against a plain bootstrap with the same draws, item by item."""
-    monkeypatch.setattr("daamctl.evaluation.statistics.BLOCK", block)
-    rng = np.random.default_rng(0)
-    clusters, classes = rng.integers(0, 60, 150), rng.integers(0, 5, 150)
-    values = np.stack([rng.random(150) < 0.7, rng.random(150) - 0.5])
-    found = cluster_bootstraps(values, clusters, classes=classes if balanced else None, resamples=80, seed=3)
-    names, codes = np.unique(clusters, return_inverse=True)
-    drawn = np.random.default_rng(3).integers(len(names), size=(80, len(names)))
-    for row, result in zip(values, found, strict=True):
-        figures = []
-        for draw in drawn:
-            items = np.concatenate([np.flatnonzero(codes == code) for code in draw])
-            means = [row[items[classes[items] == c]].mean() for c in np.unique(classes[items])]
-            figures.append(np.mean(means) if balanced else row[items].mean())
-        low, high = np.percentile(figures, [2.5, 97.5])
-        assert (result.low, result.high) == pytest.approx((low, high))
-        assert result == cluster_bootstrap(row, clusters, classes=classes if balanced else None, resamples=80, seed=3)
-
-
-def test_thousands_of_clusters_of_one_item_each():
-    rng = np.random.default_rng(0)
-    values = rng.random(3000) < 0.8
-    result = cluster_bootstrap(values, np.arange(3000), resamples=500)
-    error = np.sqrt(values.mean() * (1 - values.mean()) / 3000)
-    assert (result.low, result.high) == pytest.approx(
-        (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.003
-    )
-    assert result.warning is None
 
 
 @pytest.mark.parametrize(

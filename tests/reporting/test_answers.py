@@ -78,7 +78,7 @@ def test_too_few_speakers_to_compare_layers(floor: float | None) -> None:
 
 
 def test_words_are_told_by_entity_f1() -> None:
-    f1 = [Interval(value, value - 0.02, value + 0.02, 0.95, 160, 2000, None) for value in (0.3, 0.5, 0.4)]
+    f1 = [Interval(value, value - 0.02, value + 0.02, 0.95, 160, 2000, "bootstrap") for value in (0.3, 0.5, 0.4)]
     layers = replace(probed(0.91, 0.93, 0.92), entity_f1=f1)
     text = said(fused(BASE), layers)
     assert "Layer 2 carries the entities best: alone it reaches an entity F1 of 50.0 % [48.0, 52.0]" in text

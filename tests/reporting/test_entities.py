@@ -18,7 +18,7 @@ def blocks_of(changes: dict[str, Any], **of: Any) -> list[Any]:
     """The blocks of the section, for one method."""
     scores = TypeScores(4, 4, 2, 0.5, 0.5, 0.5)
     found = EntityScores("lenient", scores, {"PER": scores}, SpanErrors(2, 0, 0, 0, 2, 2))
-    one = MethodEntities(Interval(0.5, 0.4, 0.6, 0.95, 14, 2000, None), 0.5, [0.5], found, best_on_test=0.6)
+    one = MethodEntities(Interval(0.5, 0.4, 0.6, 0.95, 14, 14, "jackknife"), 0.5, [0.5], found, best_on_test=0.6)
     data = {**evaluation({"none": 0.5}), **changes, "entities": asdict(Entities(None, {"none": one}, {}, **of))}
     shown = section(labelled(parsed(data)))
     assert shown is not None

@@ -1,0 +1,215 @@
+"""Intervals and tests of every figure: a figure is a function of sums over independent units.
+
+A unit is what is independent: a speaker, a document, an image, an item (docs/sources.md#paired-comparison). For an
+interval units are redrawn, or left out one by one if they are few; for a test the two sides are swapped within units.
+Accuracy, balanced accuracy, entity F1, perplexity and the scores of reconstructions differ in their sums and statistic
+alone:
+
+- `sums`: K sums of U units, a dense or sparse array (K, U);
+- `statistic`: K sums of R samples, (K, R), -> F figures of each, (F, R).
+
+Pure functions on arrays. Seeds are averaged before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse, stats
+
+from daamctl.artifacts.statistics import Interval, SignFlipTest
+from daamctl.sign_flip import EXACT_FLIPS_UP_TO, SAME, Floats, finite
+
+FEW_UNITS = 30
+"""With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""
+BLOCK = 1_000_000
+"""Largest number of counts or swaps (units x samples) in memory at once."""
+FLIPS = 10_000
+
+Sums: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
+Statistic = Callable[[Floats], Floats]
+
+
+def intervals(
+    sums: Sums,
+    statistic: Statistic,
+    *,
+    level: float = 0.95,
+    limits: tuple[float, float] = (-np.inf, np.inf),
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[Interval]:
+    """Intervals of F figures.
+
+    With 30 units or more, percentile intervals of a bootstrap that redraws whole units: a unit brings all of its items
+    (Davison and Hinkley 1997, section 3.8; Field and Welsh 2007 show that this is consistent). With fewer, these are
+    too narrow (Cameron, Gelbach and Miller 2008), so the interval is the figure plus and minus t of U - 1 degrees of
+    freedom times the standard error of the jackknife, which leaves out one unit at a time (Efron and Tibshirani 1993,
+    chapter 11).
+
+    Args:
+        sums: (K, U).
+        statistic: see the module.
+        level: level of the intervals.
+        limits: smallest and largest possible figure; the ends of an interval are not beyond.
+        resamples: number of draws of the bootstrap.
+        seed: seed of the draws.
+
+    Raises:
+        ValueError: there are fewer than two units.
+    """
+    number = sums.shape[1]
+    if number < 2:
+        raise ValueError(f"{number} units; an interval needs at least 2")
+    values = statistic(sums @ np.ones((number, 1)))[:, 0]
+    if number >= FEW_UNITS:
+        drawn = redrawn(sums, statistic, resamples, seed)
+        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=1)
+        samples, method = resamples, "bootstrap"
+    else:
+        samples, method = number, "jackknife"
+        without = statistic(sums @ (1.0 - np.eye(number)))
+        error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
+        reach = stats.t.ppf((1 + level) / 2, number - 1) * error
+        low, high = np.clip([values - reach, values + reach], *limits)
+    # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
+    ends = np.round([values, low, high], SAME) + 0.0
+    return [Interval(value, low, high, level, number, samples, method) for value, low, high in ends.T.tolist()]
+
+
+def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floats:
+    """Figures (F, resamples) of samples of the units with replacement."""
+    return np.concatenate([statistic(sums @ times) for times in draws(sums.shape[1], resamples, seed)], axis=1)
+
+
+def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """Blocks of samples with replacement: how many times each of the units is in each sample, (number, samples)."""
+    rng = np.random.default_rng(seed)
+    width = max(1, BLOCK // number)
+    for size in (min(width, resamples - start) for start in range(0, resamples, width)):
+        flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
+        yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
+
+
+def mean_sums(values: ArrayLike, units: ArrayLike, classes: ArrayLike | None = None) -> tuple[Sums, Statistic]:
+    """Sums and statistic of F means over N items, or of F means of class means (balanced accuracy).
+
+    Args:
+        values: (F, N).
+        units: unit of each item, (N,).
+        classes: true class of each item, (N,); None: plain means. A class that a sample lacks does not count in it.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    codes = np.unique(np.asarray(units), return_inverse=True)[1]
+    kinds = (
+        np.zeros(table.shape[1], np.int64)
+        if classes is None
+        else np.unique(np.asarray(classes), return_inverse=True)[1]
+    )
+    if not table.shape[1] == len(codes) == len(kinds):
+        raise ValueError(f"{table.shape[1]} values, {len(codes)} units, {len(kinds)} classes; need one each per item")
+    # Sums of the values by figure and class, then the number of items by class. Most are zero.
+    filled = [_by_class(row, kinds, codes) for row in (*table, np.ones(len(kinds)))]
+
+    def means(totals: Floats) -> Floats:
+        parts = totals.reshape(len(table) + 1, -1, totals.shape[1])  # (F + 1, classes, samples)
+        present = np.broadcast_to(parts[-1] > 0, parts[:-1].shape)
+        found = np.divide(parts[:-1], parts[-1], out=np.zeros_like(parts[:-1]), where=present)
+        return np.asarray(found.sum(1) / present.sum(1))
+
+    return sparse.vstack(filled, format="csr"), means
+
+
+def _by_class(values: Floats, kinds: NDArray[np.int64], codes: NDArray[np.int64]) -> sparse.coo_array:
+    """Sum of values by class and unit, (classes, U)."""
+    known = values != 0
+    shape = (int(kinds.max()) + 1, int(codes.max()) + 1)
+    return sparse.coo_array((values[known], (kinds[known], codes[known])), shape=shape)
+
+
+def mean_intervals(
+    values: ArrayLike, units: ArrayLike, *, classes: ArrayLike | None = None, **settings: Any
+) -> list[Interval]:
+    """`intervals` of the means of `mean_sums`."""
+    return intervals(*mean_sums(values, units, classes), **settings)
+
+
+def flip_interval(differences: Floats, *, level: float = 0.95) -> Interval | None:
+    """Interval of the mean of paired differences: all values that the exact sign-flip test does not reject.
+
+    The test of a value v sums the differences minus v with every combination of signs. As many combinations are at
+    least as large as the observed one as there are sets of units whose mean is not above v (Hartigan 1969). So the
+    ends are order statistics of the means of all sets of units. The interval excludes 0 exactly if
+    `paired_sign_flip` has p <= 1 - level.
+
+    Args:
+        differences: one per unit, (U,).
+        level: level of the interval.
+
+    Returns:
+        None with more than 20 units, whose combinations are too many; or with so few that the test rejects nothing.
+    """
+    array = finite(differences)
+    number = len(array)
+    rank = int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
+    if number > EXACT_FLIPS_UP_TO or rank < 1:
+        return None
+    sums, sizes = np.zeros(1), np.zeros(1)
+    for one in array:
+        sums, sizes = np.concatenate([sums, sums + one]), np.concatenate([sizes, sizes + 1])
+    means = np.round(sums[1:] / sizes[1:], SAME)
+    low, high = np.partition(means, [rank - 1, len(means) - rank])[[rank - 1, len(means) - rank]].tolist()
+    value = round(float(array.mean()), SAME)
+    return Interval(value + 0.0, low + 0.0, high + 0.0, level, number, len(means), "sign-flip")
+
+
+def randomisation(
+    first: Floats, second: Floats, statistic: Statistic, *, unit: str, flips: int = FLIPS, seed: int = 0
+) -> SignFlipTest:
+    """Approximate randomisation (Noreen 1989): swap two methods within units, all trials at once.
+
+    p is the share of swaps after which the difference is as large as the observed one. With at most 20 units in which
+    the methods differ, all swaps are tried, as in `paired_sign_flip`. With more, the observed difference counts among
+    the random ones, so p is never 0. Units with the same change are interchangeable, so only the number of swaps among
+    them is drawn.
+
+    Args:
+        first: sums of one method, (K, U).
+        second: sums of the other.
+        statistic: of one method, with one figure.
+        unit: name of the unit in the result.
+        flips: number of random swaps.
+        seed: seed of the swaps.
+    """
+    changes = (second - first).T  # what the first method gains when a unit is swapped
+    rows, counts = np.unique(changes[np.any(changes != 0, axis=1)], axis=0, return_counts=True)
+    informative = int(counts.sum())
+    exact = informative <= EXACT_FLIPS_UP_TO
+    if exact:
+        gained = np.zeros((1, changes.shape[1]))
+        for row in np.repeat(rows, counts, axis=0):
+            gained = np.concatenate([gained, gained + row])
+    else:
+        rng, width = np.random.default_rng(seed), max(1, BLOCK // len(counts))
+        sizes = [min(width, flips - start) for start in range(0, flips, width)]
+        gained = np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
+    one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
+    observed = float((statistic(one) - statistic(two))[0, 0])
+    swapped = (statistic(one + gained.T) - statistic(two - gained.T))[0]
+    as_large = int((np.abs(swapped) >= abs(observed) - 1e-12).sum())
+    return SignFlipTest(
+        unit=unit,
+        mean=observed,
+        n=first.shape[1],
+        p=as_large / len(swapped) if exact else (as_large + 1) / (flips + 1),
+        test="approximate randomisation",
+        floor=min(1.0, 2.0 ** (1 - informative)) if exact else 1 / (flips + 1),
+        exact=exact,
+        flips=len(swapped),
+    )

@@ -1,0 +1,194 @@
+"""Intervals and swaps against enumeration, inversion of the test, plain loops and simulation."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from daamctl.evaluation.engine import flip_interval, mean_intervals, randomisation
+from daamctl.sign_flip import paired_sign_flip
+
+
+@pytest.fixture
+def always_redrawn(monkeypatch):
+    """Few units are redrawn too, because all of their draws can be enumerated."""
+    monkeypatch.setattr("daamctl.evaluation.engine.FEW_UNITS", 0)
+
+
+def enumerated(values, clusters, figure, level):
+    """The interval from every one of the S^S equally likely draws of S clusters."""
+    members = [np.flatnonzero(clusters == name) for name in np.unique(clusters)]
+    figures = [
+        figure(np.concatenate([members[code] for code in draw]))
+        for draw in product(range(len(members)), repeat=len(members))
+    ]
+    return np.quantile(figures, [(1 - level) / 2, (1 + level) / 2])
+
+
+@pytest.fixture
+def answers():
+    """Right (1) and wrong (0) answers of 5 speakers who differ in how many items and classes they have."""
+    rng = np.random.default_rng(5)
+    clusters = np.repeat(np.arange(5), [4, 9, 6, 12, 8])
+    classes = np.where(clusters == 2, 0, rng.integers(0, 3, len(clusters)))
+    return rng.integers(0, 2, len(clusters)).astype(float), clusters, classes
+
+
+def cluster_bootstrap(values, clusters, **options):
+    """The interval of one figure."""
+    return mean_intervals([values], clusters, **options)[0]
+
+
+def balanced(values, classes):
+    return float(np.mean([values[classes == name].mean() for name in np.unique(classes)]))
+
+
+@pytest.mark.usefixtures("always_redrawn")
+def test_bootstrap_equals_enumeration(answers):
+    values, clusters, classes = answers
+    result = cluster_bootstrap(values, clusters, level=0.9, resamples=100_000)
+    assert result.value == pytest.approx(values.mean())
+    assert (result.low, result.high) == pytest.approx(
+        enumerated(values, clusters, lambda rows: values[rows].mean(), 0.9), abs=0.003
+    )
+    result = cluster_bootstrap(values, clusters, classes=classes, level=0.9, resamples=100_000)
+    assert result.value == pytest.approx(balanced(values, classes))
+    assert (result.low, result.high) == pytest.approx(
+        enumerated(values, clusters, lambda rows: balanced(values[rows], classes[rows]), 0.9), abs=0.003
+    )
+
+
+@pytest.mark.usefixtures("always_redrawn")
+def test_draws_follow_the_seed(answers):
+    values, clusters, classes = answers
+    first, again, other = (
+        cluster_bootstrap(values, clusters, classes=classes, resamples=500, seed=n) for n in (3, 3, 4)
+    )
+    assert first == again != other
+
+
+def test_repeating_every_utterance_does_not_narrow_the_interval(answers):
+    values, clusters, classes = answers
+    once = cluster_bootstrap(values, clusters, classes=classes)
+    many = cluster_bootstrap(np.tile(values, 50), np.tile(clusters, 50), classes=np.tile(classes, 50))
+    assert many == once
+
+
+def test_intervals_of_few_speakers_keep_their_level_and_those_over_utterances_do_not():
+    """500 draws of 10 speakers; 94 % and more, where a bootstrap over speakers has 84 to 94 %."""
+    rng = np.random.default_rng(2)
+    clusters, covered, naive = np.repeat(np.arange(10), 100), 0, 0
+    for _ in range(500):
+        values = (rng.random(1000) < 0.7 + np.repeat(rng.normal(0, 0.1, 10), 100)).astype(float)
+        result = cluster_bootstrap(values, clusters)
+        covered += result.low <= 0.7 <= result.high
+        naive += abs(values.mean() - 0.7) <= 1.96 * values.std() / np.sqrt(1000)
+    assert covered / 500 > 0.93
+    assert naive / 500 < 0.7
+
+
+def test_few_speakers_are_left_out_one_by_one(answers):
+    values, clusters, classes = answers
+    left_out = [balanced(values[clusters != one], classes[clusters != one]) for one in range(5)]
+    reach = stats.t.ppf(0.95, 4) * np.sqrt(4 / 5 * ((left_out - np.mean(left_out)) ** 2).sum())
+    result = cluster_bootstrap(values, clusters, classes=classes, level=0.9)
+    assert result.value == pytest.approx(balanced(values, classes))
+    assert (result.low, result.high) == pytest.approx((result.value - reach, result.value + reach))
+    within = cluster_bootstrap(values, clusters, classes=classes, limits=(result.value - 0.01, 1.0))
+    assert within.low == pytest.approx(result.value - 0.01)
+
+
+def test_interval_says_what_it_rests_on():
+    values = np.arange(60.0)
+    many, few = (cluster_bootstrap(values, values % number, resamples=50) for number in (30, 29))
+    assert (many.n_clusters, many.level, many.resamples, many.method) == (30, 0.95, 50, "bootstrap")
+    assert (few.n_clusters, few.level, few.resamples, few.method) == (29, 0.95, 29, "jackknife")
+    with pytest.raises(ValueError, match="1 units; an interval needs at least 2"):
+        cluster_bootstrap([0.0, 1.0], ["a", "a"])
+    with pytest.raises(ValueError, match="2 values, 1 units, 2 classes"):
+        cluster_bootstrap([0.0, 1.0], ["a"])
+
+
+@pytest.mark.usefixtures("always_redrawn")
+def test_an_end_at_zero_is_zero():
+    """Rounding in the sums may not put an end of the interval beside zero, nor write it as -0.0."""
+    result = cluster_bootstrap([-1e-17, 0.1 + 0.2], ["a", "b"], resamples=500)
+    assert json.dumps([result.low, result.high]) == "[0.0, 0.3]"
+
+
+@pytest.mark.parametrize("block", [1, 700, 1_000_000])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
+    """Against a plain bootstrap with the same draws, item by item."""
+    monkeypatch.setattr("daamctl.evaluation.engine.BLOCK", block)
+    rng = np.random.default_rng(0)
+    clusters, classes = rng.integers(0, 60, 150), rng.integers(0, 5, 150)
+    values = np.stack([rng.random(150) < 0.7, rng.random(150) - 0.5])
+    found = mean_intervals(values, clusters, classes=classes if balanced else None, resamples=80, seed=3)
+    names, codes = np.unique(clusters, return_inverse=True)
+    drawn = np.random.default_rng(3).integers(len(names), size=(80, len(names)))
+    for row, result in zip(values, found, strict=True):
+        figures = []
+        for draw in drawn:
+            items = np.concatenate([np.flatnonzero(codes == code) for code in draw])
+            means = [row[items[classes[items] == c]].mean() for c in np.unique(classes[items])]
+            figures.append(np.mean(means) if balanced else row[items].mean())
+        low, high = np.percentile(figures, [2.5, 97.5])
+        assert (result.low, result.high) == pytest.approx((low, high))
+        assert result == cluster_bootstrap(row, clusters, classes=classes if balanced else None, resamples=80, seed=3)
+
+
+def test_thousands_of_clusters_of_one_item_each():
+    rng = np.random.default_rng(0)
+    values = rng.random(3000) < 0.8
+    result = cluster_bootstrap(values, np.arange(3000), resamples=500)
+    error = np.sqrt(values.mean() * (1 - values.mean()) / 3000)
+    assert (result.low, result.high) == pytest.approx(
+        (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.003
+    )
+    assert result.method == "bootstrap"
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_flip_interval_holds_what_the_test_does_not_reject(level):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        differences = np.round(rng.normal(0.03, 0.05, rng.integers(6, 11)), 3)
+        found = flip_interval(differences, level=level)
+        for value in np.linspace(found.low - 0.02, found.high + 0.02, 41):
+            if min(abs(value - found.low), abs(value - found.high)) > 1e-9:
+                kept = paired_sign_flip(differences - value)["p"] > 1 - level + 1e-12
+                assert kept == (found.low < value < found.high)
+        assert found.low <= found.value <= found.high
+
+
+def test_flip_interval_never_disagrees_with_the_test():
+    rng = np.random.default_rng(1)
+    excluded = 0
+    for _ in range(500):
+        differences = np.round(rng.normal(0.6, 1, rng.integers(6, 13)), 1)  # ties and zeros are frequent
+        found = flip_interval(differences)
+        excludes = not found.low <= 0 <= found.high
+        assert excludes == (paired_sign_flip(differences)["p"] <= 0.05)
+        excluded += excludes
+    assert 100 < excluded < 450
+
+
+def test_there_is_no_flip_interval_of_five_units_or_of_many():
+    assert flip_interval(np.arange(5.0)) is None
+    assert flip_interval(np.arange(5.0), level=0.9) is not None
+    assert flip_interval(np.arange(21.0)) is None
+    assert flip_interval(np.full(6, 0.25)).low == 0.25
+
+
+@pytest.mark.parametrize("units", [9, 40])
+def test_swaps_of_one_sum_are_the_sign_flip_test(units):
+    differences = np.random.default_rng(2).normal(0.3, 1, units)
+    first, second = differences[None], np.zeros((1, units))
+    swapped = randomisation(first, second, lambda sums: sums / units, unit="speaker", flips=20_000)
+    flipped = paired_sign_flip(differences)
+    assert swapped.mean == pytest.approx(flipped["mean"])
+    assert swapped.p == pytest.approx(flipped["p"], abs=1e-12 if units == 9 else 0.02)
+    assert (swapped.exact, swapped.unit) == (units == 9, "speaker")

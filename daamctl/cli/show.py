@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from daamctl.cli import common
 
@@ -17,17 +19,90 @@ PLAIN_WIDTH = 200
 ALPHA = 0.05
 
 
-def command(run: common.Run) -> None:
+TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers")
+TableName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TABLE]",
+        help=f"One of {', '.join(TABLE_NAMES)}. Default: a summary.",
+        autocompletion=lambda incomplete: [name for name in TABLE_NAMES if name.startswith(incomplete)],
+    ),
+]
+
+
+def command(
+    argument: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="PIPELINE or PIPELINE/METHOD.", autocompletion=common.complete_run),
+    ] = None,
+    table: TableName = None,
+    option: Annotated[
+        str | None,
+        typer.Option("--pipeline", "-p", metavar="RUN", help="The same as RUN.", autocompletion=common.complete_run),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, a list of rows.")] = False,
+) -> None:
     """Print the results of an evaluation: each method, its interval, its difference from the reference, and a verdict.
 
-    RUN is PIPELINE, or PIPELINE/METHOD for one method beside the reference.
+    RUN is PIPELINE, or PIPELINE/METHOD for one method beside the reference. With TABLE, print a table of all figures.
     """
+    if option and argument in TABLE_NAMES and table is None:
+        argument, table = None, argument  # daamctl show -p RUN TABLE
+    run = common.one_of(argument, option, "RUN")
+    if run is None:
+        raise typer.BadParameter("give it as an argument, or with -p RUN", param_hint="RUN")
+    common.check_run(run)
     from daamctl.artifacts.runs import find_run
     from daamctl.config import find_root
 
     name, _, method = run.partition("/")
     layout, config = find_run(find_root(), name)
-    show_results(layout, config, method=method or None)
+    if table is not None or csv or json:
+        show_table(layout, table or "figures", method=method or None, form="csv" if csv else "json" if json else "text")
+    else:
+        show_results(layout, config, method=method or None)
+
+
+def show_table(layout: Layout, table: str, *, method: str | None = None, form: str = "text") -> None:
+    """Print a table of a run.
+
+    Args:
+        layout: locations of artifacts.
+        table: one of `daamctl.evaluation.scores.TABLES`.
+        method: only its rows; of comparisons, those with it on either side. None: all.
+        form: text, csv or json.
+
+    Raises:
+        UnknownNameError: there is no such table.
+        ArtifactError: the stage that writes it has not run, or a file is damaged.
+    """
+    import polars as pl
+    from rich.console import Console
+    from rich.table import Table
+
+    from daamctl.evaluation.scores import csv_of, read_scores
+
+    rows = read_scores(layout, table)
+    if method is not None:
+        sides = [name for name in ("method", "first", "second") if name in rows.columns]
+        rows = rows.filter(pl.any_horizontal(pl.col(sides) == method))
+    if form == "csv":
+        typer.echo(csv_of(rows), nl=False)
+    elif form == "json":
+        typer.echo(rows.write_json())
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = PLAIN_WIDTH
+        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        numeric = [kind.is_numeric() for kind in rows.dtypes]
+        for name, right in zip(rows.columns, numeric, strict=True):
+            shown.add_column(name, justify="right" if right else "left")
+        for row in rows.iter_rows():
+            cells = ("–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row)
+            shown.add_row(*map(common.escaped, cells))
+        console.print(shown)
 
 
 def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:

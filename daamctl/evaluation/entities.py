@@ -10,9 +10,9 @@ conlleval and seqeval's default agree on BIO tags. They differ on IOBES, which t
 an entity after `E-` and `S-`, but conlleval does not know `S-` and joins `E-X` to a `B-X` after it. seqeval ignores its
 argument `scheme` without `mode="strict"`.
 
-The independent unit is the sentence: intervals redraw sentences (`engine`), and the paired test swaps the predictions of two
-methods within sentences. Sentences of one document share names; with documents known, `EntityCounts.grouped` makes them
-the units. Both take the trained models as given: they say nothing about models trained on other samples.
+The independent unit is the sentence: intervals redraw sentences (`engine`), and the paired test swaps the predictions
+of two methods within sentences. Sentences of one document share names; with documents known, `EntityCounts.grouped`
+makes them the units. Both take the trained models as given: they say nothing about models trained on other samples.
 Trials (seeds, samples of training sentences) are averaged first.
 """
 

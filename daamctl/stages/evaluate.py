@@ -3,7 +3,7 @@
 Reads `data/train/<run>/<method>/`. Writes:
 
 - `data/evaluate/<run>/evaluation.json`: all results, see `daamctl.artifacts.evaluation`;
-- `data/evaluate/<run>/history.csv`: the learning curves of all folds;
+- `data/evaluate/<run>/*.parquet`: tidy tables of all figures (`daamctl.evaluation.scores`);
 - `data/metrics/<run>/<method>.json`: a few mean scores, for `dvc metrics show`.
 
 Scores are fractions.
@@ -48,14 +48,14 @@ from daamctl.evaluation.consistency import check_method, check_methods, differen
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
+from daamctl.evaluation.scores import write_scores
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
-from daamctl.evaluation.tables import history_rows, to_csv
 from daamctl.evaluation.tagging import entities_of
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
-from daamctl.store.files import remove_others, write_json, write_text
+from daamctl.store.files import remove_others, write_json
 from daamctl.store.records import SKIPPED_FILE, hashes_of, write_record
 
 logger = logging.getLogger(__name__)
@@ -95,11 +95,9 @@ def run(layout: Layout, config: Config) -> Path:
         words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
         logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
     folder = layout.stage("evaluate")
-    labels = {method: entry.label for method, entry in evaluation.methods.items()}
-    write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))
+    tables = write_scores(folder, evaluation, folds)
     _write_metrics(layout.stage("metrics"), evaluation)
-    others = hashes_of([folder / "history.csv"])
-    write_record(folder / FILE, replace(evaluation, files=others).as_json())
+    write_record(folder / FILE, replace(evaluation, files=hashes_of(tables)).as_json())
     return folder / FILE
 
 

@@ -59,6 +59,7 @@ from daamctl.config import Config, TrainConfig
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.entities import EntityCounts, compare_f1, count_entities, f1_intervals
 from daamctl.evaluation.metrics import score
+from daamctl.evaluation.scores import write_layers
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import with_holm
 from daamctl.evaluation.tagging import RESAMPLES, per_source
@@ -149,7 +150,8 @@ def run(layout: Layout, config: Config) -> Path:
         files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
-    write_record(folder / FILE, asdict(summary))
+    layers = write_layers(folder, summary)
+    write_record(folder / FILE, asdict(replace(summary, files={**summary.files, **hashes_of([layers])})))
     logger.info(summary.note)
     lacking = [line for entry in audit.methods.values() for line in entry.missing]
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.comparison.sentence):

@@ -38,6 +38,7 @@ from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.scores import read_scores
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.figures.layers import LayerRun, MethodMaps
@@ -68,7 +69,6 @@ logger = logging.getLogger(__name__)
 OPEN = ("answers", "entities", "results", "published")
 """Sections that a reader need not expand."""
 MAPS = ("importance", "untrained_importance", "density", "untrained_density")
-HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
 
 
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
@@ -133,9 +133,9 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)
+    history, pngs = read_scores(layout, "history"), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)
-    curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
+    curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
     key = evaluation.provenance.embeddings_key
     current = truncation if truncation and truncation.embeddings_key == key else None
     opened = {*OPEN, *(["truncation"] if current and current.enough else [])}
@@ -305,18 +305,6 @@ def _weights(path: Path | None, num_parameters: int) -> dict[str, Any]:
             "offset": (*learned.offset, learned.offset_mean),
             "scaled_variance": (*learned.scaled_variance, learned.scaled_variance_mean),
         }
-    return found
-
-
-def _history(layout: Layout, evaluation: Evaluation) -> pl.DataFrame:
-    path, fix = layout.stage("evaluate") / "history.csv", f"make it: {layout.command('evaluate')}"
-    try:
-        found = pl.read_csv(check_file(path, evaluation.files.get(path.name), fix=fix), schema_overrides=HISTORY_TYPES)
-    except pl.exceptions.PolarsError as error:
-        raise ArtifactError(f"{path} cannot be read: {error}", fix=fix) from error
-    missing = {"method", *HISTORY_TYPES} - set(found.columns)
-    if missing:
-        raise ArtifactError(f"{path} lacks the columns {', '.join(sorted(missing))}", fix=fix)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import daamctl
 from daamctl.cli.app import app
+from daamctl.cli.show import TABLE_NAMES
 from daamctl.config import Config
+from daamctl.evaluation.scores import TABLES
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
 from daamctl.stages import evaluate
@@ -110,3 +114,38 @@ def test_torch_is_not_imported(shown: Path) -> None:
         "show.show_results(Layout(Path('.'), 'demo', 'demo', 'demo')); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=shown, capture_output=True)
+
+
+@pytest.fixture
+def scored(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo, evaluated with two methods."""
+    monkeypatch.chdir(project)
+    config = Config.model_validate({"methods": ["none", "mha"]})
+    layout = make_layout(project, "demo")
+    for name in config.methods:
+        write_method(layout, config, name)
+    evaluate.run(layout, config)
+    return project
+
+
+@pytest.mark.usefixtures("scored")
+def test_tables_as_text_csv_and_json() -> None:
+    text = call("demo", "figures").stdout
+    assert text.split()[:4] == ["method", "unit", "metric", "mean"]
+    assert call("-p", "demo", "figures").stdout == text
+    rows = json.loads(call("demo", "figures", "--json").stdout)
+    assert {row["method"] for row in rows} == {"none", "mha"}
+    csv = call("demo", "figures", "--csv").stdout.splitlines()
+    assert (csv[0].split(",")[:3], len(csv)) == (["method", "unit", "metric"], 1 + len(rows))
+    assert {row["method"] for row in json.loads(call("demo/mha", "scores", "--json").stdout)} == {"mha"}
+    assert len(json.loads(call("demo/mha", "comparisons", "--json").stdout)) == 2
+    refused = call("demo", "figure")
+    assert refused.exit_code == 3
+    assert "unknown table 'figure'" in refused.output
+    assert "did you mean 'figures'?" in refused.output
+    assert set(TABLE_NAMES) == set(TABLES)
+    speakers = json.loads(call("demo", "speakers", "--json").stdout)
+    assert daamctl.results("demo", "speakers").to_dicts() == speakers
+    missing = call("demo", "layers")
+    assert missing.exit_code == 3
+    assert "make it: daamctl importance" in missing.output

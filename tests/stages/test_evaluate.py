@@ -1,25 +1,21 @@
 """Stage `evaluate` on synthetic folds."""
 
-import csv
 import json
 import shutil
 
 import numpy as np
+import polars as pl
 import pytest
 
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.evaluation.scores import TABLES, read_scores
 from daamctl.stages import evaluate
 from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method
 
 CONFIG = Config.model_validate({"methods": ["none", "mha"]})
-
-
-def rows_of(path):
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 @pytest.fixture
@@ -67,7 +63,7 @@ def test_files(layout):
     assert list(flat) == ["mha", "none"]
     assert list(flat["none"]) == ["accuracy", "balanced_accuracy", "macro_f1"]
     assert flat["none"]["accuracy"] == round(report["methods"]["none"]["summary"]["utterance"]["accuracy"]["mean"], 6)
-    history = rows_of(folder / "history.csv")
+    history = pl.read_parquet(folder / "history.parquet").to_dicts()
     assert len(history) == 2 * 5 * 6
     assert list(history[0]) == [
         "method", "fold", "seed", "step", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy",
@@ -75,6 +71,36 @@ def test_files(layout):
     assert report["counts"]["utterance"] == 5 * 40
     assert report["counts"]["groups"]["3"] == "Ses03"
     assert report["provenance"]["devices"] == ["cpu"]
+
+
+def test_tables_have_what_the_record_has(layout):
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    tables = {name: read_scores(layout, name) for name in TABLES if name != "layers"}
+    for name, table in tables.items():
+        assert dict(table.schema) == TABLES[name]
+        assert len(table)
+    one = report["methods"]["mha"]
+    row = tables["figures"].row(
+        by_predicate=(pl.col("method") == "mha") & (pl.col("unit") == "utterance") & (pl.col("metric") == "accuracy"),
+        named=True,
+    )
+    summary, interval = one["summary"]["utterance"]["accuracy"], one["intervals"]["metrics"]["accuracy"]
+    assert (row["mean"], row["std"], row["runs"]) == (summary["mean"], summary["sample_std"], 5)
+    assert (row["low"], row["high"]) == (interval["low"], interval["high"])
+    assert row["pooled"] == pytest.approx(interval["value"])
+    runs = tables["scores"].filter(method="mha", unit="clip", metric="macro_f1").sort("fold")
+    assert runs["value"].to_list() == [fold["clip"]["macro_f1"] for fold in one["per_fold"]]
+    (pair,) = report["comparison"]["result"]["comparisons"]
+    row = tables["comparisons"].row(by_predicate=pl.col("metric") == "balanced_accuracy", named=True)
+    part = pair["metrics"]["balanced_accuracy"]
+    assert (row["first"], row["second"], row["difference"]) == (pair["first"], pair["second"], part["difference"])
+    assert (row["p_holm"], row["p_folds"]) == (part["primary"]["p_holm"], part["secondary"]["p"])
+    counts = tables["confusion"].filter(method="mha", unit="clip")["count"]
+    assert counts.sum() == sum(map(sum, one["confusion"]["clip"]))
+    with pytest.raises(UnknownNameError, match="unknown table 'score'"):
+        read_scores(layout, "score")
+    with pytest.raises(ArtifactError, match=r"no file .*layers\.parquet"):
+        read_scores(layout, "layers")
 
 
 def test_clip_can_be_the_main_unit(layout):
@@ -197,8 +223,8 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
         "mha-published: predictions depend on the other clips" in note and "test batches have 8 clips" in note
         for note in report["notes"]
     )
-    rows = rows_of(layout.stage("evaluate") / "history.csv")
-    assert {row["method"] for row in rows} == {"sga (reconstructed)", "mha-published"}
+    rows = pl.read_parquet(layout.stage("evaluate") / "history.parquet").to_dicts()
+    assert {row["method"] for row in rows} == {"sga", "mha-published"}
     assert {name: entry.get("note") for name, entry in shown_of(layout).items()} == {
         "mha-published": None, "sga": "reconstructed",
     }  # fmt: skip
@@ -274,8 +300,8 @@ def test_undertrained_methods_are_marked_wherever_a_figure_stands(tmp_path, capl
     assert {name: entry.get("note") for name, entry in shown_of(layout).items()} == {
         "mha": None, "none": "undertrained", "ridge-concat": None,
     }  # fmt: skip
-    rows = rows_of(layout.stage("evaluate") / "history.csv")
-    assert {row["method"] for row in rows} == {"none (undertrained)", "mha", "ridge-concat"}
+    rows = pl.read_parquet(layout.stage("evaluate") / "history.parquet").to_dicts()
+    assert {row["method"] for row in rows} == {"none", "mha", "ridge-concat"}
 
 
 def test_the_default_reference_does_not_depend_on_results(tmp_path, caplog):

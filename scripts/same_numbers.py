@@ -1,0 +1,89 @@
+"""Compare all results of two projects: does a change of the code leave every number as it was?
+
+    python scripts/same_numbers.py BEFORE AFTER            # two project folders, or their data folders
+    python scripts/same_numbers.py BEFORE AFTER --ignore interval
+
+Reads every JSON record and CSV table below evaluate, ablate, importance, truncate, compare, score, mlm and report, and
+lists each number and text that differs. Hashes, times and versions are not compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
+NOT_COMPARED = re.compile(r"sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules")
+TOLERANCE = 1e-9
+"""Relative; the order of a sum changes the last digits."""
+
+
+def main(
+    before: Path,
+    after: Path,
+    ignore: Annotated[list[str] | None, typer.Option(help="Also not compared: names with this in them.")] = None,
+) -> None:
+    """List what differs; exit with 1 if anything does."""
+    skipped = re.compile("|".join([NOT_COMPARED.pattern, *(ignore or [])]))
+    roots = [path / "data" if (path / "data").is_dir() else path for path in (before, after)]
+    names = [{path.relative_to(root) for path in files(root)} for root in roots]
+    count = 0
+    for name in sorted(names[0] ^ names[1]):
+        typer.echo(f"{name}: only in {before if name in names[0] else after}")
+    for name in sorted(names[0] & names[1]):
+        for place, one, other in differences(*(content(root / name) for root in roots), "", skipped):
+            typer.echo(f"{name}: {place}: {one!r} -> {other!r}")
+            count += 1
+    typer.echo(f"{len(names[0] & names[1])} files compared, {count} differences")
+    raise typer.Exit(int(count > 0))
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Records and tables of a data folder."""
+    for stage in STAGES:
+        for suffix in ("json", "csv"):
+            yield from (root / stage).rglob(f"*.{suffix}")
+
+
+def content(path: Path) -> Any:
+    """JSON as it is; CSV as rows of texts and numbers."""
+    text = path.read_text(encoding="utf-8")
+    return (
+        json.loads(text)
+        if path.suffix == ".json"
+        else [list(map(number, row)) for row in csv.reader(text.splitlines())]
+    )
+
+
+def number(text: str) -> float | str:
+    """A number if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def differences(one: Any, other: Any, place: str, skipped: re.Pattern[str]) -> Iterator[tuple[str, Any, Any]]:
+    """Place and both values of everything that differs."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in sorted({*one, *other}, key=str):
+            if not skipped.search(str(name)):
+                yield from differences(one.get(name), other.get(name), f"{place}.{name}".lstrip("."), skipped)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{place}[{index}]", skipped)
+    elif isinstance(one, float | int) and isinstance(other, float | int):
+        if abs(one - other) > TOLERANCE * max(1.0, abs(one), abs(other)):
+            yield place, one, other
+    elif one != other:
+        yield place, one, other
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -52,13 +52,12 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def content(path: Path) -> Any:
-    """JSON as it is; CSV as rows of texts and numbers."""
+    """JSON as it is; CSV as a list of rows."""
     text = path.read_text(encoding="utf-8")
-    return (
-        json.loads(text)
-        if path.suffix == ".json"
-        else [list(map(number, row)) for row in csv.reader(text.splitlines())]
-    )
+    if path.suffix == ".json":
+        return json.loads(text)
+    head, *rows = csv.reader(text.splitlines())
+    return [{f"{index} {name}": number(row[index]) for index, name in enumerate(head)} for row in rows]
 
 
 def number(text: str) -> float | str:

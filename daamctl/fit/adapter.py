@@ -25,7 +25,7 @@ from daamctl.devices import autocast, exact_dtype, is_out_of_memory, sent
 from daamctl.errors import TrainingError
 from daamctl.fit.batches import pieces, read_ahead, shuffled_batches
 from daamctl.fit.feature_split import pass_seed
-from daamctl.fit.inference import accuracy_of, cross_entropy_of
+from daamctl.fit.inference import accuracy_of, cross_entropy_of, is_one_class
 from daamctl.fit.loop import Entry, Fit, Member, Trained, improves
 from daamctl.fit.losses import build_loss
 from daamctl.fit.memory import Room
@@ -212,6 +212,7 @@ class AdapterFit(Fit):
             entry[f"{name}_accuracy"] = None if logits is None else accuracy_of(logits, targets)
             if name == "dev":
                 entry["dev_loss"] = None if logits is None else cross_entropy_of(logits, targets)
+                result.one_class = logits is not None and is_one_class(logits)
             if name in self.f1:
                 entry[f"{name}_f1"] = None if logits is None else self.f1[name](logits)
         entry |= self.members[0].dev_of_candidate(len(result.history))

@@ -127,6 +127,11 @@ def accuracy_of(logits: Float[Tensor, "N C"], targets: Int[Tensor, " N"]) -> flo
     return (logits.argmax(-1) == targets.cpu()).double().mean().item()
 
 
+def is_one_class(logits: Float[Tensor, "N C"]) -> bool:
+    """Whether the largest logit of every row is that of the same class."""
+    return bool(logits.argmax(-1).unique().numel() < 2)
+
+
 def cross_entropy_of(logits: Float[Tensor, "N C"], targets: Int[Tensor, " N"]) -> float:
     """Mean cross-entropy, in nats, of logits (N, C) against class ids (N,); never class-weighted, whatever the loss."""
     return torch.nn.functional.cross_entropy(logits.double(), targets.cpu()).item()

@@ -65,6 +65,7 @@ class Trained:
         search: candidates and choice; None without a search.
         collapsed: whether it is a refit that ended with a higher training loss than its candidate.
         replaced: number of refits of better candidates that collapsed before this one.
+        one_class: whether it answers every held-out item with the same class.
     """
 
     history: list[Entry] = field(default_factory=list)
@@ -83,6 +84,7 @@ class Trained:
     search: SearchPart | None = None
     collapsed: bool = False
     replaced: int = 0
+    one_class: bool = False
 
     @property
     def last(self) -> Entry:
@@ -96,7 +98,7 @@ class Trained:
 
     def state(self) -> dict[str, Any]:
         """What the search needs of a candidate; a resume file can hold it."""
-        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts")
+        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts", "one_class")
         return {name: getattr(self, name) for name in names}
 
 
@@ -354,6 +356,9 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
 def ranked(trial: Trainable, found: Sequence[Trained]) -> list[int]:
     """Candidates from the lowest held-out loss at the end to the highest, then by accuracy; without diverged ones.
 
+    Candidates that answer every held-out item with one class come last: the loss of a constant answer is low where the
+    others are sure and often wrong, but it has learned nothing.
+
     Raises:
         TrainingError: every candidate diverged.
     """
@@ -366,7 +371,7 @@ def ranked(trial: Trainable, found: Sequence[Trained]) -> list[int]:
             f"the training loss is not finite at any of the learning rates tried ({rates})",
             fix=f"lower them (search_lr), or train with --set {trial.stage}.precision=float32",
         )
-    return sorted(finite, key=lambda number: _score(found[number].last))
+    return sorted(finite, key=lambda number: (found[number].one_class, *_score(found[number].last)))
 
 
 def _score(entry: Entry) -> tuple[float, float]:

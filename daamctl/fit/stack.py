@@ -22,7 +22,15 @@ from daamctl.devices import exact_dtype
 from daamctl.errors import TrainingError
 from daamctl.fit.feature_split import InBatches, InMemorySplit, Part, on_device, pass_seed
 from daamctl.fit.graphs import GraphedStep, obstacle
-from daamctl.fit.inference import density_of, eval_batch, mean_density, mean_layer_weights, predict, scores
+from daamctl.fit.inference import (
+    density_of,
+    eval_batch,
+    is_one_class,
+    mean_density,
+    mean_layer_weights,
+    predict,
+    scores,
+)
 from daamctl.fit.loop import RECORDS, Entry, Fit, Member, Trained, improves, test_score
 from daamctl.fit.models import Many, One, order_weights
 from daamctl.fit.optimizer import rate_factor, set_rate
@@ -150,7 +158,7 @@ class Stack(Fit):
                     "lr": fusion.config.lr * factor,
                     "train_loss": means[0, index].item(),
                     "train_accuracy": means[1, index].item(),
-                    **self._evaluate(fusion),
+                    **self._evaluate(fusion, result),
                     **member.dev_of_candidate(len(result.history)),
                 }
                 result.history.append(entry)
@@ -239,7 +247,7 @@ class Stack(Fit):
             rows, y = (torch.stack(every) for every in zip(*found, strict=True))
             yield held[0][0].x[rows], y  # folds share the tensor
 
-    def _evaluate(self, fusion: Fusion) -> Entry:
+    def _evaluate(self, fusion: Fusion, result: Trained) -> Entry:
         """Accuracy, loss and entity F1 of the held-out and the test part."""
         model, dev = fusion.model, fusion.dev
         size = eval_batch(model, fusion.config, self.device)
@@ -251,6 +259,8 @@ class Stack(Fit):
         for name, part in (("dev", dev), ("test", fusion.test)):
             logits = None if part is None else predict(model, part, self.device, size)
             entry[f"{name}_accuracy"], entry[f"{name}_loss"] = scores(logits, part)
+            if name == "dev" and logits is not None:
+                result.one_class = is_one_class(logits)
             if name in fusion.f1:
                 entry[f"{name}_f1"] = None if logits is None else fusion.f1[name](logits)
         del entry["test_loss"]

@@ -80,6 +80,9 @@ def test_the_last_loss_decides_then_accuracy_then_order() -> None:
     assert ranked(trial, three) == [2, 0, 1]
     assert ranked(trial, [three[0], three[0], three[2]]) == [2, 0, 1]
     assert ranked(trial, [three[0], ended((0.9, float("nan"))), three[1]]) == [0, 2]
+    constant = replace(three[2], one_class=True)
+    assert ranked(trial, [constant, *three[:2]]) == [1, 2, 0]
+    assert ranked(trial, [constant]) == [0]
 
 
 @pytest.mark.parametrize("stack", WAYS)
@@ -234,8 +237,9 @@ def training_losses(monkeypatch: pytest.MonkeyPatch, of: dict[tuple[int, bool], 
 
     def scripted(self: Stack) -> Any:
         entries = record(self)
-        for member, entry in zip(self.members, entries, strict=True):
+        for member, result, entry in zip(self.members, self.trained, entries, strict=True):
             what = (member.number, member.first is not None)
+            result.one_class = False
             entry["train_loss"] = of.get(what, 0.5)
             if not order or order[-1] != what:
                 order.append(what)

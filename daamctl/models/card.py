@@ -116,7 +116,7 @@ def _results(record: ModelRecord) -> str:
     if recalls:
         lines += ["", "| class | recall |", "| --- | --- |", *recalls]
     if measured.clusters:
-        lines += ["", f"The intervals resample {measured.clusters}."]
+        lines += ["", f"The intervals are over {measured.clusters}."]
     return "\n".join(lines)
 
 

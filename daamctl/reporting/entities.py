@@ -62,7 +62,7 @@ def section(evaluation: Evaluation) -> Section | None:
         "boundaries and its type are right. "
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
-    how += f"Intervals resample {found.unit}s and take the trained models as given."
+    how += f"Intervals are over {found.unit}s and take the trained models as given."
     blocks: list[Block] = [Text(how), _table(found, chosen_here=evaluation.selection == "best-on-test")]
     if evaluation.selection == "best-on-test":
         text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."

@@ -224,7 +224,7 @@ def _main_table(evaluation: Evaluation) -> Table:
     whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
     note = (
         f"Mean ± sample std (divisor n − 1) over n {runs(evaluation)}. Pooled: {whole}, averaged over seeds; "
-        f"{f'the interval resamples {over}s' if over else 'no interval is available'}. Differences are in points over "
+        f"{f'the interval is over {over}s' if over else 'no interval is available'}. Differences are in points over "
         "the same items. p: primary test after correction (see the next tables)."
     )
     if any(entry.finetune for entry in evaluation.methods.values()):

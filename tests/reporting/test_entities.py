@@ -41,10 +41,10 @@ def inflation(changes: dict[str, Any]) -> float | None:
 def test_documents_are_named_where_they_are_the_units() -> None:
     text = said({}, unit="document", sentences=80)
     assert "Entities of 80 sentences in 14 documents of the test part." in text
-    assert "Intervals resample documents" in text
+    assert "Intervals are over documents" in text
     text = said({})
     assert "Entities of 14 sentences of the test part." in text
-    assert "Intervals resample sentences" in text
+    assert "Intervals are over sentences" in text
     assert "too high" not in text
 
 

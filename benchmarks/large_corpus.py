@@ -35,7 +35,8 @@ from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
 from daamctl.layout import Layout
 from daamctl.provenance import versions
-from daamctl.store.files import content_key, write_json, write_text
+from daamctl.store.files import content_key, write_text
+from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 
 Floats = NDArray[np.floating[Any]]
@@ -210,7 +211,8 @@ def write_fold(
     facts = {"key": result["run"]["key"], "classes": list(CLASSES)}
     write_frame(folder / "predictions.parquet", predictions, facts)
     write_frame(folder / "history.parquet", history, facts)
-    write_json(folder / "result.json", result)
+    result["files"] = hashes_of(folder.iterdir())
+    write_record(folder / "result.json", result)
 
 
 def fold_result(
@@ -235,6 +237,7 @@ def fold_result(
             "method": method,
             "fold": split.fold,
             "num_folds": split.num_folds,
+            "modality": "speech",
             "seed": 1,
             "test_group": split.test_group,
             "dev_group": split.dev_group,
@@ -257,6 +260,7 @@ def fold_result(
             "selected_epoch": selected + 1,
             "epochs": EPOCHS,
         },
+        "files": {},
         "meta": {
             "daamctl": __version__,
             "versions": versions(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import typer
 
+from daamctl.artifacts.statistics import Interval
 from daamctl.evaluation import engine
 from daamctl.evaluation.statistics import grouped_means
 
@@ -27,7 +28,8 @@ def draw(rng: np.random.Generator, speakers: int) -> tuple[np.ndarray, np.ndarra
     second = np.clip(first - GAP + rng.normal(0, 0.05, speakers), 0, 1)
     speaker = np.repeat(np.arange(speakers), size)
     classes = rng.integers(CLASSES, size=len(speaker))
-    return speaker, classes, *((rng.random(len(speaker)) < rate[speaker]).astype(float) for rate in (first, second))
+    one, two = ((rng.random(len(speaker)) < rate[speaker]).astype(float) for rate in (first, second))
+    return speaker, classes, one, two
 
 
 def main(rounds: int = 2_000, seed: int = 0) -> None:
@@ -45,7 +47,7 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
         none = 0
         for _ in range(rounds):
             speaker, classes, one, two = draw(rng, speakers)
-            found: list[engine.Interval] = []
+            found: list[Interval] = []
             for kinds in (None, classes):
                 for limit in (0, few):
                     engine.FEW_UNITS = limit

@@ -37,7 +37,8 @@ def main(
     for name in sorted(names[0] ^ names[1]):
         typer.echo(f"{name}: only in {before if name in names[0] else after}")
     for name in sorted(names[0] & names[1]):
-        for place, one, other in differences(*(content(root / name) for root in roots), "", skipped):
+        before_this, after_this = (content(root / name) for root in roots)
+        for place, one, other in differences(before_this, after_this, "", skipped):
             typer.echo(f"{name}: {place}: {one!r} -> {other!r}")
             count += 1
     typer.echo(f"{len(names[0] & names[1])} files compared, {count} differences")

@@ -48,7 +48,7 @@ OTHER = [
     ("tones.csv}", "tones.csv, folds: stratified, num_groups: 4}"),
 ]
 """What the other run of the same name has instead."""
-KILLS = 50
+KILLS = 60
 MEASURED = re.compile(r"seconds|_s$|sha256|bytes|time|files")
 """Names of values that may differ from run to run."""
 
@@ -188,7 +188,7 @@ def test_kills_at_random_moments_leave_equal_results(finished: Path, tmp_path: P
             started = time.monotonic()
             with subprocess.Popen(words, **options) as process:
                 try:
-                    output, _ = process.communicate(timeout=draw.uniform(1, 40) if kills < KILLS else None)
+                    output, _ = process.communicate(timeout=draw.uniform(1, 12) if kills < KILLS else None)
                     finished_alone = True
                     assert process.returncode == 0, output
                 except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ duration_s (seconds) of recordings. So pipelines with other labels or folds shar
 the clip table.
 
 `embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
-`integrity`).
+`daamctl.store.records`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ Files: `result.json` (three parts: run, metrics, meta; written last, so its pres
 record). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
 weigh whole layers add `layer_weights.safetensors` (shape (L,)).
 
-`result.json` is sealed and holds the hash of every other file (see `integrity`). Each file also says which fold it
-belongs to: its key, method, fold and seed. Whoever reads a fold compares all of these with each other and with the
-names of its folders.
+`result.json` is sealed and holds the hash of every other file (see `daamctl.store.records`). Each file also says which
+fold it belongs to: its key, method, fold and seed. Whoever reads a fold compares all of these with each other and with
+the names of its folders.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ IN_RUN = ("train", "ablate", "truncate")
 WEIGHTS = "weights.safetensors"
 ENTRY = "daamctl"
 """Metadata entry of a safetensors file, JSON. There is only one, because several are written in random order."""
+READ = {WEIGHTS, "predictions.parquet", "history.parquet", "density.safetensors", "layer_weights.safetensors"}
+"""Files that `Fold` reads, and compares with their hashes when it does."""
 PREDICTIONS = ("clip_id", "utterance_id", "label", "speaker", "group", "target", "logits")
 HISTORY = ("step", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy")
 
@@ -260,13 +262,13 @@ class Fold:
         Raises:
             ArtifactError: one is missing, damaged, or of another fold.
         """
-        for name in self.result["files"]:
-            self._file(name)
         self.predictions()
         self.history()
         self._tensors(WEIGHTS)
         self.density()
         self.layer_weights()
+        for name in self.result["files"].keys() - READ:  # those were hashed when they were read
+            self._file(name)
 
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""

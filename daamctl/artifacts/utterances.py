@@ -127,7 +127,8 @@ def read_table(
     """
     rows, head = read_frame(path, fix=fix)
     modality: Modality = head.get("modality", "speech")
-    if not {"corpus", "classes", "settings"} <= head.keys() or not set(schemas.get(modality, [""])) <= {*rows.columns}:
+    schema = schemas.get(modality)
+    if not {"corpus", "classes", "settings"} <= head.keys() or schema is None or not set(schema) <= set(rows.columns):
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
     if head.pop(SEAL, None) != _table_hash(rows, head):
         raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)

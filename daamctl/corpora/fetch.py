@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from daamctl.errors import DownloadError
-from daamctl.store.files import atomic_path, locked, sha256_file
+from daamctl.store.files import atomic_path, locked, put, sha256_file
 
 if TYPE_CHECKING:
     import requests
@@ -85,7 +85,7 @@ def fetch(
             raise DownloadError(
                 f"{url} is not the expected file: {difference}", fix="run it again; if this persists, " + fix
             )
-        part.replace(target)
+        put(part, target)
     return target
 
 

@@ -1,7 +1,8 @@
 """Paired comparison of methods on the same test items (docs/sources.md#paired-comparison).
 
 Seeds are averaged first: the correctness of an item is the share of seeds in which the method is right. The primary
-test is a sign-flip test over speakers, the secondary one a corrected t-test over folds. Intervals resample speakers.
+test is a sign-flip test over speakers, the secondary one a corrected t-test over folds. Intervals are over speakers too
+(`engine`).
 
 - With too few speakers, or speakers that are partly unknown, the test runs over folds, and the result gives the reason.
 - If every item is its own speaker, as with texts and images of unknown origin, the test runs over items.

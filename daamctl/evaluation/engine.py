@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, stats
 
 from daamctl.artifacts.statistics import Interval, SignFlipTest
+from daamctl.evaluation.statistics import class_mean
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, SAME, Floats, finite
 
 FEW_UNITS = 30
@@ -107,21 +108,16 @@ def mean_sums(values: ArrayLike, units: ArrayLike, classes: ArrayLike | None = N
     """
     table = np.asarray(values, dtype=np.float64)
     codes = np.unique(np.asarray(units), return_inverse=True)[1]
-    kinds = (
-        np.zeros(table.shape[1], np.int64)
-        if classes is None
-        else np.unique(np.asarray(classes), return_inverse=True)[1]
-    )
+    labels = np.zeros(table.shape[1]) if classes is None else np.asarray(classes)
+    kinds = np.unique(labels, return_inverse=True)[1]
     if not table.shape[1] == len(codes) == len(kinds):
         raise ValueError(f"{table.shape[1]} values, {len(codes)} units, {len(kinds)} classes; need one each per item")
     # Sums of the values by figure and class, then the number of items by class. Most are zero.
     filled = [_by_class(row, kinds, codes) for row in (*table, np.ones(len(kinds)))]
 
     def means(totals: Floats) -> Floats:
-        parts = totals.reshape(len(table) + 1, -1, totals.shape[1])  # (F + 1, classes, samples)
-        present = np.broadcast_to(parts[-1] > 0, parts[:-1].shape)
-        found = np.divide(parts[:-1], parts[-1], out=np.zeros_like(parts[:-1]), where=present)
-        return np.asarray(found.sum(1) / present.sum(1))
+        parts = totals.reshape(len(table) + 1, -1, totals.shape[1]).swapaxes(1, 2)  # (F + 1, samples, classes)
+        return class_mean(parts[:-1], np.broadcast_to(parts[-1], parts[:-1].shape))
 
     return sparse.vstack(filled, format="csr"), means
 

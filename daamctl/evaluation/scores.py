@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.evaluation import Evaluation
-from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.evaluation import Evaluation, read_evaluation
+from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import Comparisons, Interval, MetricComparison
 from daamctl.errors import UnknownNameError
@@ -102,27 +102,29 @@ def table_file(folder: Path, table: str) -> Path:
     return folder / f"{table}.parquet"
 
 
-def read_scores(layout: Layout, table: str) -> pl.DataFrame:
+def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = None) -> pl.DataFrame:
     """Read a table of a run.
 
     Args:
         layout: locations of the run.
         table: one of `TABLES`.
+        files: `files` of the record beside it, for those who have read that; None: read it.
 
     Raises:
         UnknownNameError: there is no such table.
         ArtifactError: the stage that writes it has not run, or a file is damaged.
     """
-    from daamctl.artifacts.evaluation import read_evaluation
-    from daamctl.artifacts.importance import find_importance
-
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
     stage = "importance" if table == "layers" else "evaluate"
     command, folder = layout.command(stage), layout.stage(stage)
-    found = find_importance(folder, again=command) if stage == "importance" else read_evaluation(folder, again=command)
+    if files is None and stage == "importance":
+        summary = find_importance(folder, again=command)
+        files = {} if summary is None else summary.files
+    elif files is None:
+        files = read_evaluation(folder, again=command).files
     path, fix = table_file(folder, table), f"make it: {command}"
-    return read_frame(check_file(path, found.files.get(path.name) if found else None, fix=fix), fix=fix)[0]
+    return read_frame(check_file(path, files.get(path.name), fix=fix), fix=fix)[0]
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

@@ -197,7 +197,7 @@ def grouped_means(values: ArrayLike, groups: ArrayLike, classes: ArrayLike | Non
     """
     array = np.asarray(values)
     labels = np.zeros(len(array), dtype=np.int64) if classes is None else np.asarray(classes)
-    return _class_mean(*_totals(array, labels, np.unique(np.asarray(groups), return_inverse=True)[1]))
+    return class_mean(*_totals(array, labels, np.unique(np.asarray(groups), return_inverse=True)[1]))
 
 
 def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -210,7 +210,7 @@ def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.int64]
     return sums, counts
 
 
-def _class_mean(sums: Floats, counts: Floats) -> Floats:
+def class_mean(sums: Floats, counts: Floats) -> Floats:
     """Mean of sum / count over the classes with items, along the last axis."""
     present = counts > 0
     means = np.divide(sums, counts, out=np.zeros_like(sums), where=present)

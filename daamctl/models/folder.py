@@ -14,7 +14,7 @@ from typing import Any, Literal
 from daamctl.artifacts.utterances import Modality
 from daamctl.errors import ArtifactError
 from daamctl.store.files import atomic_path, read_json, sha256_file
-from daamctl.store.records import check_file, parse_record, read_sealed, write_record
+from daamctl.store.records import check_file, check_seal, parse_record, write_record
 
 FILE = "model.json"
 ENCODER_DIR = "encoder"
@@ -206,7 +206,7 @@ def read_model(folder: Path) -> ModelRecord:
             f"{path} follows schema {schema}, this version of daamctl knows those up to {SCHEMA}",
             fix="update daamctl",
         )
-    record = parse_record(read_sealed(path, fix=AGAIN), ModelRecord, path=path, fix=AGAIN)
+    record = parse_record(check_seal(path, found, fix=AGAIN), ModelRecord, path=path, fix=AGAIN)
     for name, wanted in record.files.items():
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise ArtifactError(f"{path} names a file outside the folder: {name}", fix=AGAIN)

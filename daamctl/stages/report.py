@@ -133,7 +133,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = read_scores(layout, "history"), _importance_pictures(layout, summary, command)
+    history, pngs = read_scores(layout, "history", raw.files), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)
     curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
     key = evaluation.provenance.embeddings_key

@@ -54,7 +54,15 @@ def read_sealed(path: Path, *, fix: str | None) -> dict[str, Any]:
     Raises:
         ArtifactError: the file is missing, is not JSON, has no seal, or was changed after it was written.
     """
-    found = read_json(path, fix=fix)
+    return check_seal(path, read_json(path, fix=fix), fix=fix)
+
+
+def check_seal(path: Path, found: Any, *, fix: str | None) -> dict[str, Any]:
+    """Compare the content of a JSON file with its seal; return it.
+
+    Raises:
+        ArtifactError: it is no object with a seal, or was changed after it was written.
+    """
     if not isinstance(found, dict) or SEAL not in found:
         raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix)
     if found[SEAL] != seal_of(found):

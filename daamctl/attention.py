@@ -67,7 +67,6 @@ def _forward_without_gradients(
     """WavLM's attention; the position bias is (H, T, T), of the first layer, for all items of the batch.
 
     Args:
-        self: the attention module.
         hidden_states: (B, T, D).
         attention_mask: (B, T) 1 for frames, 0 for padding; None: all are frames.
         position_bias: (H, T, T), or None in the first layer.

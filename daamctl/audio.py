@@ -90,7 +90,6 @@ def load(path: Path, *, start_s: float = 0.0, duration_s: float | None = None, s
     The segment is resampled on its own, without the samples around it.
 
     Args:
-        path: the file.
         start_s: start of the segment, in seconds.
         duration_s: its length in seconds; None: to the end of the file.
         sampling_rate: target rate in Hz.
@@ -121,7 +120,6 @@ def resample(waveform: torch.Tensor, rate: int, target: int) -> torch.Tensor:
     Args:
         waveform: shape (num_samples,).
         rate: its rate in Hz.
-        target: the rate wanted.
 
     Returns:
         float32, shape (ceil(num_samples * target / rate),).

@@ -46,8 +46,6 @@ class CpuFormats:
         convolutions: number format of training steps with 2-D convolutions.
         channels_last: whether such a step is faster in the channels-last memory layout, by number format.
         milliseconds: the measurement, operation -> time; empty if there was none.
-        processor: what was measured.
-        torch: version of torch.
     """
 
     encoder: str = "float32"
@@ -97,8 +95,6 @@ def decide(times: Times, before: CpuFormats | None = None, *, processor: str = "
     Args:
         times: operation -> milliseconds; see `measure`.
         before: an earlier decision for the same processor, which a close result does not overturn.
-        processor: recorded.
-        torch: recorded.
     """
     was = before or CpuFormats()
 

@@ -119,7 +119,6 @@ def resolve_precision(name: str, device: str, *, work: Work) -> str:
 
     Args:
         name: the setting. `published` is the released code's autocast: float16 on CUDA, none elsewhere (D42).
-        device: a resolved device.
         work: what is computed. On a CPU, `auto` takes the format that was measured to be faster for it
             (`daamctl.cpu_formats`); for `other` it is float32, since autocast costs small products more than it gains.
 

@@ -70,7 +70,6 @@ def examine_method(
 
     Args:
         method: name of a method, or a variant such as `daam-v1-mlp`.
-        settings: the method's own settings.
         num_layers: L.
         embed_dim: D.
         num_classes: C.

@@ -47,8 +47,6 @@ class UnknownNameError(ConfigError):
 
     Args:
         kind: what the name should be, e.g. "method".
-        name: the name found.
-        known: all allowed names.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
@@ -117,7 +115,6 @@ def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> 
     """The first names and how many more there are: `a, b and 3 more`; `none` if there are none.
 
     Args:
-        names: all names.
         most: number of names to show.
         separator: text between names; if it starts a new line, the number of further names gets a line of its own.
     """

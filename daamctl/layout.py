@@ -22,7 +22,6 @@ class Layout:
     """Folders of one pipeline or ad-hoc run.
 
     Args:
-        root: project folder.
         pipeline: pipeline name; None for an ad-hoc run.
         table_name: folder name of what depends only on the corpus.
         run_name: folder name of what depends on the encoder too.
@@ -97,7 +96,6 @@ class Layout:
         """Shell command that runs `stage` for this layout, quoted, for error messages.
 
         Args:
-            stage: the command.
             extra: further words, already quoted; a setting among them replaces one from the command line.
         """
         words = self._options(stage)

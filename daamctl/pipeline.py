@@ -31,10 +31,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     """Run all stages; finished work with identical inputs is kept.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         source: folder or manifest of the corpus, if it is not registered yet.
-        track: log to MLflow.
 
     Returns:
         The report.

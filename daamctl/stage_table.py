@@ -24,7 +24,6 @@ class StageSpec:
         watches: sections of the settings, or lists of a pipeline, that it runs again for. DVC compares their values.
         for_each: the list of a pipeline for whose entries it runs one at a time; None: it runs once per pipeline.
         needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
-        tracked: it logs to MLflow.
         beside: folders below `data` in which it also writes a folder of the run.
         task: of the pipelines that have the stage; None: all have it.
     """

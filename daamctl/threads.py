@@ -42,8 +42,6 @@ class _Times:
     """Processor time until some moment, in seconds.
 
     Args:
-        at: the moment.
-        own: time of this process.
         busy: time that the allowed cores have worked for anything; None if the system does not tell.
     """
 

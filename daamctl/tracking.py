@@ -95,7 +95,6 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     """Links to the runs of this project in the MLflow UI, without those that are superseded.
 
     Args:
-        root: project folder.
         address: where the UI answers, e.g. `http://127.0.0.1:5000`.
 
     Returns:
@@ -166,7 +165,6 @@ class MLflowTracker(Tracker):
     """Logs to MLflow from a background thread.
 
     Args:
-        root: project folder.
         close_timeout_s: longest wait in `close`, in seconds.
         again: command that sends what is missing; warnings name it.
     """
@@ -201,9 +199,6 @@ class MLflowTracker(Tracker):
 
         Args:
             name: pipeline or ad-hoc run.
-            folder: folder with report.html and tables/.
-            metrics: main results.
-            tags: what the results are of.
         """
         self._queue.put(lambda: self._sender.report(name, folder, metrics, tags))
 
@@ -211,7 +206,6 @@ class MLflowTracker(Tracker):
         """Log a fold that finished earlier, unless it was sent already.
 
         Args:
-            fold: the fold.
             look: look in the store whether the run is still there, instead of trusting our own record.
         """
         self._queue.put(lambda: self._sender.send(fold, look=look))
@@ -561,8 +555,6 @@ def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl trac
     """A tracker for MLflow, or one that logs nothing if tracking is disabled.
 
     Args:
-        root: project folder.
-        enabled: log to MLflow.
         again: command that sends what is missing; warnings name it.
     """
     return MLflowTracker(root, again=again) if enabled else Tracker()
@@ -576,7 +568,6 @@ def register_model(root: Path, folder: Path, name: str) -> str:
     """Send an exported model to MLflow and register it as a new version of a registered model.
 
     Args:
-        root: project folder.
         folder: the exported model, with its file `MLmodel`.
         name: name in the model registry; made if it is not there.
 
@@ -649,7 +640,6 @@ def _check_database(root: Path, *, whole: bool = False) -> None:
     """Refuse a local store that MLflow would try to open again and again, for two minutes.
 
     Args:
-        root: project folder.
         whole: read the whole file, not its beginning alone.
 
     Raises:

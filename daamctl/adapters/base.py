@@ -50,7 +50,6 @@ class FineTuned(nn.Module):
         head: maps the last hidden state (B, T, D) and the mask (B, T) to logits (B, C), in float32; for words, the mask
             (B, W, T) to the logits (N, C) of N words.
         adaptation: what has been done to the encoder.
-        pretrained: the encoder's tensors before that.
 
     Attributes:
         published: whether this reproduces the released scripts.
@@ -187,7 +186,6 @@ def visible_positions(inputs: Mapping[str, Tensor], mask: Tensor, length: int) -
     """Which of T positions are no padding, (B, T).
 
     Args:
-        inputs: of the encoder's model.
         mask: positions that the classifier averages; (B, T), or (B, W, T) for words.
         length: T.
 

@@ -40,7 +40,6 @@ class ProjectedHead(nn.Module):
 
     Args:
         embed_dim: D.
-        width: width of the projection.
         num_classes: C.
     """
 

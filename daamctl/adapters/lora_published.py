@@ -52,7 +52,6 @@ class LowRank(nn.Module):
 
     Args:
         inputs: width of the adapted map's input.
-        outputs: width of its output.
         rank: r.
     """
 

@@ -32,7 +32,6 @@ def projections(model: nn.Module, roles: Iterable[str], *, fused: bool = True) -
     """Names of self-attention's linear maps with the given roles, in the encoder's order.
 
     Args:
-        model: the encoder.
         roles: some of query, key and value.
         fused: use a map that computes all three, if there is one.
 

@@ -47,7 +47,6 @@ def candidates(methods: Sequence[str], first: str) -> list[str]:
     """Methods of a pipeline that an ablation may use, in order of preference. Closed-form methods are left out.
 
     Args:
-        methods: all methods of the pipeline.
         first: the preferred method, by its name in the table; it may have any decoder.
     """
     trained = [name for name in methods if name not in CLOSED_FORM]
@@ -58,7 +57,6 @@ def first_fit(names: Iterable[str], against: Callable[[str], str | None]) -> tup
     """The first name that qualifies (None if none does), and the reasons against those before it.
 
     Args:
-        names: in order of preference.
         against: name -> reason why it does not qualify, or None.
     """
     reasons: dict[str, str] = {}
@@ -82,8 +80,6 @@ def choose_groups(
     Args:
         ranking: layers from most to least important; if empty, there are no highest and lowest groups.
         ks: numbers of layers.
-        given: further groups.
-        layers: all layers of the embeddings.
         presets: names from `PRESETS`.
 
     Raises:
@@ -210,8 +206,6 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
     either over its runs.
 
     Args:
-        what: name of the difference.
-        found: difference found by the ablation.
         probe: the same difference for the probe.
     """
     if found.mean is None or probe.mean is None or found.sample_std is None or probe.sample_std is None:

@@ -100,7 +100,6 @@ class ProbedFold:
     """Linear probes of every layer on the test clips of one fold.
 
     Args:
-        fold: the fold.
         layers: the L layer numbers.
         predictions: one table of the test clips per layer, with target and logits.
         accuracy: (L,) in the unit of the evaluation.
@@ -117,7 +116,6 @@ class AuditData:
     """Embeddings and probes of the audit, shared by all methods.
 
     Args:
-        head: metadata of the embeddings.
         clips: (N,) clips, in the order of the vectors.
         rows: fold -> its parts.
         accuracy_of: see `AccuracyOf`.
@@ -126,7 +124,6 @@ class AuditData:
         layers: the L layer numbers.
         probes: (test group, dev group, seed if it draws the training sentences) -> linear probes of every layer.
         means: the same key -> mean over the training clips, (L, D).
-        seconds: time spent on probes.
     """
 
     head: EmbeddingsMetadata
@@ -192,8 +189,6 @@ def audit_scores(
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         folds: finished folds of any method; their layers are probed although no score may rank them.
         scores: method -> scores of its layers.
         split_rows: returns the clips of a fold's parts.
@@ -397,7 +392,6 @@ def replacement_curves(
         y: (B,) class ids.
         mean: (L, D) replacements of the layers.
         orders: (R, L) rows of layers, first one replaced (or put back) first.
-        batch_size: clips per forward pass.
 
     Returns:
         deletion (R, S): none replaced to all replaced; insertion (R, S): all replaced to none; at `steps`.

@@ -89,8 +89,6 @@ def contrast(importance: Sequence[LearnedScore], weights: Sequence[LearnedScore]
     too small rather than too large; the verdict requires both.
 
     Args:
-        importance: methods with an Importance Factor.
-        weights: methods with layer weights.
         worth: (L,) usefulness of the layers.
     """
     tracking = deletion = None

@@ -44,11 +44,7 @@ class Finding:
     """The outcome of one check.
 
     Args:
-        check: its name.
         severity: ok, note or warning.
-        text: one sentence.
-        numbers: the counts behind it.
-        examples: ids of the first cases.
     """
 
     check: str
@@ -93,8 +89,6 @@ class CorpusFacts:
     """Facts that the checks need besides clips and vectors.
 
     Args:
-        classes: the declared class names.
-        modality: modality of the clips.
         tested: groups that are tested; None: all.
         content: (N,) numbers that are equal if texts or images are; None: compare embeddings instead.
         max_tokens: longest text that is not truncated, in tokens that are averaged; None: no limit, or no text.
@@ -130,7 +124,6 @@ def check_data(
     Args:
         clips: N rows with clip_id, utterance_id, label, speaker and group; texts also have n_frames, their tokens.
         x: (N, L, D), stored number format; vectors on disk are read twice.
-        known: further facts.
         drawn: the sample in which near duplicates are searched; required if `x` is on disk. None: all clips.
         on_check: called `known.num_checks` times.
     """
@@ -256,7 +249,6 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
     Args:
         clips: N rows.
         column: speaker or utterance_id.
-        words: terms of the modality.
     """
     what, said = ("speaker", words.source) if column == "speaker" else ("utterance", words.item)
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
@@ -283,7 +275,6 @@ def check_duplicates(
     Args:
         clips: N rows.
         content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
-        words: terms of the modality.
         stored: whether `content` is about embeddings rather than clips.
     """
     alike = "have exactly equal embeddings" if stored else "are equal"
@@ -308,8 +299,6 @@ def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | N
     """Find clips of different utterances and groups with almost equal embeddings.
 
     Args:
-        pairs: near duplicates.
-        words: terms of the modality.
         among: number of clips that were compared; None: all.
     """
     numbers = {"pairs": pairs.across, "cosine": NEAR_COSINE, **({} if among is None else {"among_clips": among})}
@@ -332,8 +321,6 @@ def check_duplicate_labels(
     Args:
         clips: N rows.
         content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
-        pairs: near duplicates.
-        words: terms of the modality.
     """
     equal = [rows for rows in _equal_sets(clips, content) if clips["label"].gather(rows).n_unique() > 1]
     labels = clips.group_by("utterance_id").agg(pl.col("label").n_unique().alias("labels"))

@@ -158,7 +158,6 @@ def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *,
     Args:
         scores: (L,).
         num_heads: h.
-        seed: of the permutations.
 
     Returns:
         None with one head or fewer than two layers per head: the position then explains nothing, or everything.
@@ -189,7 +188,6 @@ def geometry_caution(correlation: float | None, positions: HeadPositions | None)
 
     Args:
         correlation: correlation of the trained with the untrained map, see `map_correlation`.
-        positions: positions of the trained map.
     """
     found = []
     if correlation is not None and correlation > GEOMETRY_CORRELATION:

@@ -26,9 +26,7 @@ class Learned:
         num_heads: h.
         kernel: form of the density, as in the settings of the method.
         offset: lowest and highest, in units of the features; all are 0 before training.
-        offset_mean: mean, in the same unit.
         scaled_variance: lowest and highest; all are 2 before training.
-        scaled_variance_mean: mean.
     """
 
     num_heads: int

@@ -92,7 +92,6 @@ class LayerProbes:
     """Results of every probe.
 
     Args:
-        layers: one per layer.
         fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`.
         chance: always the most frequent class of the training clips.
     """
@@ -108,7 +107,6 @@ class Difference:
 
     Args:
         per_fold: (K,).
-        mean: over folds.
         standard_error: of the mean; None for a single fold. It is too small rather than too large, because folds share
             training clips.
         margin: `standard_error` times the quantile of Student's t for `CONFIDENCE`, one-sided.
@@ -140,7 +138,6 @@ def fit_probe(
         layers: places of the layers of the probe among the L layers.
         num_classes: C.
         refit: fit again on train and dev with the chosen penalty.
-        build: makes the probe.
 
     Returns:
         Logits (B, C) of the test clips, and the chosen penalty.

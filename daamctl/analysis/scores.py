@@ -32,13 +32,11 @@ class Scored:
     """The layer scores of one method.
 
     Args:
-        kind: what the score is.
         folds: F finished folds.
         layers: L layer numbers.
         trained: scores by fold, shape (F, L).
         untrained: scores before training, shape (F, L).
         mean: shape (L,): mean over folds of the weights, or the Importance Factor of the mean map.
-        mean_untrained: the same before training.
     """
 
     kind: Literal["importance", "weight"]
@@ -59,8 +57,6 @@ def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
     """Density maps: the mean over folds, then every fold. Empty for methods without a density.
 
     Args:
-        folds: finished folds of the method.
-        method: named in errors.
         fix: command that trains the method again.
 
     Raises:
@@ -86,8 +82,6 @@ def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix
     """Scores of a method: its Importance Factor, or its layer weights if it has no density, or None.
 
     Args:
-        folds: finished folds of the method.
-        method: named in errors.
         maps: see `read_maps`.
         fix: command that trains the method again.
 

@@ -47,7 +47,6 @@ class OverRuns:
     Args:
         mean: None without runs.
         sample_std: standard deviation with divisor n - 1; None for fewer than two runs.
-        n: number of runs.
     """
 
     mean: float | None
@@ -60,8 +59,6 @@ class LayerAccuracy(OverRuns):
     """The metric after training on some layers.
 
     Args:
-        layers: the layers.
-        per_fold: the metric of every run.
         probe: the metric of the closed-form probe on the same layers; without runs if there is no such probe.
         mark: one of `MARKS`, by the rules for methods; else empty.
     """
@@ -133,7 +130,6 @@ class AloneTest:
         k: number of layers per group.
         num_groups: number of groups with k layers.
         spearman_rho: rank correlation between the scores and the metric of the groups; None if either are all equal.
-        p_groups: its p-value, by permutation.
         high: layers of the group with the highest score; empty if all scores are equal.
         low: layers of the group with the lowest score.
         difference: metric of `high` minus that of `low`, mean over the shared folds; None without any.
@@ -161,18 +157,14 @@ class Ablation:
         method: label of the method that is trained; None if no method qualifies.
         probe: closed-form probe that is trained beside it; None if the method is one itself.
         unit: "utterance" or "clip".
-        embeddings_key: content key of the embeddings.
         ranking: layers by Importance Factor, highest first; empty if they are not ranked.
         baseline: training on all layers; without runs if there are no groups.
-        groups: training on few layers.
         differences: highest minus lowest, per number of layers.
         presets: the papers' high minus low layers.
         alone: whether layers of high importance do better alone, per number of layers.
         notes: how layers and method were chosen.
-        cautions: reasons to distrust the results.
         run: name of the run; None in files older than this field.
         files: SHA-256 of `result.json` of every fold on few layers, by its path in the folder of the run.
-        metric: what layers are compared by.
     """
 
     rank_by: str | None
@@ -202,7 +194,6 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
 
     Args:
         folder: folder of the run, `data/ablate/<run>`.
-        again: command that makes the file.
         hide: folder to remove from paths in texts.
 
     Raises:

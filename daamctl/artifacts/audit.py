@@ -27,9 +27,7 @@ class Agreement:
         num_layers: L.
         kendall_tau: tau-b.
         kendall_p: two-sided, from scipy: exact permutation distribution, or a normal approximation if there are ties.
-        spearman_rho: correlation of the ranks.
         spearman_p: two-sided permutation test.
-        p_one_sided: permutation test of rho.
         p_turned: share of the 2 L rotated and mirrored profiles with a rho at least as large.
         rho_beside_depth: correlation of the ranks without their linear trend along depth; None if nothing remains.
         p_beside_depth: as `p_turned`, for `rho_beside_depth`.
@@ -120,7 +118,6 @@ class AuditedMethod:
         insertion: putting layers back in this order; None without curves.
         accuracy: ends of the curves; None without curves.
         missing: what could not be tested and why, with the command that repairs it.
-        seconds: time spent on the curves.
     """
 
     agreement: Agreement | None
@@ -138,17 +135,11 @@ class AuditRow:
     """Whether the score of one method reflects how useful the layers are. None: not known.
 
     Args:
-        method: name of the method.
-        label: its name in results.
         kind: kind of the score, see `daamctl.artifacts.importance.LayerScores`.
         learned: whether training changed the score.
         tracks_probe: verdict on the rank correlation with linear probes of the layers.
-        spearman_rho: that correlation.
-        p: its p-value.
-        spearman_rho_untrained: the correlation before training.
         deletion_beats_random: verdict on replacing layers in the order of the score.
         deletion_advantage: area between the accuracy curve in the order of the score and that of random orders.
-        deletion_p: its p-value.
         deletion_advantage_untrained: the area for the score before training.
         insertion_beats_random: the same for putting layers back.
         insertion_advantage: likewise.
@@ -182,8 +173,6 @@ class KindDifference:
         importance: mean over the methods with an Importance Factor.
         weights: mean over the methods with layer weights.
         p_better: p-value for a higher mean of the Importance Factors.
-        p_worse: p-value for a lower one.
-        floor: smallest possible p-value.
     """
 
     importance: float
@@ -213,10 +202,7 @@ class AuditComparison:
     """Audit of all methods.
 
     Args:
-        table: a row per method.
         contrast: of the two kinds of score; None if only methods of one kind were audited.
-        sentence: summary of the audit.
-        note: on the tests.
     """
 
     table: list[AuditRow]
@@ -232,7 +218,6 @@ class AuditSettings:
     Args:
         clips: largest number of test clips of a fold on which layers are replaced.
         orders: R.
-        unit: word for a clip.
         level: largest p-value for the verdict "yes".
     """
 
@@ -258,11 +243,8 @@ class Audit:
         missing: why there is no audit, with the command that makes it.
         no_ablation: why there are no tests on layers trained alone, with the commands that make them; else None.
         not_audited: method -> reason.
-        settings: settings of the audit.
         steps: numbers of layers that are replaced or put back.
         methods: method -> its audit.
-        seconds: time spent.
-        comparison: all methods.
     """
 
     missing: list[str]

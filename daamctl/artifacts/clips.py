@@ -61,7 +61,6 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
     """Read the table.
 
     Args:
-        path: the file.
         fix: command that creates it, for the error message.
 
     Raises:

@@ -19,7 +19,6 @@ class SettingDifference:
     """A recorded fact in which two sides differ.
 
     Args:
-        name: dotted name.
         first: value of the first side, any JSON value.
         second: value of the second side.
         methods: the pairs of methods with this difference; None for all of them.
@@ -37,7 +36,6 @@ class SettingDifferences:
 
     Args:
         can_change: facts that can change the results.
-        cannot_change: facts that cannot.
         not_known: what a published table leaves open; None for trained methods.
     """
 
@@ -52,9 +50,7 @@ class Disagreement:
 
     Args:
         item: id of the utterance or clip.
-        fold: fold number.
         speaker: None if unknown.
-        label: name of the true class.
         first_right: share of the first method's seeds that are right.
         second_right: likewise for the second method.
         first_probability: mean probability of the true class under the first method.
@@ -86,7 +82,6 @@ class PairedMethods(Comparison):
     Args:
         first_label: name of the first method in results.
         second_label: name of the second method in results.
-        fairness: how well both were trained.
         doubt: warning if a method was not trained well; else None.
         disagreements: the items on which the methods disagree most.
         design: unit of the tests, and the data.
@@ -107,9 +102,7 @@ class PairedResult:
     """Pairs of trained methods, corrected as one family.
 
     Args:
-        settings: different settings.
         family: tests that are corrected together.
-        comparisons: one per pair.
         notes: notes for the reader of the results.
         kind: "paired".
     """
@@ -127,7 +120,6 @@ class PrintCheck:
 
     Args:
         text: mean and deviation as printed; None if not printed.
-        mean_agrees: whether the mean agrees.
         std_is: "sample", "population", "neither" or "not printed".
         disagrees: whether the mean or the deviation contradicts the folds.
     """
@@ -145,7 +137,6 @@ class FoldAccuracy:
     Args:
         fold: name of the column or of the test group.
         session: number of the session that was tested; None if columns are repeats or groups have no number.
-        value: accuracy, averaged over seeds.
     """
 
     fold: str
@@ -158,8 +149,6 @@ class RowFigures:
     """Scores of a published row, or of a trained method reduced to what a published row has.
 
     Args:
-        name: side and method.
-        label: name in results.
         corpus: corpus, as the side spells it.
         fairness: how well a trained method was trained; None for published rows.
         print: check of the printed values; None for trained methods.
@@ -208,9 +197,7 @@ class PrintedPair:
     """A published row beside a trained method or another published row.
 
     Args:
-        first: name of the first row.
         second: name of the second row.
-        figures: scores of both.
         difference: difference of the accuracies under the published scoring.
         folds: differences by session; None if the folds cannot be paired.
         not_aligned: why the folds cannot be paired; else None.
@@ -246,7 +233,6 @@ class PrintedResult:
     Args:
         settings: different settings, as far as a published table states them.
         family: tests that are corrected together; None without a test.
-        comparisons: one per pair.
         notes: notes for the reader of the results.
         kind: "both-printed" if both sides are published, else "printed".
     """
@@ -275,7 +261,6 @@ class ComparisonReport:
         second: second side.
         unit: "utterance", "clip", or "as printed" for two published sides.
         item: word for the unit (utterance, clip, text or image); None for two published sides.
-        matched: pairs of methods.
         unmatched: methods that only one side has.
         result: the comparison. In the file, its parts are on the same level as the fields above.
     """

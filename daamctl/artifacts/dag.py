@@ -119,7 +119,6 @@ def family_of(family: str, pipelines: Collection[str]) -> dict[str, int | None]:
 
     Args:
         family: e.g. `wnut17`, of `wnut17-8-shots`, `wnut17-16-shots` and perhaps `wnut17`.
-        pipelines: names of all pipelines.
     """
     found = [(int(one["shots"]), name) for name in pipelines if (one := SHOTS.fullmatch(name))]
     members: dict[str, int | None] = {name: shots for shots, name in sorted(found) if name == f"{family}-{shots}-shots"}

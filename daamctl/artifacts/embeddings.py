@@ -61,14 +61,11 @@ class EmbeddingsMetadata:
         key: content key of everything that a fold depends on: the vectors, and the labels, speakers, groups and
             classes of the clips.
         corpus: registered corpus name.
-        classes: class names in label order.
-        layers: stored layer numbers.
         embed_dim: D.
         encoder: id, revision, weights hash, transformers version, final_norm, pooling, …
         settings: the sections download, segment and extract.
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
-        modality: modality of the clips.
         vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings.
         files: SHA-256 of the shards and the labels.
     """
@@ -158,7 +155,6 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
     """Write the labels, then the metadata, which marks the embeddings as complete.
 
     Args:
-        folder: folder of the shards.
         head: the metadata; if `files` is empty, the shards are hashed now.
         clips: rows of the clip table; those of `head.unreadable` are left out.
     """
@@ -175,11 +171,6 @@ def shards_in(folder: Path) -> list[Path]:
 
 def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
     """Compare the shards with their recorded hashes.
-
-    Args:
-        folder: folder of the embeddings.
-        head: their metadata.
-        fix: how to make them again.
 
     Raises:
         ArtifactError: a shard is missing, damaged or from elsewhere.
@@ -214,8 +205,6 @@ class StoredVectors:
         paths: the S shards.
         starts: (S + 1,) first row of each shard, and N.
         layers: the L layer numbers.
-        kind: type of the layers' columns.
-        fix: command to name in errors.
     """
 
     paths: tuple[Path, ...]
@@ -338,9 +327,7 @@ def open_embeddings(
     """Open the embeddings of a corpus: read the clips, leave the vectors on disk.
 
     Args:
-        folder: folder of the embeddings.
         layers: layer numbers; None: all except layer 0.
-        fix: command to name in errors.
 
     Returns:
         clips (clip columns, n_frames, and duration_s of recordings), and the vectors.
@@ -405,8 +392,6 @@ def check_settings(
     Args:
         made: section -> settings it was made with; only these sections are compared. A missing setting is taken to have
             had its default.
-        config: current settings.
-        modality: modality of the artifact.
         what: the artifact, in the plural, for the message.
         fix: the command that creates it again.
         corpus: key of the corpus that it is of; None: not compared.

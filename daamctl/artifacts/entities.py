@@ -66,7 +66,6 @@ class EntityScores:
         rule: how tags were read.
         micro: over all types together.
         per_type: entity type -> its scores.
-        errors: kinds of errors.
     """
 
     rule: Rule

@@ -36,11 +36,9 @@ class Spread:
     """Mean and deviation of one figure over folds and seeds.
 
     Args:
-        mean: mean of the n values.
         sample_std: standard deviation with divisor n - 1; None for n = 1. This project reports it.
         population_std: standard deviation with divisor n, as in many published rows
             (docs/sources.md#means-and-standard-deviations).
-        n: number of values.
     """
 
     mean: float
@@ -54,7 +52,6 @@ class MetricInfo:
     """Properties of a metric.
 
     Args:
-        alias: heading in reports.
         higher_is_better: direction.
         unit: "fraction" or "nats".
     """
@@ -88,7 +85,6 @@ class Chance:
     """Scores of constant predictions, which need no model.
 
     Args:
-        majority_class: the most frequent class.
         majority_fraction: its share of the items, the accuracy of always predicting it.
         uniform_fraction: 1 / C for C classes, the balanced accuracy of a constant prediction.
         uniform_log_loss: ln C.
@@ -109,7 +105,6 @@ class ReferenceComparison:
     """Every method compared with the reference.
 
     Args:
-        reference: name of the reference.
         left_out: methods with missing folds, which are not compared.
         result: None if the reference is left out, or was not trained on this machine.
     """
@@ -125,7 +120,6 @@ class MethodFairness:
 
     Args:
         status: see `Status`; not checked: there is no probe and no search.
-        reasons: reasons for the status.
         counterpart: closed-form probe among the methods that it should reach; None if there is none.
         gap: accuracy minus the counterpart's accuracy, of taggers the entity F1, mean over the shared folds; None
             without a counterpart.
@@ -161,7 +155,6 @@ class Identical:
     """Methods whose predictions are the same in every fold.
 
     Args:
-        methods: at least two.
         reason: why they are the same; None if unknown.
     """
 
@@ -205,8 +198,6 @@ class EvalBatches:
     """Test batches of a method whose predictions depend on them.
 
     Args:
-        size: number of clips per batch.
-        order: order of the clips.
         clips_sha256: hash of the clip names in that order.
     """
 
@@ -243,14 +234,11 @@ class FoldScores:
 
     Args:
         fold: 1-based fold number.
-        seed: seed of the run.
-        test_group: group that was tested.
         dev_group: group that selected the epoch; None if there is none.
         selection: rule that selected the epoch.
         selected_epoch: 1-based; None if no epoch is selected.
         num_parameters: number of trainable parameters.
         train_s: wall time of training.
-        device: device of training.
         accuracy: accuracy per clip at the reported epoch, as training recorded it; None if not recorded.
         accuracy_best_on_test: accuracy per clip at the best epoch on the test clips.
         accuracy_last: accuracy per clip at the last epoch.
@@ -294,8 +282,6 @@ class SpeakerAccuracy:
 
     Args:
         speaker: None for the items whose speaker is unknown.
-        n: number of items.
-        accuracy: in the main unit.
     """
 
     speaker: str | None
@@ -311,13 +297,9 @@ class MethodEvaluation:
         label: name in results, e.g. `sga (reconstructed)`.
         reconstructed: the interpretation chosen, for methods whose original definition was not available; else empty.
         eval_batches: for methods whose predictions depend on their batch.
-        notes: notes of training.
         finetune: whether the encoder is trained too.
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
         num_parameters: number of trainable parameters.
-        layers: layer numbers.
-        embed_dim: number of features per layer.
-        per_fold: the finished runs.
         missing: (fold, seed) of the runs without a result.
         summary: unit -> metric -> mean over the runs.
         selection: rule for choosing the epoch -> accuracy per clip; None if not recorded.
@@ -362,13 +344,7 @@ class Provenance:
     """Code, machines, encoder and settings that made the folds.
 
     Args:
-        git_commits: commits of the code.
-        daamctl: versions of daamctl.
         versions: package -> versions.
-        devices: devices of training.
-        precisions: number formats of training.
-        embeddings_key: content key of the embeddings.
-        encoder: facts about the encoder.
         train_s: method -> wall time of training, all runs together.
         peak_memory_bytes: largest GPU memory of a run; None if not recorded.
         clips_per_fold: number of clips of every fold.
@@ -406,24 +382,20 @@ class Evaluation:
     """Results of all methods of one run.
 
     Args:
-        run: name of the run.
         pipeline: name of the pipeline; None for an ad-hoc run.
         modality: speech, text or image.
         main_unit: "utterance" or "clip".
         units: both units.
         metrics: metric -> its properties, in the order of reports.
-        classes: class names.
         num_folds: 1 for an official split.
         seeds: seeds of the methods over stored layers.
         selection: rule that selected the epoch: "dev-group", "best-on-test" or "last".
         refit: whether the held-out group joined the training part at the end.
-        counts: number of tested items.
         chance: unit -> scores of constant predictions.
         methods: method -> results.
         fairness: whether the methods were trained well.
         comparison: every method compared with the reference.
         notes: notes for the reader of the results.
-        provenance: code, machines, encoder and settings.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         entities: entity scores of taggers; None if the items are no words.
@@ -489,7 +461,6 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
 
     Args:
         folder: folder of the run, `data/evaluate/<run>`.
-        again: command that evaluates the run.
 
     Raises:
         ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.

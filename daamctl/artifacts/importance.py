@@ -44,8 +44,6 @@ class DensityMaps:
 
     Args:
         folds: (fold, seed) of the runs.
-        layers: layer numbers.
-        num_features: number of features per layer.
         num_heads: number of heads that split the layers.
         ranking: layers by mean Importance Factor, highest first; empty if all are equal.
         ranking_untrained: likewise for the untrained map.
@@ -57,8 +55,6 @@ class DensityMaps:
         head_positions: effect of the position inside the head; None if every head has one layer or there is one head.
         head_positions_untrained: likewise for the untrained map.
         caution: why the map mostly reflects geometry; None if it does not.
-        heatmap: file name of a picture.
-        layers_picture: file name of a picture.
     """
 
     folds: list[tuple[int, int]]
@@ -102,15 +98,11 @@ class LayerScores:
         label: name of the method in results.
         kind: "importance" (mean Importance Factor) or "weight" (learned layer weight).
         folds: (fold, seed) of the runs.
-        layers: layer numbers.
-        trained: score of each layer.
-        untrained: score before training.
         ranking: layers by score, highest first; empty if all are equal.
         ranking_untrained: likewise before training.
         stability: agreement between runs.
         stability_untrained: likewise before training.
         tau_with_untrained: Kendall's tau between the scores after and before training; None if one is constant.
-        band: file name of a picture.
         replacement: file name of a picture; None without curves.
     """
 
@@ -134,10 +126,7 @@ class LayerAccuracy:
     """Accuracy of `ridge-last` on one layer alone.
 
     Args:
-        layer: number of the layer.
-        accuracy: mean over folds and seeds.
         low: lower end of its 95 % interval; None if there is no interval.
-        high: upper end.
         difference: from the best layer, over all test items, in the figure of the profile; 0 for the best.
         p: of the paired test against the best layer, after Holm's correction; None for the best, or without a test.
     """
@@ -166,7 +155,6 @@ class ProbedLayers:
     Args:
         unit: what was scored: "utterance" or "clip".
         resampled: what the intervals resample and the tests take as independent, e.g. "speaker".
-        layers: one per layer, in order.
         entity_f1: of the probes of words, one per layer; intervals over sentences. None for other items.
         floor: smallest p-value that the tests allow after correction; None without a test.
     """
@@ -191,13 +179,9 @@ class Importance:
     """Importance Factor maps, layer scores and their audit.
 
     Args:
-        run: name of the run.
         methods: method with a density -> its map.
-        without_density: methods without a density.
-        note: which methods have maps.
         scores: method with a layer score -> its score.
         without_score: method -> why it has no score.
-        audit: audit of the scores.
         probed: accuracy of every layer; None if no layer was probed.
         files: SHA-256 of the stage's other files.
         folds: content keys of the folds that it was computed from, sorted.
@@ -228,7 +212,6 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
 
     Args:
         folder: folder of the run, `data/importance/<run>`.
-        again: command that makes the file.
         hide: folder to remove from paths in texts.
 
     Raises:

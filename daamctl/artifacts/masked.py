@@ -29,7 +29,6 @@ class MaskedTraining:
         dev: mean negative log-likelihood of the dev part before training and after each epoch.
         epoch: the epoch that was scored; 0 is before training.
         added: parameters between encoder and head.
-        trained: parameters that were trained.
         files: hashes of the files beside it.
     """
 
@@ -49,15 +48,11 @@ class MaskedWay:
         fusion: what stands between encoder and head.
         finetuned: whether encoder and head were trained too.
         added: parameters of the fusion.
-        trained: parameters that were trained.
         epochs: epoch that was scored, by seed.
-        by_seed: perplexity of each seed.
         perplexity: exp of the mean negative log-likelihood over tokens and seeds.
         low: lower end of its 95 % interval over articles; None with fewer than two articles.
-        high: upper end.
         ratio: perplexity divided by that of the last layer, with the same encoder; None for the last layer itself.
         ratio_low: lower end of its interval, paired.
-        ratio_high: upper end.
     """
 
     fusion: str
@@ -84,18 +79,8 @@ class MaskedRun:
     """Perplexities of all ways.
 
     Args:
-        name: of the run.
-        encoder: facts of the model.
         texts: part -> facts of its file.
         split: where training and dev part come from.
-        notes: what the reader should know.
-        settings: masking and training.
-        seeds: of the trainings.
-        articles: articles of the test part.
-        blocks: its blocks.
-        tokens: its masked tokens.
-        ways: the results, in order.
-        device: where it ran.
         files: hashes of the files beside it.
     """
 

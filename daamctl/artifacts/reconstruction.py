@@ -93,21 +93,14 @@ class Reconstruction:
 
     Args:
         key: of everything that can change it.
-        arm: its block.
         seed: of the start and of the order of crops.
         settings: those of `reconstruct`.
-        parameters: of the model, without codes.
-        block_parameters: of every block.
-        steps: optimiser steps.
         perplexity: of the codes over the test crops.
         used: codes that the test crops use.
         change: block -> |block(x) - x| / |x| over the examples, before and after training.
         train_s: seconds of training.
         crops_per_s: training crops per second.
         peak_bytes: memory of the GPU; None on a CPU.
-        precision: of the forward pass.
-        device: name of the device.
-        meta: versions.
         files: hashes of the files beside it.
     """
 
@@ -163,11 +156,7 @@ class ScoreOf:
 
     Args:
         value: mean over images; seeds and the crops of an image are averaged first.
-        by_seed: the same of each seed.
-        interval: of the value, over images.
         difference: minus the reference, paired by image; None for the reference itself.
-        difference_by_seed: the same of each seed.
-        difference_interval: of the difference.
         test: sign-flip test of the difference, with Holm's correction over arms.
         detectable: smallest difference that a paired t-test on these images would detect.
     """
@@ -187,15 +176,9 @@ class ScoredArm:
     """One arm.
 
     Args:
-        arm: its block.
         scores: score -> figures.
-        perplexity: of the codes, by seed.
-        used: codes in use, by seed.
-        block_parameters: of every block.
-        parameters: of the model.
         crops_per_s: training speed, by seed.
         peak_bytes: memory of the GPU, by seed.
-        keys: of the trainings.
     """
 
     arm: str
@@ -214,13 +197,8 @@ class ArmScores:
     """Comparison of all arms.
 
     Args:
-        run: name of the pipeline.
         reference: arm that the others are compared with.
-        seeds: of the trainings.
         images: test images, the unit of intervals and tests.
-        crops: test crops.
-        train_crops: training crops.
-        steps: optimiser steps of a training.
         arms: in the order of the pipeline.
     """
 

@@ -179,7 +179,6 @@ class Fold:
     """A finished fold on disk; its tables are read on demand.
 
     Args:
-        folder: the fold's folder.
         result: content of its `result.json`.
         again: command that trains the method again, if this is known.
     """
@@ -361,7 +360,6 @@ def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:
     """All finished folds of a method, by fold then seed; empty if there are none.
 
     Args:
-        method_dir: folder of the method.
         again: command that trains the method again, for errors.
 
     Raises:

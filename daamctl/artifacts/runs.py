@@ -15,7 +15,6 @@ def find_run(root: Path, name: str) -> tuple[Layout, Config]:
     """Layout and settings of a pipeline, or of an ad-hoc run, whose corpus and encoder its folds name.
 
     Args:
-        root: project folder.
         name: name of the pipeline or run, possibly with the suffix of a recipe.
 
     Raises:
@@ -69,10 +68,7 @@ def complete_folds(name: str, layout: Layout, method: str, seeds: Collection[int
 
     Args:
         name: name of the run, for messages.
-        layout: paths of its folds.
-        method: the method.
         seeds: seeds that every fold must have; None: those that were found.
-        fix: command that trains the method.
 
     Raises:
         ArtifactError: a fold is missing or damaged.

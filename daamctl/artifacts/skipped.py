@@ -22,12 +22,7 @@ from daamctl.store.records import SKIPPED_FILE
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a pipeline or stage cannot run on this machine.
-
-    Args:
-        reason: what is missing.
-        fix: how to get it.
-    """
+    """Why a pipeline or stage cannot run on this machine."""
 
     reason: str
     fix: str | None = None
@@ -117,9 +112,6 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
     """Write the note of a stage that cannot run, and the other folders that dvc.yaml declares; existing results stay.
 
     Args:
-        layout: locations of artifacts.
-        stage: the stage.
-        obstacle: what prevents it from running.
         name: entry of the list that the stage runs for, e.g. the method.
 
     Returns:

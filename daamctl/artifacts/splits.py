@@ -143,7 +143,6 @@ def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig, seed: int = 0) 
     Args:
         clips: rows with `group` and `label`.
         fold: 1-based.
-        train: settings.
         seed: of the training; draws the sentences of few-shot training.
 
     Raises:
@@ -169,7 +168,6 @@ def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fr
         split: the split of all sentences, with nothing held out.
         clips: words, with `utterance_id` and `label`.
         shots: N.
-        seed: seed of the draw.
         dev_fraction: share of the drawn sentences to hold out, at least one; None: hold out nothing.
 
     Raises:

@@ -13,9 +13,6 @@ class Interval:
     """Interval of one figure (`daamctl.evaluation.engine`).
 
     Args:
-        value: figure over all items.
-        low: lower end.
-        high: upper end.
         level: level of the interval, e.g. 0.95.
         n_clusters: number of units.
         resamples: number of samples of the units that it is made of.
@@ -38,7 +35,6 @@ class Intervals:
     Args:
         unit: "speaker", "item", "fold", or None if there is no interval: what is resampled.
         unit_word: name of the unit, e.g. "author".
-        reason: why that unit.
         metrics: metric -> interval; None without a unit.
     """
 
@@ -54,8 +50,6 @@ class PairedTest:
 
     Args:
         unit: name of the unit that the test takes as independent.
-        mean: mean difference.
-        n: number of units.
         p: p-value; None if the differences do not vary.
         p_holm: `p` after Holm's correction within the family; None before the correction.
     """
@@ -106,9 +100,7 @@ class Detectable:
     Args:
         points: the difference in percentage points; None for one unit or without spread.
         std: sample standard deviation of the differences (fraction); None for one unit.
-        power: probability of detection.
         alpha: two-sided level.
-        n: number of units.
     """
 
     points: float | None
@@ -123,7 +115,6 @@ class MetricComparison:
     """Two methods compared in one metric. Values are over all test items, averaged over seeds.
 
     Args:
-        first_value: score of the first method.
         second_value: score of the second method.
         difference: first minus second.
         primary: sign-flip test over the unit of the design; None without a unit.
@@ -146,7 +137,6 @@ class Comparison:
     """Two methods compared on the same test items.
 
     Args:
-        first: name of the first method.
         second: name of the second method.
         wins: number of items that only `first` got right in more than half of its seeds.
         losses: number of items that only `second` got right in more than half of its seeds.
@@ -173,8 +163,6 @@ class Family:
     """Tests that are corrected together, separately for each metric.
 
     Args:
-        methods: the methods compared.
-        size: number of comparisons per metric.
         alpha: two-sided level of the tests.
         correction: "holm".
         floor: smallest possible p-value of the primary test; None without a test.
@@ -199,7 +187,6 @@ class Design:
         unit: "speaker", "item" (every item is its own speaker), "fold", or None if there is no test.
         unit_word: name of the unit, e.g. "author".
         source_word: name of what an item comes from, e.g. "speaker".
-        reason: why that unit.
         n_units: number of units; None without a unit.
         n_items: number of test items.
         n_speakers: number of speakers; None if unknown.
@@ -227,11 +214,7 @@ class Ranks:
         critical_difference: methods whose ranks differ by less do not differ significantly.
         groups: groups of methods whose ranks span less than that; each as large as possible, best first.
         chi2: Friedman's statistic.
-        p: Friedman's p-value.
-        n: number of folds.
         k: number of methods.
-        alpha: level of the critical difference.
-        note: assumption that folds violate.
     """
 
     average_ranks: dict[str, float]
@@ -252,7 +235,6 @@ class Comparisons:
     Args:
         family: tests that are corrected together.
         design: unit of the tests, and the data.
-        comparisons: one per pair.
         ranks: metric -> ranks over folds; None with fewer than three methods or two folds.
         notes: notes for the reader of the results.
     """

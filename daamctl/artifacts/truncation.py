@@ -25,7 +25,6 @@ class NonInferiority:
         accuracy: over all items, averaged over seeds.
         difference: accuracy, or entity F1 where there is one, minus that of the reference.
         low: lower end of the interval of the difference; None without independent units.
-        high: upper end.
         p: one-sided p-value of the hypothesis that it is worse by the margin or more; None without units.
         floor: smallest p-value that these units allow.
         entity_f1: over all entities, averaged over seeds; None where the items are no words.
@@ -50,7 +49,6 @@ class LayersResult(NonInferiority):
     """The metric after training on some of the layers, and what they cost.
 
     Args:
-        layers: the layers.
         time: share of the whole encoder's time up to the highest of the layers; None if not measured.
         parameters: share of the whole encoder's parameters up to that layer; None if unknown.
         enough: whether the layers are not worse, and all longer prefixes neither; None: not tested, as a single layer,
@@ -73,22 +71,14 @@ class Truncation:
     """How few layers of an encoder are enough for a method.
 
     Args:
-        run: name of the run.
-        method: the method that was trained.
-        label: its name with caveats.
         unit: "utterance" or "clip".
-        modality: modality of the items.
         margin: largest difference that counts as not worse; declared beforehand.
         alpha: one-sided level of the tests.
         level: level of the intervals of the differences.
-        design: units of the tests.
-        embeddings_key: content key of the embeddings.
-        whole: training on all layers.
         prefixes: training on the layers up to k, by k; without `whole`.
         singles: training on one layer each, by layer.
         smallest: smallest k whose layers are enough; None if there is none.
         device: device on which time was measured; None if it was not.
-        notes: how to read the result.
         files: SHA-256 of `result.json` of every fold trained for it, by its path in the folder of the run.
     """
 
@@ -132,7 +122,6 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
 
     Args:
         folder: folder of the run, `data/truncate/<run>`.
-        again: command that makes the file.
         hide: folder to remove from paths in texts.
 
     Raises:

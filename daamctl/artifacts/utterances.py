@@ -62,8 +62,6 @@ class CorpusTable:
         corpus: key under which the corpus root is registered (`daamctl.corpora.sources.files_root`).
         classes: class names in label order (index = class id).
         rows: the columns of the table's schema first, further columns after them.
-        settings: settings it was made with.
-        modality: modality of the rows.
         content: hash of the files that the rows name; empty for texts, whose rows contain them.
         facts: of the file of given embeddings, see `daamctl.corpora.vector_file`; else empty.
     """

@@ -36,7 +36,6 @@ def terms_for(modality: str, ids: pl.Series, sources: pl.Series) -> Terms:
     """The terms of a modality; the source of words is a document where that is known, else a sentence.
 
     Args:
-        modality: of the items.
         ids: of the items, shape (N,).
         sources: their `speaker`, shape (N,).
     """

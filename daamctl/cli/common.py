@@ -283,9 +283,6 @@ def stop_if_impossible(
 
     Args:
         if_possible: whether the option was given. If not, only an earlier note is removed.
-        layout: paths of all artifacts.
-        config: all settings.
-        stage: name of the stage.
         method: entry of the list that the stage runs for, e.g. the method.
 
     Raises:

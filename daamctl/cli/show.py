@@ -68,7 +68,6 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
     """Print a table of a run.
 
     Args:
-        layout: locations of artifacts.
         table: one of `daamctl.evaluation.scores.TABLES`.
         method: only its rows; of comparisons, those with it on either side. None: all.
         form: text, csv or json.
@@ -109,7 +108,6 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     """Print the results of a run.
 
     Args:
-        layout: locations of artifacts.
         config: the current settings, to say whether the evaluation is of the folds that are there; None: it was just
             made, so only evaluation.json is read.
         method: the method to print beside the reference; None: all.

@@ -68,7 +68,6 @@ def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str,
     """Read and validate the settings of a pipeline.
 
     Args:
-        root: project folder.
         pipeline: name of a file in `pipelines/`; None: params.yaml alone.
         overrides: dotted key -> value, applied last.
 
@@ -89,7 +88,6 @@ def inspect_config(
     """Read settings and list all problems; invalid settings get their defaults, so that the rest can be inspected.
 
     Args:
-        root: project folder.
         pipeline: name of a file in `pipelines/`; None: params.yaml alone.
         overrides: dotted key -> value, applied last.
 

@@ -145,14 +145,12 @@ class Corpus:
 
     Args:
         name: its name in the table of corpora.
-        title: one-line description.
         licence: terms of use, and where to apply for it.
         classes: default classes, in label order; empty: all classes found, sorted (manifests).
         obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
         url: source from which `obtain` downloads; None: it needs no network.
         adopt: converts a copy given with --from to the form that `prepare` reads, in the folder given second, and
             returns the root; None: a copy is read as it is.
-        prepare: reads it from its root.
         fingerprint: expected counts; None: unknown (manifests).
         durations: published lengths of its recordings; None: unknown, or no recordings.
         aliases: alternative spellings of class names -> canonical name.

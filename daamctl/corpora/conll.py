@@ -49,13 +49,9 @@ class Sentence:
     """Words and tags of one sentence.
 
     Args:
-        words: its words.
         tags: tag of each word, as in the file.
         place: where the first word is: the line of a file, or the row of a table.
         document: number of its document in the file, from 1; 0: none.
-        name: given name.
-        group: given group.
-        speaker: given source.
     """
 
     words: Sequence[str]
@@ -117,7 +113,6 @@ def read_parts(files: Mapping[str, Path], *, columns: int, what: str, fix: str) 
         files: group -> file.
         columns: as for `read_columns`.
         what: name of the corpus, for messages.
-        fix: how to get it.
 
     Returns:
         Rows as `token_rows` makes them.

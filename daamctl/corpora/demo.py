@@ -49,7 +49,6 @@ class Style:
     Args:
         pitch_st: shift of the pitch level, in semitones.
         range_st: spread of pitch within an utterance, in semitones.
-        level_db: shift of loudness.
         rate: syllables per second.
         tilt: pole of the low-pass on the voice source: higher is darker.
         breath: amplitude of breath noise relative to the voice source.
@@ -98,7 +97,6 @@ class Speaker:
     Args:
         pitch: usual pitch in Hz.
         tract: formant frequencies relative to `VOWELS`; a shorter vocal tract has higher ones.
-        level_db: usual loudness.
         tilt: shift of the source's low-pass pole.
         rate: speaking rate relative to others.
         noise_db: level of the room and recorder.
@@ -117,11 +115,7 @@ class Turn:
     """One turn of the plan.
 
     Args:
-        session: session number.
-        dialogue: name of the dialogue.
         letter: who speaks.
-        name: turn name.
-        emotion: annotation.
         num_samples: length.
         stream: numbers that seed the turn's own random stream.
     """

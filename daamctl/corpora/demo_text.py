@@ -43,7 +43,6 @@ class Topic:
     Args:
         things: what notices of this topic are about.
         actions: what is done with them; forms that follow "to".
-        qualities: how things are.
     """
 
     things: tuple[str, ...]
@@ -104,11 +103,9 @@ class Author:
     """Habits of one writer.
 
     Args:
-        name: who it is.
         greeting: how a notice may begin.
         closing: how it may end.
         hedge: put in front of some sentences.
-        mark: what ends a sentence.
         sentences: mean number of sentences beyond the first.
         politeness: chance of greeting, closing and hedge.
         lower: writes without capitals.

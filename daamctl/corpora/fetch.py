@@ -60,7 +60,6 @@ def fetch(
     """Download a file, or resume its download.
 
     Args:
-        url: address of the file.
         target: final name; untouched until the whole file has arrived and matches.
         sha256: expected checksum; None: not known.
         md5: the same, for files whose source publishes nothing better.

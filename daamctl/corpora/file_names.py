@@ -31,13 +31,7 @@ NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern of file names.
-
-    Args:
-        text: as written.
-        fields: the named fields, in order.
-        regex: the equivalent regular expression.
-    """
+    """A pattern of file names."""
 
     text: str
     fields: tuple[str, ...]
@@ -94,7 +88,6 @@ class _Part:
     Args:
         place: index into the parts of a path.
         is_folder: whether it is a folder level.
-        values: its value in each path.
     """
 
     place: int

@@ -35,7 +35,6 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
     """Read a Parquet or JSON lines file, or any other as CSV, whose cells stay text (speaker 03 is not 3).
 
     Args:
-        path: the file.
         fix: what to do if it cannot be read.
 
     Returns:

@@ -35,7 +35,6 @@ def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False
     Args:
         rows: rows with `speaker`, and with `label` to stratify. With fewer speakers than groups, every speaker is a
             group.
-        num_groups: number of groups.
         stratify: balance every class, and take speakers of the same size and classes in a pseudo-random order (by a
             hash of their names). Otherwise balance only the sizes, and take speakers of equal size by name.
 

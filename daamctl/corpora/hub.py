@@ -25,7 +25,6 @@ def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
     """Download the train and test part of a data set into `folder`, atomically.
 
     Args:
-        hub_id: name on the hub.
         folder: target; if it is complete, nothing is done.
         fix: what to do if the machine cannot reach the hub.
 
@@ -56,7 +55,6 @@ def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
     """Read the parts `train` and `test` of a copy of a data set.
 
     Args:
-        folder: the copy.
         columns: for each column to read, its possible names; the first is its name in the result.
 
     Returns:

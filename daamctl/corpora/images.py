@@ -64,11 +64,7 @@ def write_images(
     """Write a Parquet table of images atomically.
 
     Args:
-        path: the file.
-        images: contents of image files.
-        labels: class number of each.
         label_column: name of the column of class numbers.
-        classes: class names by number.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -32,7 +32,6 @@ def register(root: Path, corpus: str, folder: Path) -> None:
     """Record where a corpus is on this machine.
 
     Args:
-        root: project folder.
         corpus: key of the corpus.
         folder: its root folder; for manifests the manifest file, or the folder that is one.
 
@@ -60,7 +59,6 @@ def files_root(project_root: Path, corpus: str) -> Path:
     """Folder that the paths in a corpus's tables are relative to, for recordings and images.
 
     Args:
-        project_root: project folder.
         corpus: key of the corpus, as in `UtteranceTable.corpus` and `ClipTable.corpus`.
 
     Raises:

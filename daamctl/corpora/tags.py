@@ -53,9 +53,6 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
 
     Entities that begin with I, and no B where IOB1 has none, make it IOB1. So BIO with a broken entity is still BIO.
 
-    Args:
-        sentences: tags of each sentence.
-
     Raises:
         ValueError: a tag is none of `ALLOWED`.
     """

@@ -52,9 +52,6 @@ class TextFile:
     """What was found in one file.
 
     Args:
-        name: its name.
-        sha256: hash of the file.
-        articles: number of articles.
         tokens: words, and one end for every line, which is how the sizes of WikiText are counted.
         complete: whether both numbers are those of the published file.
     """
@@ -71,9 +68,7 @@ class Texts:
     """A folder of text.
 
     Args:
-        train: articles to train on.
         dev: articles on which the epoch is chosen.
-        test: articles that are scored once.
         files: part -> facts of its file.
         split: where `train` and `dev` come from, one sentence.
         notes: differences from the published files, one sentence each.

@@ -73,7 +73,6 @@ class Batch:
     """A batch in main memory, pinned if it will be copied to a GPU.
 
     Args:
-        inputs: the model's inputs.
         mask: (B, T) positions to average; for words (B, W, T), the positions of each word.
         n_frames: (R,) number of these positions, per item; for words, per word that has any.
     """
@@ -133,9 +132,7 @@ class Encoder(ABC):
         name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
         reader: its feature extractor, tokenizer or image processor.
-        device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        options: reading and pooling.
 
     Attributes:
         modality: what it reads.
@@ -178,12 +175,7 @@ class Encoder(ABC):
     @staticmethod
     @abstractmethod
     def random_reader(preset: Preset, config: Any) -> Any:
-        """Make the feature extractor, tokenizer or image processor that goes with random weights.
-
-        Args:
-            preset: the encoder's preset.
-            config: the model's Hugging Face configuration.
-        """
+        """Make the feature extractor, tokenizer or image processor that goes with random weights."""
 
     @abstractmethod
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B T"]]:
@@ -337,7 +329,6 @@ class LayerPooler:
         """Call `forward()` and return the pooled layers.
 
         Args:
-            forward: runs the model once.
             mask: (B, T) 1 for frames to average, 0 for others; or (B, W, T), likewise for each word.
 
         Returns:

@@ -63,7 +63,6 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     Args:
         config: the Hugging Face configuration; not changed.
         highest_layer: k, from 1.
-        what: the encoder, for messages.
 
     Raises:
         EncoderError: there is no such layer, or the configuration cannot be cut.
@@ -92,9 +91,7 @@ def cut_model(model: Any, highest_layer: int, what: str, **options: Any) -> Any:
     """A model with the lower layers of another one, whose tensors it shares.
 
     Args:
-        model: a Hugging Face base model.
         highest_layer: k, from 1.
-        what: the encoder, for messages.
         options: of `AutoModel.from_config`.
 
     Raises:

@@ -39,9 +39,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     """Run a model once and find its layers and final norm.
 
     Args:
-        model: a Hugging Face base model.
         forward: runs it on a tiny batch with `output_hidden_states=True`.
-        what: the encoder, for messages.
 
     Raises:
         EncoderError: it has no list of equally wide layers, or they do not reproduce the library's hidden states.

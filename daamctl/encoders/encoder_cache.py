@@ -52,7 +52,6 @@ class EncoderFacts:
 
     Args:
         facts: as in `OpenedEncoder`.
-        layers: layer numbers that it provides.
         embed_dim: D.
     """
 
@@ -70,12 +69,7 @@ class LazyEncoder:
     """An encoder that is opened on first use; its facts may come from the cache.
 
     Args:
-        folder: folder of the cache.
-        config: the extract settings.
-        modality: what it is to read.
         max_duration_s: longest clip, in seconds.
-        device: resolved device.
-        precision: resolved precision.
 
     Raises:
         EncoderError: it must be opened and cannot be; see `open_encoder`.
@@ -134,7 +128,6 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
     """Hash of everything that the facts of the configured encoder depend on; None if part of it is uncertain.
 
     Args:
-        config: the extract settings.
         options: further arguments of `open_encoder`, as JSON-able values.
     """
     name = config.encoder

@@ -42,8 +42,6 @@ class EncoderSize:
     """The size of an encoder.
 
     Args:
-        num_parameters: total number of weights.
-        num_layers: transformer layers.
         embed_dim: D.
         here: whether its weights are on this machine, or random; else the shape comes from a preset.
     """
@@ -83,7 +81,6 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
     """Depth and width of the configured encoder, read without torch or transformers.
 
     Args:
-        config: the extract settings.
         modality: what it is to read; None: unknown.
 
     Returns:
@@ -123,12 +120,7 @@ def _config_file(config: ExtractConfig) -> Path | None:
 
 
 def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | None:
-    """Size of the configured encoder; None if this machine does not know it.
-
-    Args:
-        config: the extract settings.
-        modality: what it is to read.
-    """
+    """Size of the configured encoder; None if this machine does not know it."""
     found = configuration_of(config)
     if found is None:
         return None
@@ -142,15 +134,7 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
 
 
 def weight_bytes(size: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
-    """Memory that the weights occupy during extraction, in their number format there.
-
-    Args:
-        size: size of the encoder.
-        config: the extract settings.
-        modality: what it reads.
-        device: resolved device.
-        precision: resolved precision.
-    """
+    """Memory that the weights occupy during extraction, in their number format there."""
     import torch
 
     held: str = config.weights_dtype

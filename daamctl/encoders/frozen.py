@@ -46,7 +46,6 @@ def prepare_for_inference(model: Any, precision: str) -> None:
     up to rounding (see `daamctl.attention`).
 
     Args:
-        model: frozen, on its device.
         precision: number format of its autocast; float32: no autocast.
     """
     call_projections(model)

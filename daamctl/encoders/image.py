@@ -44,9 +44,7 @@ class ImageEncoder(Encoder):
         name: name of the encoder, for messages.
         model: the Hugging Face base model, frozen, in eval mode, on its device.
         reader: its image processor, in its PIL form.
-        device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        options: reading and pooling.
 
     Raises:
         EncoderError: the processor leaves images of different sizes, or the model's layers cannot be pooled (see

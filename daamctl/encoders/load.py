@@ -36,7 +36,6 @@ class OpenedEncoder:
     """An open encoder and the facts to record about it.
 
     Args:
-        encoder: ready to pool.
         facts: id, revision, weights hash, library version and the options in force.
     """
 
@@ -72,11 +71,7 @@ def open_encoder(
     """Open the encoder named in the settings.
 
     Args:
-        config: the extract settings.
-        modality: what it is to read.
         max_duration_s: longest clip, in seconds; the published pooling pads to it.
-        device: resolved device.
-        precision: resolved precision.
         keep_pooler: keep the pooling layer of a text or vision checkpoint, if it has one, as `pooler` in the model. The
             hash of the weights excludes it; its own hash is the fact `pooler_sha256`. A cut encoder has none.
         highest_layer: cut the encoder after this layer, from 1: those above are neither loaded nor run, and the vectors

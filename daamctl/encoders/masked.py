@@ -34,12 +34,9 @@ class MaskedModel:
     Args:
         name: hub id, or name of the folder.
         model: the Hugging Face model with its head.
-        tokenizer: its tokenizer.
         before: ids that the tokenizer adds before a text.
         after: ids that it adds after one.
-        pad: id for padding.
         max_tokens: longest block, added tokens included.
-        device: where the model is.
     """
 
     name: str
@@ -92,7 +89,6 @@ class MaskedModel:
         """Cut a text into blocks of at most `max_tokens` tokens, added ones included.
 
         Args:
-            text: the text.
             unknown: what stands for a rare word in it; replaced by the tokenizer's own unknown token.
 
         Returns:
@@ -111,7 +107,6 @@ class MaskedModel:
         Args:
             ids: (B, T).
             attention: (B, T), 0 at padding.
-            positions: the masked ones.
             fuse: makes the vector of every masked position from the layers.
 
         Returns:
@@ -140,7 +135,6 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
 
     Args:
         source: a Hugging Face id or a local folder.
-        device: resolved device.
         max_tokens: longest block; a lower limit of the model takes precedence.
 
     Raises:

@@ -20,7 +20,6 @@ class Preset:
         shape: configuration values that differ from the model type's defaults, for random weights; always includes
             depth and width.
         normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
-        modality: what it reads.
         embedding_std: standard deviation of random token embeddings; None: same as all other weights.
         folder: a model that daamctl ships: config.json and model.safetensors.
         licence: of the weights, as an identifier of the Hugging Face hub; None: unknown, or there are no weights.

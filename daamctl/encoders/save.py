@@ -24,7 +24,6 @@ def save_cut_encoder(opened: OpenedEncoder, folder: Path) -> None:
 
     Args:
         opened: as `open_encoder` returns it, not yet prepared for inference.
-        folder: a new folder.
 
     Raises:
         EncoderError: the folder exists, or the encoder is not as it was opened.

@@ -21,10 +21,7 @@ class SpeechEncoder(Encoder):
     Args:
         name: name of the encoder, for messages.
         model: the Hugging Face base model, frozen, in eval mode, on its device.
-        reader: its feature extractor.
-        device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        options: reading and pooling.
 
     Attributes:
         sampling_rate: Hz that the model was trained on.

@@ -36,10 +36,7 @@ class TextEncoder(Encoder):
     Args:
         name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
-        reader: its tokenizer.
-        device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        options: reading and pooling.
 
     Raises:
         EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `find_layers`).

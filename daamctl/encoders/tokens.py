@@ -48,7 +48,6 @@ class TokenEncoder(TextEncoder):
         """Turn sentences into items; one that is longer than the limit gives several, cut between words.
 
         Args:
-            sentences: the words of each.
             limit: longest item, in tokens; a longer word keeps its first sub-words.
 
         Returns:

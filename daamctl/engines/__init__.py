@@ -26,7 +26,6 @@ def make_engine(name: str, *, workers: int | None = None, gpus_per_worker: float
     """Create an engine; it starts nothing until it has work.
 
     Args:
-        name: a name from the table.
         workers: number of parallel workers; None: the engine decides.
         gpus_per_worker: GPUs per worker, possibly a fraction; None: the engine decides.
 

@@ -46,7 +46,6 @@ class Worker(Protocol[T_contra, R_co]):
         """Do tasks; yield one result for each. A task may be handed out again, so doing it twice must be harmless.
 
         Args:
-            tasks: what to do.
             advance: called with the number of finished units.
         """
 
@@ -82,7 +81,6 @@ class Engine(ABC):
 
         Args:
             open_worker: opens a worker on a device; arrays in it are shared by the workers of a machine, and read-only.
-            tasks: what to do.
             device: the setting: auto, cpu, mps, cuda or cuda:N.
             per_gpu: default limit of workers that share a GPU; None: a worker fills a GPU, or without GPUs a machine.
             advance: called in this process with the number of finished units.

@@ -44,7 +44,6 @@ class Share:
     """Resources that each worker reserves.
 
     Args:
-        workers: number of workers.
         num_cpus: processors, and threads, per worker.
         num_gpus: GPUs per worker, possibly a fraction.
     """

@@ -84,8 +84,6 @@ class _Data:
         folds: fold numbers, shape (N,).
         speakers: speaker codes from 0, shape (N,); None if a speaker is unknown.
         unit: "speaker", "item", "fold" or None: what the primary test and the intervals take as independent.
-        word: name of the unit.
-        reason: why that unit.
         n_test: number of test clips, one per fold.
         n_train: number of training clips, one per fold.
     """
@@ -121,7 +119,6 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
     """Test items of one method over folds and seeds, in the columns of `SCHEMA`; n_test and n_train count clips.
 
     Args:
-        folds: finished folds of the method.
         items: scored items of each fold, in the same order.
     """
     parts = [
@@ -242,7 +239,6 @@ def not_worse(
 
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
-        reference: name of the reference.
         margin: fraction of accuracy; choose it before looking at results.
         modality: modality of the items, for the terms in texts.
         alpha: one-sided level.
@@ -289,9 +285,7 @@ def method_intervals(
     Args:
         tables: method -> its test items (`item_table`), which may differ from method to method.
         modality: modality of the items, for the terms in texts.
-        level: level of the intervals.
         resamples: number of draws of the bootstrap.
-        seed: seed of the draws.
 
     Raises:
         ArtifactError: an item occurs twice in one test pass, or changes one of `FIXED` between seeds.
@@ -324,8 +318,6 @@ def family_of(
     """Family of tests under Holm's correction.
 
     Args:
-        methods: the methods compared.
-        size: number of comparisons per metric.
         floor: smallest possible p-value of the primary test; None without a test.
         alpha: two-sided level.
         reference: the method that all others are compared with; None if there is none.

@@ -32,11 +32,6 @@ HARMLESS = without_effect(Changes.NOTHING, Changes.RUNS)
 def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
     """Check that all folds of a method were made with the same settings.
 
-    Args:
-        method: name of the method.
-        folds: its finished folds.
-        fix: command that trains them again.
-
     Raises:
         ArtifactError: a setting differs.
     """
@@ -59,7 +54,6 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: s
     Args:
         folds: method -> its finished folds.
         config: settings; those that `finetune_settings` gives to one method need not be shared.
-        fix: command that trains them again.
 
     Raises:
         ArtifactError: a setting differs between two methods.
@@ -94,13 +88,7 @@ def differences(fold: Fold, config: Config) -> list[str]:
 
 
 def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tuple[list[Fold], list[str]]:
-    """The folds behind an evaluation, and what makes it out of date, with the command to run.
-
-    Args:
-        layout: folders of the artifacts.
-        config: the current settings.
-        evaluation: an evaluation of these settings.
-    """
+    """The folds behind an evaluation, and what makes it out of date, with the command to run."""
     again = layout.command("evaluate")
     found: list[Fold] = []
     absent, changed = [], []

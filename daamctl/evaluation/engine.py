@@ -54,10 +54,8 @@ def intervals(
     Args:
         sums: (K, U).
         statistic: see the module.
-        level: level of the intervals.
         limits: smallest and largest possible figure; the ends of an interval are not beyond.
         resamples: number of draws of the bootstrap.
-        seed: seed of the draws.
 
     Raises:
         ValueError: there are fewer than two units.
@@ -146,7 +144,6 @@ def flip_interval(differences: Floats, *, level: float = 0.95) -> Interval | Non
 
     Args:
         differences: one per unit, (U,).
-        level: level of the interval.
 
     Returns:
         None with more than 20 units, whose combinations are too many; or with so few that the test rejects nothing.
@@ -177,11 +174,9 @@ def randomisation(
 
     Args:
         first: sums of one method, (K, U).
-        second: sums of the other.
         statistic: of one method, with one figure.
         unit: name of the unit in the result.
         flips: number of random swaps.
-        seed: seed of the swaps.
     """
     changes = (second - first).T  # what the first method gains when a unit is swapped
     rows, counts = np.unique(changes[np.any(changes != 0, axis=1)], axis=0, return_counts=True)

@@ -51,7 +51,6 @@ class EntityCounts:
     """Entities per sentence and type, for S sentences and C types.
 
     Args:
-        types: entity types.
         sentences: names of the sentences, shape (S,).
         gold: number of true entities, shape (S, C).
         predicted: number of predicted entities, shape (S, C).
@@ -217,9 +216,7 @@ def f1_intervals(
 
     Args:
         methods: counts of each trial of each method, all over the same sentences in the same order.
-        level: level of the intervals.
         resamples: number of draws.
-        seed: seed of the draws.
 
     Raises:
         ValueError: sentences or true entities differ, a method has no trial, or there are fewer than two sentences.
@@ -255,10 +252,8 @@ def compare_f1(
     Args:
         first: counts of each trial of one method.
         second: counts of the same trials of the other, over the same sentences in the same order.
-        level: level of the interval.
         resamples: number of draws of the bootstrap.
         flips: number of random swaps.
-        seed: seed of draws and swaps.
         unit: name of the unit in the result.
 
     Returns:
@@ -304,7 +299,6 @@ def f1_not_worse(
         margin: fraction.
         alpha: one-sided level; the interval has the level 1 - 2 alpha.
         resamples: number of draws.
-        seed: seed of the draws.
 
     Returns:
         interval of the difference, p, and the smallest p possible.

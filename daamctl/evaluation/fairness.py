@@ -82,7 +82,6 @@ def assess_method(
     """Judge the training of one method.
 
     Args:
-        method: name of the method.
         folds: the method, and the probes it is compared with -> finished folds.
         items: items that each fold of the method was scored on, in the main unit.
         tables: `item_table` of the method and of the probes it is compared with, in the main unit.
@@ -147,7 +146,6 @@ def judge(folds: Sequence[Fold], probes: Mapping[str, Sequence[Fold]], *, unit: 
     """Judge the training of one method from its folds, by the rules of `assess`.
 
     Args:
-        folds: its finished folds.
         probes: finished folds of closed-form probes of the same input, by method.
         unit: utterance or clip.
         margin: largest acceptable gap to the closed-form counterpart.

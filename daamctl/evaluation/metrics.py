@@ -44,8 +44,6 @@ class Metric:
     """A score computed from true classes, predicted classes and predicted probabilities.
 
     Args:
-        name: key in tables and files.
-        alias: heading in reports.
         higher_is_better: direction.
         unit: "fraction" (in [0, 1], shown in percent) or "nats".
         compute: items -> value; called by `score`, which checks the items first.

@@ -47,14 +47,11 @@ class TrainedMethod:
 
     Args:
         side: pipeline or run.
-        method: name of the method.
         folds: its finished folds, all with the same settings.
         items: scored items of each fold, in the same order.
         table: the same items over folds and seeds, in the columns of `SCHEMA`.
         facts: how it was made, see `settings_diff.facts`.
-        config: current settings.
         remake: command that makes its test items again.
-        fairness: how well it was trained.
     """
 
     side: str
@@ -82,10 +79,7 @@ class TrainedMethod:
 
         Args:
             side: pipeline or run.
-            method: name of the method.
-            folds: its finished folds.
             unit: "utterance" or "clip".
-            config: current settings.
             remake: command that makes its test items again.
             probes: finished folds of closed-form probes of the same run, to judge how well it was trained.
         """
@@ -143,7 +137,6 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
 
     Args:
         pairs: methods of the first side and methods of the second side; at least one pair.
-        unit: unit of scoring.
         command: `daamctl compare` with these sides, for errors.
 
     Raises:

@@ -52,9 +52,7 @@ class Row:
     """A published row, or a trained method reduced to what a published row has.
 
     Args:
-        method: name of the method.
         stated: the facts that a published table states, by dotted name.
-        figures: scores.
         notes: notes for the reader of the scores.
     """
 

@@ -106,7 +106,6 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     """Read a table of a run.
 
     Args:
-        layout: locations of the run.
         table: one of `TABLES`.
         files: `files` of the record beside it, for those who have read that; None: read it.
 

@@ -47,7 +47,6 @@ def facts(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[st
     """Everything recorded about the training and the test of one method.
 
     Args:
-        folds: its finished folds.
         predictions: their test clips, in the same order.
 
     Returns:

@@ -89,7 +89,6 @@ def passed_in_sequence(p_values: Sequence[float | None], *, alpha: float = 0.05)
 
     Args:
         p_values: in that order; None: there is no test, so it does not pass.
-        alpha: level of every test.
     """
     return next((index for index, p in enumerate(p_values) if p is None or p > alpha), len(p_values))
 
@@ -104,7 +103,6 @@ def minimal_detectable_difference(
 
     Args:
         differences: observed differences, one per unit (fractions).
-        power: probability of detection.
         alpha: two-sided level; divide it by the size of the family for the strictest step of Holm's procedure.
 
     Raises:
@@ -144,7 +142,6 @@ def friedman_nemenyi(scores: Mapping[str, Sequence[float]], *, alpha: float = 0.
     Args:
         scores: method -> one score per fold, folds in the same order. The highest score has rank 1; ties share the
             mean rank.
-        alpha: level of the critical difference.
 
     Raises:
         ValueError: there are fewer than three methods or two folds, or methods differ in their number of folds.

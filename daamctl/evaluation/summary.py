@@ -33,7 +33,6 @@ def chance(targets: ClassIds, classes: Sequence[str]) -> Chance:
 
     Args:
         targets: true class ids, shape (N,).
-        classes: class names.
 
     Raises:
         ValueError: there is no target.

@@ -82,10 +82,6 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
 def compare_taggers(first: Sequence[Fold], second: Sequence[Fold]) -> MetricComparison:
     """Entity F1 of one tagger minus that of another, over the test sentences, which must be the same.
 
-    Args:
-        first: finished folds of one method.
-        second: those of the other.
-
     Raises:
         ArtifactError: no seed is in both, or the test part is a single sentence.
     """
@@ -113,8 +109,6 @@ def taggers_not_worse(
 
     Args:
         folds: method -> its finished folds, the reference among them.
-        tested: result of every method.
-        reference: name of the reference.
         margin: fraction of F1.
         alpha: one-sided level.
     """
@@ -151,7 +145,6 @@ def over_trials(
     Args:
         values: F1 of each trial of one method, two or more.
         others: F1 of the same trials of the other.
-        level: level of the interval.
 
     Returns:
         Mean of `values - others`, both ends of its interval by Student's t, and in how many trials it is positive.
@@ -176,7 +169,6 @@ class _Words:
         sources: sentence or document of each word, shape (N,).
         targets: true class ids, shape (N,).
         predictions: predicted class ids, shape (N,).
-        classes: tags.
     """
 
     ids: pl.Series

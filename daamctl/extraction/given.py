@@ -33,11 +33,7 @@ def store(
     Args:
         numbers: shards to write, from 0.
         advance: called with the number of finished clips.
-        path: the file.
         rows: rows of the clip table; `index` is the row in the file, ascending.
-        head: metadata of all embeddings.
-        folder: folder of the shards.
-        size: clips per shard.
         fix: command that reads the file again.
 
     Raises:

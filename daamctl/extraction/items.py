@@ -87,11 +87,8 @@ def open_items(
     """Open rows of a clip table as items for an encoder of their modality.
 
     Args:
-        rows: rows of the clip table.
-        modality: modality of the rows.
         root: folder that paths are relative to; unused for text.
         encoder: the encoder that will read them.
-        config: settings of the pipeline.
         max_tokens: longest text, in tokens, if lower than `extract.max_tokens`.
         tables: image tables that are already open; None: open new ones.
         sentences: all words of the sentences that the rows are of, for context; None: the rows hold them.
@@ -115,7 +112,6 @@ class SpeechItems:
     """Clips of recordings.
 
     Args:
-        rows: rows of the clip table.
         root: folder that paths are relative to.
         sampling_rate: Hz of the waveforms.
         max_batch_s: longest total audio in a batch, in seconds.
@@ -152,8 +148,6 @@ class TextItems:
     """Texts, tokenised when opened.
 
     Args:
-        rows: rows of the clip table.
-        encoder: encoder whose tokenizer is used.
         max_tokens: longest text, in tokens; longer ones are truncated.
         budget: most tokens in one batch, padding included.
     """
@@ -185,8 +179,6 @@ class TokenItems:
 
     Args:
         rows: rows of the clip table, which are words.
-        sentences: all words of their sentences.
-        encoder: encoder whose tokenizer is used.
         max_tokens: longest sentence, in tokens; longer ones are cut between words.
         budget: most tokens in one batch, padding included.
     """
@@ -232,9 +224,7 @@ class ImageItems:
     """Images, decoded when read.
 
     Args:
-        rows: rows of the clip table.
         root: folder that paths are relative to.
-        encoder: encoder whose processor is used.
         budget: most images in one batch.
         tables: image tables that are already open.
     """
@@ -271,7 +261,6 @@ class _ImageTable:
     """An open table of images.
 
     Args:
-        file: the Parquet file.
         column: name of the column with the images.
         starts: first row of each row group, and the number of rows.
     """
@@ -347,7 +336,6 @@ def decode(source: Path | bytes, name: str) -> Image.Image:
 
     Args:
         source: file, or its bytes.
-        name: name for messages.
 
     Raises:
         CorpusError: it is missing, of another format than `FORMATS`, too large (`header_problem`), damaged, or has more

@@ -32,7 +32,6 @@ class ShardTask:
     """A shard to write.
 
     Args:
-        path: file of the shard.
         rows: rows of the clip table, in the order of the file.
         sentences: of words, all those of their sentences, which may reach into other shards; else None.
     """
@@ -47,7 +46,6 @@ class ShardResult:
     """A finished shard, with its file in place.
 
     Args:
-        path: file of the shard.
         num_clips: number of clips in it.
         unreadable: clip_id -> reason, for clips left out.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> clip_ids.
@@ -76,9 +74,7 @@ def make_shards(
     Args:
         tasks: shards to write; taken one or two ahead.
         encoder: open encoder; afterwards it can only pool.
-        head: metadata of all embeddings.
         root: folder that paths of recordings and images are relative to; unused for text.
-        config: settings of the pipeline.
         on_clips: called with the number of clips finished, readable or not.
         tables: image tables that are already open.
 

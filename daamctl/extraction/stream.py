@@ -77,10 +77,7 @@ class _ClipSet:
     """A set being embedded.
 
     Args:
-        items: its clips.
-        names: their names, for messages.
         parts: where finished rows are kept on disk until the set is complete; None: nowhere.
-        result: filled row by row.
         batches: item numbers of each batch, without batches that an earlier process has finished.
         left: number of rows that are not finished.
     """
@@ -144,7 +141,6 @@ def embed_clips(
     Args:
         encoder: open encoder; see `embed_sets`.
         items: the clips, as the encoder reads them.
-        clip_ids: their names, for messages.
         storage: `float16` or `float32`.
         on_clips: called with the number of clips finished.
         strict: as in `embed_sets`.

@@ -22,7 +22,6 @@ def gallery(rows: Mapping[str, NDArray[np.uint8]], name: str, alt: str) -> Pictu
 
     Args:
         rows: name -> pictures (E, S, S, 3) of 0 to 255, as many in every row.
-        name: file name.
         alt: what it shows, for readers who do not see it.
     """
     from PIL import Image, ImageDraw, ImageFont

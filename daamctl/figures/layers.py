@@ -18,9 +18,7 @@ class LayerRun:
     Args:
         name: e.g. `fold 2, seed 1`.
         trained: Importance Factor (L, D), in [0, 1].
-        untrained: the same before training.
         share: contribution (L,) of the trained layers in percent.
-        share_untrained: the same before training.
     """
 
     name: str
@@ -54,7 +52,6 @@ def importance_map(values: Array, layers: Sequence[int], title: str, *, minus: A
     Args:
         values: shape (L, D), in [0, 1].
         layers: L layer numbers.
-        title: of the panel.
         minus: a map to subtract, e.g. that of the untrained module.
     """
     label = "Importance Factor" if minus is None else "Trained minus untrained"
@@ -92,7 +89,6 @@ def score_over_runs(trained: Array, untrained: Array, layers: Sequence[int], lab
         trained: shape (runs, L).
         untrained: shape (runs, L), before training.
         layers: L layer numbers.
-        label: name of the score.
     """
     places = range(len(layers))
     band = (trained.min(axis=0), trained.max(axis=0)) if len(trained) > 1 else None

@@ -38,14 +38,11 @@ class Axis:
     """An axis.
 
     Args:
-        label: what it measures.
         unit: "%" or "points"; shown in brackets after the label.
         names: names of the positions 0, 1, 2, …; empty for an axis of numbers.
         reverse: first name at the top.
         limits: ends; None: chosen by the renderer.
-        whole: ticks at whole numbers only.
         signed: values are shown with their sign.
-        digits: decimal places of values.
     """
 
     label: str = ""
@@ -71,7 +68,6 @@ class Line:
         x: positions; NaN interrupts the line.
         y: as many.
         name: what it is; empty: nothing to tell about it.
-        colour: of line and markers.
         dash: None: points only.
         marker: None: line only.
         filled: whether markers are filled.
@@ -106,11 +102,8 @@ class Rule:
     """A straight line across the panel.
 
     Args:
-        at: its position.
         name: in the legend; empty: not in the legend.
         vertical: at a place on the x axis; otherwise on the y axis.
-        colour: of the line.
-        dash: of the line.
     """
 
     kind: ClassVar[str] = "rule"
@@ -127,7 +120,6 @@ class HeatMap:
 
     Args:
         values: shape (R, C), in [0, 1]; first row at the bottom. Columns count from 1.
-        label: what the colour means.
         minus: a map that is subtracted, shape (R, C); colours then diverge from 0.
     """
 
@@ -170,10 +162,8 @@ class Panel:
     """Marks over two axes.
 
     Args:
-        title: above the panel.
         x: horizontal axis.
         y: vertical axis.
-        marks: in the order of drawing.
         size: width and height of the area between the axes, in inches.
     """
 
@@ -198,9 +188,7 @@ class Figure:
         views: what the page shows, one view at a time.
         choices: what the reader chooses a view by, e.g. `Method`; one name per option of a view.
         printed: what the pictures show; None: all views.
-        per_picture: most views of one picture.
         small: size of a panel where views share a picture in a grid, in inches; None: one view per row, in full size.
-        columns: of the grid.
     """
 
     key: str

@@ -65,13 +65,7 @@ def pictures(figure: Figure) -> list[Picture]:
 
 
 def png(panels: Sequence[Panel], *, title: str = "", dpi: int = DPI) -> bytes:
-    """Panels side by side in full size, as a PNG.
-
-    Args:
-        panels: from left to right.
-        title: above all of them.
-        dpi: resolution.
-    """
+    """Panels side by side in full size, as a PNG."""
     canvas = _canvas([panels], title=title, dpi=dpi)
     return _save(canvas, "png", _box(canvas))
 
@@ -88,8 +82,6 @@ def _canvas(
     Args:
         rows: panels from left to right, of each row from top to bottom.
         small: width and height of every panel in a grid; None: each panel has its own size.
-        title: above all panels.
-        dpi: resolution.
     """
     font = FONT if small is None else SMALL_FONT
     # All sizes are in inches, without the names and titles around the panels: `_save` cuts the canvas to fit them.
@@ -200,8 +192,6 @@ def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) 
     """Set the ticks of an axis: all names, or as many as fit.
 
     Args:
-        axis: of matplotlib.
-        spec: what it shows.
         length: in inches.
         font: in points.
         written: whether names or numbers are written at the ticks.

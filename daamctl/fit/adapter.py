@@ -102,8 +102,6 @@ class Opened:
 
     Args:
         encoder: frozen, in eval mode, on its device.
-        facts: recorded facts of the encoder.
-        items: all items of the corpus.
     """
 
     encoder: FinetunableEncoder
@@ -361,7 +359,6 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
     """Logits (n, C) float32 on CPU, in eval mode, in the order of `rows`.
 
     Args:
-        model: the model.
         opened: the encoder in it, and all items.
         rows: (n,) which of them.
         precision: of autocast; float32: none.

@@ -24,7 +24,6 @@ def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.n
     Args:
         sizes: (N,) length of each item.
         batch_size: items per batch; the last one may have fewer.
-        seed: seed of the shuffle.
 
     Returns:
         Positions (at most `batch_size`,) of each batch; each of the N is in exactly one.
@@ -65,7 +64,6 @@ def read_ahead(
     Args:
         batches: row numbers of each batch.
         read: reads a row; called from several threads at once.
-        device: what computes meanwhile.
     """
     with ThreadPoolExecutor(num_readers(device)) as pool:
         waiting: deque[tuple[np.ndarray, list[Future[Tensor]]]] = deque()

@@ -50,7 +50,6 @@ class Part(Protocol):
 
         Args:
             batch_size: B.
-            seed: seed of the order.
             start: number of batches to leave out.
 
         Yields:
@@ -129,7 +128,6 @@ class StreamedSplit:
     Memory holds at most three shards, the current batch and, when shuffling, a pool of `POOL_CLIPS` clips.
 
     Args:
-        stored: the embeddings on disk.
         rows: (N,) row numbers in the embeddings, ascending.
         y: (N,) class ids.
         pin: yield batches in page-locked memory, from which a GPU copies asynchronously.
@@ -219,7 +217,6 @@ class InBatches:
     """A part of a split as `FusionClassifier.choose` reads it, in batches: see `HeldOut`.
 
     Args:
-        part: the part.
         device: where the batches go, as float32.
     """
 

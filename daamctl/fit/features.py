@@ -42,7 +42,6 @@ class Features(TrialData):
     A tensor in memory is pickled as an array, which the worker processes of a machine can share.
 
     Args:
-        head: metadata of the embeddings.
         clips: N rows.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         layers: the L layer numbers.
@@ -134,7 +133,6 @@ def to_gpu(features: Features, config: Config, *, tasks: int = 1) -> Features:
     Features on disk are read shard by shard, so they need not fit in main memory.
 
     Args:
-        features: the embeddings.
         config: training settings; with `train.features=stream` nothing is held.
         tasks: number of processes that share the GPU, each with its own copy of the features.
     """

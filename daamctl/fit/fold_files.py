@@ -52,11 +52,6 @@ def metrics_of(trained: Trained) -> dict[str, float | int | None]:
 def fold_result(trial: Trial, trained: Trained, root: Path) -> tuple[FoldResult, torch.Tensor]:
     """Build the result of a fold.
 
-    Args:
-        trial: what was trained.
-        trained: its finished training.
-        root: project folder, for the commit.
-
     Returns:
         the content of `result.json`, and the class ids (N_test,) of the test clips.
     """
@@ -103,10 +98,6 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     """Write all files of a finished fold, `result.json` last.
 
     Args:
-        folder: a new folder for them.
-        trial: what was trained.
-        trained: its finished training.
-        root: project folder, for the commit.
         together: number of folds trained jointly.
     """
     folder.mkdir()
@@ -141,7 +132,6 @@ def remove_strays(folder: Path, wanted: Iterable[tuple[int, int]]) -> None:
     """Remove folds that the settings no longer ask for (fewer groups or other seeds), so that they are not evaluated.
 
     Args:
-        folder: the method's folder.
         wanted: pairs (fold, seed) to keep.
     """
     kept = {fold_dir(folder, fold, seed) for fold, seed in wanted}

@@ -40,8 +40,6 @@ def obstacle(model: FusionClassifier, device: str, *, held: bool) -> str | None:
     The loss of a method that defines its own may do anything, so only the plain one is recorded.
 
     Args:
-        model: the model, on any device.
-        device: resolved device of the training.
         held: the training part is in the memory of the device.
     """
     plain = type(model).training_loss is FusionClassifier.training_loss
@@ -87,12 +85,7 @@ class Graph:
 
 
 class GraphedStep:
-    """Takes the steps of the models of a stack.
-
-    Args:
-        models: the models of a stack.
-        device: resolved device.
-    """
+    """Takes the steps of the models of a stack."""
 
     def __init__(self, models: One | Many, device: str) -> None:
         self.models, self.graph = models, Graph(device)

@@ -42,10 +42,7 @@ def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -
     """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part.
 
     Args:
-        model: the model, on the device.
         part: N clips.
-        device: where to compute.
-        batch_size: clips per batch.
 
     Raises:
         OutOfMemoryError: the GPU has no room for one clip, or for a batch that must not be split.
@@ -100,9 +97,7 @@ def _of_batches(
         of: takes (B, L, D) float32 on the device.
         model: the model that `of` calls.
         part: N clips.
-        device: the model's device.
         batch_size: B; if a GPU runs out of memory, this batch and all later ones are halved.
-        whole: never split a batch.
     """
     model.eval()
     found: list[Tensor] = []

@@ -29,12 +29,7 @@ def train_on_layers(
 
     Args:
         method: a name from the table of methods.
-        features: the embeddings, with all layers.
         layers: the layers to train on. With all of them, folds of the train stage are used if their inputs are equal.
-        folder: will hold the folds.
-        layout: folders of the artifacts.
-        config: all settings.
-        tracker: logs the folds.
         force: train again even what is finished.
 
     Raises:

@@ -54,7 +54,6 @@ class Trained:
         weights: tensors of the selected epoch, or of the end.
         train_s: seconds of training, of all candidates too once the trial is finished.
         joules: energy of the GPU in that time; None where the driver does not tell.
-        notes: remarks for the report.
         model: the model with these weights, for the kinds that write it.
         facts: what only its kind knows or has measured, for the result.
         logits: (N_test, C) float32.
@@ -107,12 +106,9 @@ class Member:
     """One training of a trial.
 
     Args:
-        trial: what is trained.
-        number: of the candidate.
         settings: of the candidate; empty without a search.
         first: result of the candidate that this training repeats with the held-out group included (a refit), or whose
             weights it takes (`trained`).
-        trained: nothing is left to train.
         final: it gives the result of the trial, so it also looks at the test part.
     """
 
@@ -308,7 +304,6 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
     """Train a stack to its end; returns the results of its members.
 
     Args:
-        fitting: the stack.
         done: results of the candidates so far, for the state.
         state: of the interrupted call; what it has of this stack is taken out of it.
     """

@@ -25,7 +25,6 @@ def focal_loss(
     Args:
         logits: (B, C), any float type; computed in float32.
         targets: (B,) class ids.
-        gamma: focusing exponent.
         alpha: constant factor, the same for all classes.
     """
     cross_entropy = F.cross_entropy(logits.float(), targets, reduction="none")  # (B,)

@@ -77,8 +77,6 @@ class Masking:
 
     Args:
         rate: share of the tokens of a block to predict; at least one is.
-        seed: seed of the draws.
-        mask_id: id of the mask token.
         plain_ids: ids of all tokens that are not special, (V,): what may be masked, and what replaces at random.
     """
 
@@ -112,7 +110,6 @@ class Masked:
     """A masked block.
 
     Args:
-        block: its number.
         ids: (T,), with masks.
         where: positions to predict, (M,), sorted.
         targets: true ids there, (M,).
@@ -129,12 +126,9 @@ class MaskedSettings:
     """Settings of a training.
 
     Args:
-        epochs: number of epochs.
-        batch_size: blocks a step.
         lr: highest learning rate of a fine-tuned encoder and what stands on it; falls linearly to 0.
         fusion_lr: the same for a fusion on a frozen encoder.
         weight_decay: of AdamW.
-        grad_clip_norm: largest norm of the gradient.
     """
 
     epochs: int = 3
@@ -153,9 +147,7 @@ class MaskedTrial(Trainable):
         model: an open `daamctl.encoders.masked.MaskedModel`; it stays as it is.
         train: training blocks, masked anew in every epoch.
         dev: masked blocks that choose the epoch.
-        test: masked blocks to score.
         masking: how the training blocks are masked.
-        settings: of the training.
         facts: everything else that can change the result, for the key.
         name: one of `FUSIONS`.
         finetune: train encoder and head too.
@@ -199,10 +191,6 @@ class MaskedFit(Fit):
 
     It measures `nll`, the negative log-likelihood in nats of every masked token of the test part, (N,); `added`, the
     parameters of the fusion; and `trained`, those that were trained.
-
-    Args:
-        member: the only member.
-        trial: what it trains.
 
     Raises:
         ConfigError: there is no such fusion.

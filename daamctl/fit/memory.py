@@ -31,7 +31,6 @@ class Room:
 
         Args:
             work: takes the number; it must be harmless to run it again.
-            size: items that there are.
 
         Raises:
             OutOfMemoryError: not even the smallest number fits.

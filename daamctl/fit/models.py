@@ -34,14 +34,7 @@ def stackable(model: FusionClassifier) -> bool:
 
 
 class One:
-    """A single model, trained as it is.
-
-    Args:
-        model: freshly initialised, on the device.
-        config: training settings.
-        device: resolved device.
-        precision: resolved precision of the step.
-    """
+    """A single model, trained as it is."""
 
     def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
         self.model, self.config, self.device, self.precision = model, config, device, precision
@@ -125,8 +118,6 @@ class Many:
         models: F x C models that are `stackable`, trial by trial, on the device.
         configs: their settings; only rate and decay differ.
         shape: F and C.
-        device: resolved device.
-        precision: resolved precision of the step.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ def adam(groups: Sequence[Mapping[str, Any]], device: str, *, decoupled: bool = 
     Args:
         groups: params, lr and weight_decay of each; empty ones are left out.
         device: resolved device; on CUDA rates are tensors, so that a recorded step can change them.
-        decoupled: see above.
         fused: update a group in one kernel, where the device has one.
     """
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
@@ -59,7 +58,6 @@ def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
         schedule: cosine and linear fall from 1 to 0 one step after the last; warm-up rises over the first tenth, then
             falls linearly; constant and plateau stay at 1.
         step: counted from 0.
-        steps: in all.
     """
     if schedule == "cosine":
         return (1 + math.cos(math.pi * step / steps)) / 2

@@ -27,10 +27,8 @@ class RidgeFit(Fit):
     is of the probe before the held-out group is added.
 
     Args:
-        member: the only member.
         fusion: the probe and its data. The seed selects training clips if there are too many; without a held-out part
             the penalty is chosen by leave-one-out on the training part.
-        device: device of the evaluation.
         layers: the L stored layer numbers.
     """
 
@@ -117,7 +115,6 @@ def search_part(solution: Solution, layers: tuple[int, ...]) -> SearchPart:
     almost nothing, or almost everything, changes nothing when it is moved further out.
 
     Args:
-        solution: the solved probe.
         layers: the L stored layer numbers.
     """
     candidates, chosen = solution.candidates, solution.chosen

@@ -29,8 +29,6 @@ def run_precision(spec: FoldSpec, stage: TrainingStage, device: str) -> str:
 
     Args:
         spec: the training; without a layout it belongs to no run.
-        stage: whose setting applies.
-        device: a resolved device.
 
     Raises:
         ConfigError: the device does not support the format.

@@ -50,9 +50,7 @@ def train_all(
 
     Args:
         trials: trials of one method on the same data; the data are read only if there is something to train.
-        folder: will hold the folds.
         layout: provides the folder for unfinished work.
-        tracker: logs the folds.
         force: train finished folds again.
         remove_others: remove other folds from the folder.
         engine: where to train; None: in this process, one group after another.
@@ -164,7 +162,6 @@ def train_group(
         group: one trial, or one group from `in_groups`.
         folder: folder of the method, which will hold `fold<k>-seed<s>/`.
         work: folder for unfinished work, on the same file system.
-        root: project folder, for the commit.
         missing: trials of the group that are not finished; None: all. The others are trained again only if an
             interrupted call has trained the whole group, so that its state continues as it was.
 
@@ -268,12 +265,8 @@ class FoldWorker:
     """A worker of an engine that trains trials; its tasks are their specs.
 
     Args:
-        kind: kind of the trials.
-        data: their data.
-        folder: will hold the folds.
         device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
-        root: project folder, for the commit.
         per_gpu: number of workers that share a GPU.
     """
 

@@ -62,7 +62,6 @@ def steps_of_training(method: str, config: Config, train: int, dev: int) -> int:
     Args:
         method: as in `trainings`.
         config: likewise.
-        train: training clips of the fold.
         dev: held-out clips, which a refit trains on too.
     """
     if method in CLOSED_FORM:

@@ -50,7 +50,6 @@ class Fusion:
     Args:
         model: freshly initialised, on the CPU.
         config: training settings, with those of the candidate.
-        train: training part.
         dev: held-out part; None for a refit, and without a held-out group.
         test: test part; None if this training does not look at it.
         seed: of the order of batches and of dropout.
@@ -72,7 +71,6 @@ class Stack(Fit):
     Args:
         members: F trials with C candidates each, trial by trial.
         fusions: their models and data, in the same order.
-        device: resolved device.
         precision: resolved precision of the steps; evaluation is float32.
 
     Raises:

@@ -26,7 +26,6 @@ def entity_f1(clips: pl.DataFrame, classes: Sequence[str], split: Split) -> Mapp
     Args:
         clips: words, sorted by sentence and position.
         classes: tags in BIO; the index is the class id.
-        split: rows of the parts.
     """
     return {name: _f1_of(clips[rows], classes) for name, rows in (("dev", split.dev), ("test", split.test))}
 

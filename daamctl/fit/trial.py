@@ -139,7 +139,6 @@ class Trial(Trainable):
     """One fold of one method with one seed.
 
     Args:
-        spec: which fold, and the settings.
         data: shared by all trials of the run.
 
     Attributes:
@@ -249,10 +248,6 @@ def trials_of(
     """List the trials of a method: each fold with every seed.
 
     Args:
-        kind: kind of the trials.
-        layout: locations of the run.
-        method: name of the method.
-        data: data of this kind.
         config: all settings, with the method's overrides applied.
         fold: one fold, 1-based; None: all.
         seeds: seeds to train with; None: those of the settings.

@@ -51,10 +51,6 @@ def train_on_all(
     Args:
         method: a name from the table of methods.
         folds: its finished folds with this seed.
-        features: the embeddings.
-        layout: folders of the artifacts.
-        config: all settings.
-        seed: seed of the training.
         folder: for the files of the training; a temporary one.
 
     Returns:

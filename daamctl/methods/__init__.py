@@ -250,7 +250,6 @@ def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -
 
     Args:
         method: full name, e.g. `daam-v1-mlp`.
-        method_settings: settings by full name.
 
     Raises:
         UnknownNameError: there is no such method.
@@ -294,7 +293,6 @@ def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, emb
     """Check that a method can be built for these sizes, without importing it.
 
     Args:
-        method: full name.
         settings: the method's own settings, as in `build`.
         num_layers: L.
         embed_dim: D.

@@ -95,7 +95,6 @@ class FusionClassifier(nn.Module):
         fusion: maps (B, L, D) to the decoder's input: (B, L, D') for a map of layers, (B, D) for one vector.
             With a density it accepts `return_density=True` and then returns (output, density).
         decoder: maps the fused layers to logits (B, C).
-        traits: properties of the method.
 
     Attributes:
         standardize: applied to the layers before the fusion; identity unless replaced by a `Standardize`.
@@ -120,7 +119,6 @@ class FusionClassifier(nn.Module):
 
         Args:
             x: (B, L, D) pooled layers.
-            return_density: also return the density.
 
         Returns:
             logits (B, C); with `return_density` also the density (B, L, D).

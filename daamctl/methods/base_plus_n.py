@@ -71,7 +71,6 @@ class ExtraLayers(nn.Module):
 
     Args:
         embed_dim: D.
-        num_extra_layers: transformer layers.
         num_heads: attention heads of each; must divide D.
 
     Raises:
@@ -95,7 +94,6 @@ class TokenLayers(nn.Module):
 
     Args:
         embed_dim: D.
-        num_extra_layers: transformer layers.
         num_heads: attention heads of each; must divide D.
 
     Raises:

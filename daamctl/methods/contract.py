@@ -35,7 +35,6 @@ class Count:
     """Trainable parameters of a published method at one size.
 
     Args:
-        fusion: in the attention module.
         total: in the whole model, decoder included.
         printed: the number that the papers or the released scripts print, and what it counts; empty: none.
     """
@@ -160,8 +159,6 @@ class Finding:
     """Result of a check.
 
     Args:
-        name: name of the check.
-        ok: whether the method passed.
         text: one line: the problems, or the observation.
     """
 
@@ -174,7 +171,6 @@ def run_checks(case: Case, names: Iterable[str] | None = None) -> Iterator[Findi
     """Run checks one after another; an error inside a check is a finding too.
 
     Args:
-        case: what to check.
         names: names from `CHECKS`; None: all.
     """
     for name in CHECKS if names is None else names:

@@ -54,7 +54,6 @@ def density_weights(
             if the mean is large against the spread (D25).
         eps: `double` for both floors, or `single` for 1e-5 under the root only, as in the paper's text (D24).
         kernel: `2xi`, or `2c2` for exp(-y^2 / (2 * scaled_variance^2)), as in the paper's entropy section (D28).
-        dim: axis of the statistics.
         mask: bool, broadcastable to x, True = valid. Statistics are over the valid entries; the others have weight 0.
 
     Returns:
@@ -251,7 +250,6 @@ class MultiHeadDAAM(nn.Module):
             x: (..., L, D), or any shape that ends in D with `norm_axis`.
             mask: bool, broadcastable to x, True = valid. Other entries do not enter the statistics; they pass through
                 unchanged and have density 0.
-            return_density: also return the weights.
 
         Returns:
             x * w, shape and dtype of x; with `return_density` also w, shape of x, float32 at least.
@@ -349,7 +347,6 @@ def layer_daam(sizes: Sizes, num_heads: Heads, density: DensityOptions, **settin
     Args:
         sizes: L and D.
         num_heads: a number, or `auto`.
-        density: readings of the formula.
         settings: further arguments of `MultiHeadDAAM`.
 
     Raises:

@@ -26,7 +26,6 @@ def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8
     8x64 for 1024 -> 512, 64x8 for 5120 -> 512. These are the published shapes (docs/sources.md#decoder).
 
     Args:
-        width: length of the row.
         embed_dim: encoder width D that the row was projected from; None: the row has the encoder's own width.
         num_heads: heads of the projecting attention; if it does not divide `width`, the first rule applies.
     """
@@ -85,7 +84,6 @@ class MLPDecoder(nn.Module):
     Args:
         embed_dim: D.
         num_classes: C.
-        hidden_dim: width of the hidden layer.
         sum_layers: sum a map of layers (B, L, D) over L first (docs/sources.md#decoder).
     """
 
@@ -120,7 +118,6 @@ def classify_map(
         decoder: which decoder, and how wide it is inside.
         width: of a row of the fused map; None: D.
         grid: of the conv decoder; None: see `feature_grid`.
-        traits: properties of the method.
 
     Raises:
         MethodError: unknown decoder.
@@ -155,7 +152,6 @@ def classify_vector(
         sizes: L, D and C.
         hidden_dim: width of the decoder's hidden layer.
         width: of the fused vector; None: D.
-        traits: properties of the method.
     """
     mlp = MLPDecoder(embed_dim=width or sizes.embed_dim, num_classes=sizes.num_classes, hidden_dim=hidden_dim)
     return FusionClassifier(fusion, mlp, traits)

@@ -44,7 +44,6 @@ class PerLayerNorm(nn.Module):
 
     Args:
         num_layers: L.
-        dim: width of a layer.
     """
 
     def __init__(self, *, num_layers: int, dim: int) -> None:

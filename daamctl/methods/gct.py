@@ -102,7 +102,6 @@ class LayerGate(nn.Module):
 
         Args:
             x: (..., L, D).
-            return_density: also return the weights.
 
         Returns:
             x * w, shape and dtype of x; with `return_density` also w (..., L, D), float32 at least.

@@ -57,10 +57,8 @@ def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number
     """Check that layers, or features, split into heads of equal size.
 
     Args:
-        what: name of the setting.
         parts: number of heads or groups.
         whole: number of layers or features.
-        whole_name: their name in messages.
         least: least size of a head that the message may propose: 2 for a density, 1 for a dot product over features.
 
     Raises:

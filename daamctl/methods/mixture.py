@@ -182,7 +182,6 @@ class DensityAttention(nn.Module):
         Args:
             x: at least two axes.
             mask: bool, as many axes as x and broadcastable to it, True = valid.
-            return_density: also return the weights.
 
         Returns:
             x * w, masked positions unchanged, shape and dtype of x; with `return_density` also w (shape of x, float32
@@ -300,7 +299,6 @@ class LayerMixture(nn.Module):
 
         Args:
             x: (..., L, D).
-            return_density: also return the density.
 
         Returns:
             the fused map, shape and dtype of x; with `return_density` also the density: the product of 1 + w over the

@@ -96,7 +96,6 @@ class Solution:
 
     Args:
         candidates: one for each penalty that was tried, ascending.
-        chosen: index of the chosen candidate.
         num_clips: number of training clips that the probe was fitted to.
     """
 
@@ -155,7 +154,6 @@ class StandardizedLinear(nn.Module):
             scalings: one for inputs (D,), L for inputs (L, D).
             weights: (D, C) for each.
             intercept: (C,).
-            penalty: the chosen penalty.
         """
         self.mean.copy_(torch.stack([one.mean for one in scalings]).view_as(self.mean))
         self.scale.copy_(torch.stack([one.scale for one in scalings]).view_as(self.scale))
@@ -170,7 +168,6 @@ class RidgeProbe(FusionClassifier):
 
     Args:
         fusion: maps (B, L, D) to the classifier's input.
-        decoder: the classifier.
     """
 
     decoder: StandardizedLinear
@@ -183,7 +180,6 @@ class RidgeProbe(FusionClassifier):
         """Fit the probe on the CPU, layer by layer, and set its tensors.
 
         Args:
-            train: training clips.
             dev: held-out group that chooses the penalty; None: leave-one-out on the training clips.
             seed: seed of the sample of training clips, if there are too many for the probe.
 
@@ -201,7 +197,6 @@ class RidgeProbe(FusionClassifier):
         """Fit the probe to more clips, with the penalty and layer that were chosen; `sharpness` stays.
 
         Args:
-            clips: clips to fit it to.
             chosen: the chosen penalty and, for a probe that chooses one, layer.
             seed: seed of the sample of clips, if there are too many for the probe.
 
@@ -386,7 +381,6 @@ def stratified_sample(y: Int[Tensor, " N"], number: int, seed: int) -> Int[Tenso
     Args:
         y: (N,) class ids.
         number: number of rows, at least that of the classes; rounding may change it by one per class.
-        seed: seed of the sample.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = []

@@ -164,7 +164,6 @@ def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
     """Walk from the middle index to one whose neighbours have no smaller error; return that index and its error.
 
     Args:
-        number: number of indices.
         error: called once for every index on the way and its neighbours.
     """
     known = cache(error)

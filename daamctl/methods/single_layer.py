@@ -60,7 +60,6 @@ class LayerHeads(nn.Module):
         num_layers: L.
         embed_dim: D.
         num_classes: C.
-        hidden_dim: width of each hidden layer.
     """
 
     def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:

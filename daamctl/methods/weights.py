@@ -62,7 +62,6 @@ def save_weights(
         num_layers: L.
         embed_dim: D.
         num_classes: C.
-        settings: the method's own settings.
         origin: what it was trained on; None: unknown.
 
     Raises:
@@ -88,7 +87,6 @@ def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: Weight
     Args:
         path: the file, usually `.safetensors`; an existing file is replaced.
         tensors: contiguous tensors on the CPU.
-        metadata: description of the model.
 
     Raises:
         ArtifactError: the file system refuses the write.
@@ -110,7 +108,6 @@ def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> F
     """Build a model from a fold's weights file, or from one that `save_weights` has written.
 
     Args:
-        path: the file.
         encoder: for a fine-tuned encoder, the pretrained encoder that it was trained from, freshly opened; it is
             changed in place. Ignored for fusions.
 

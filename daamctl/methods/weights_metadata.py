@@ -77,9 +77,7 @@ class Origin:
         Args:
             facts: as returned by `open_encoder`.
             classes: in the order of the logits.
-            layers: in order.
             modality: speech, text or image.
-            settings: settings by section.
             fold: key, method, number and seed of the training.
         """
         elsewhere = {*POOLING, *INPUTS, "precision", "storage", "modality"}
@@ -105,13 +103,11 @@ class WeightsMetadata(Origin):
     Args:
         kind: `fusion`: a fusion of pooled layers; `adapter`: the trained tensors of a fine-tuned encoder.
         method: a name from the table of methods, or of fine-tuning methods.
-        settings: the method's own settings.
         num_layers: L; 1 for an adapter.
         embed_dim: D.
         num_classes: C.
         standardize: layer or feature, if a fusion standardises its input.
         head_parameters: for an adapter, number of trained parameters in its classifier.
-        schema: version of the metadata.
     """
 
     kind: str
@@ -150,10 +146,6 @@ def read_metadata(path: Path | str) -> WeightsMetadata:
 
 def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
     """Parse the metadata of a safetensors file.
-
-    Args:
-        path: the file, for messages.
-        entries: its metadata entries.
 
     Raises:
         MethodError: the entry of daamctl is missing, damaged or incomplete.

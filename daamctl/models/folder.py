@@ -31,9 +31,7 @@ class Member:
     """The model of one training. An exported model averages the logits of its members.
 
     Args:
-        file: its weights file.
         fold: 1-based; None if it was trained on all data.
-        seed: seed of the training.
         test_group: group that it was not trained on; None if it was trained on all data.
     """
 
@@ -48,10 +46,7 @@ class CorpusFacts:
     """What the members were trained on.
 
     Args:
-        name: name of the corpus.
-        licence: its terms of use.
         items: number of tested utterances, texts or images.
-        clips: number of tested clips.
         per_class: class -> number of items.
         embeddings_key: content key of the embeddings with their labels and folds.
         vectors_key: content key of the vectors alone; None in folds older than it.
@@ -71,12 +66,9 @@ class Figure:
     """One measured figure.
 
     Args:
-        name: name of the metric.
-        alias: its heading in reports.
         value: as a fraction, or in nats.
         unit: "fraction" or "nats".
         low: lower end of the interval; None without one.
-        high: upper end of the interval.
         level: level of the interval, e.g. 0.95.
     """
 
@@ -94,8 +86,6 @@ class Measured:
     """How well models trained like this one classify items that they were not trained on.
 
     Args:
-        figures: over all test items.
-        n: number of test items.
         item: name of an item, e.g. "utterance".
         protocol: how they were measured, in one or two sentences.
         clusters: what the intervals resample, e.g. "10 speakers"; None without intervals.
@@ -112,13 +102,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A place where the released code of the papers departs from their text, and where this model follows the code.
-
-    Args:
-        number: its number in docs/sources.md.
-        finding: what differs.
-        state: what was done here.
-    """
+    """A place where the released code of the papers departs from their text, and where this model follows the code."""
 
     number: int
     finding: str
@@ -130,11 +114,8 @@ class ModelRecord:
     """The content of `model.json`.
 
     Args:
-        schema: version of this record.
         run: pipeline or run that trained the model.
-        method: name of the method.
         decoder: name of its decoder; None if it has only one.
-        settings: the method's own settings.
         modality: speech, text, image or tokens (a tagger).
         classes: class names, in the order of the logits.
         layers: layer numbers in use (Hugging Face's hidden-state index).
@@ -144,7 +125,6 @@ class ModelRecord:
         extract: settings that the vectors were made with.
         segment: settings that the clips were cut with.
         kind: mean: the mean of all folds; fold: one fold; refit: trained on all data.
-        members: the trainings.
         corpus: what they were trained on.
         measured: None if nothing was measured.
         deviations: deviations that are active.
@@ -221,7 +201,6 @@ def write_model(out: Path, record: ModelRecord, fill: Callable[[Path], None], *,
     """Write an exported model: the folder appears whole or not at all.
 
     Args:
-        out: the folder.
         record: the record; its `files` are filled in here.
         fill: writes all other files into the folder that it is given.
         force: replace an exported model that is there.

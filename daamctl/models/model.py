@@ -50,7 +50,6 @@ class ExportedModel:
     """An exported model.
 
     Args:
-        folder: its folder, for messages.
         record: content of `model.json`.
         members: the models of its trainings, in eval mode.
         encoder: folder of the encoder; None: the one in the folder, else by its name.
@@ -225,9 +224,6 @@ def open_for(
     """Open the encoder of an exported model, cut after the highest layer that the model reads.
 
     Args:
-        record: the record of the model.
-        config: settings that name the encoder.
-        device: resolved device.
         precision: resolved precision of its forward pass.
         included: whether it lies in the model's folder: cut already, its files compared with their hashes.
 

@@ -55,7 +55,6 @@ class Graph(nn.Module):
 
     Args:
         encoder: freshly opened, float32, on the CPU.
-        members: models whose logits are averaged.
         layers: layer numbers that the members read.
         storage: number format that pooled layers are rounded to, as in training.
 
@@ -152,9 +151,7 @@ def write_onnx(
     """Write the graph, and inputs and outputs of a batch in `parity.json`.
 
     Args:
-        folder: where to write.
         encoder: freshly opened, float32, on the CPU.
-        members: models whose logits are averaged.
         layers: layer numbers that the members read.
         storage: number format that pooled layers are rounded to.
 

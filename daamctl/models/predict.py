@@ -44,7 +44,6 @@ class _Chunk:
 
     Args:
         number: from 0.
-        rows: the items.
         clips: their clips; empty until the chunk is opened.
         owner: (n,) row of the item of each clip.
         errors: row of an item -> why it cannot be read.
@@ -68,7 +67,6 @@ def predict_all(
     """Predict items.
 
     Args:
-        model: the exported model.
         rows: the items, see `daamctl.models.inputs`, or for a tagger `daamctl.models.sentences`.
         work: folder in which finished chunks are kept; the caller removes it. None: nothing is kept.
         batch_size: most clips per forward pass of the encoder, if it is lower than the settings allow.
@@ -103,7 +101,6 @@ class _Kept:
     """Finished chunks on disk. Those of another input or another model are dropped.
 
     Args:
-        folder: where they are.
         key: content key of the input and the model.
     """
 

@@ -45,11 +45,9 @@ class Limits:
 
     Args:
         megabytes: size of a request, in units of 10^6 bytes.
-        seconds: duration of a recording.
         texts: number of texts in a request.
         together: number of clips, texts or images that are predicted together.
         total_megabytes: size of all requests that are not answered yet.
-        connections: number of open connections.
         timeout_s: seconds in which a client has to send its request, and to read what it is sent.
     """
 
@@ -67,7 +65,6 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
 
     Args:
         model: the exported model; its encoder is opened here.
-        limits: what is accepted at most.
         hosts: names and addresses under which clients may ask, beside `LOCAL`; `*`: any.
 
     Raises:
@@ -230,11 +227,7 @@ def as_items(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 class _Bodies:
-    """The bodies of all requests that are not answered yet.
-
-    Args:
-        limits: their largest sizes.
-    """
+    """The bodies of all requests that are not answered yet."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.held = limits, 0

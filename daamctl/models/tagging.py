@@ -50,7 +50,6 @@ def tagged_rows(
         sentences: rows with the columns of `daamctl.models.sentences`.
         words: output of `words_of`.
         columns: `class`, `p_<tag>` and others, one value per word.
-        warnings: of each word.
         errors: why a word has no tag.
     """
     others = {name: column for name, column in columns.items() if name != "class"}
@@ -102,7 +101,6 @@ def scores_of(rows: pl.DataFrame, classes: Sequence[str]) -> EntityScores | None
 
     Args:
         rows: output of `tagged_rows`.
-        classes: tags of the model.
     """
     words = rows.filter((pl.col("unit") == "word") & pl.col("label").is_not_null())
     if words.is_empty():

@@ -40,7 +40,6 @@ class Parts:
     Args:
         attention: of the attention module, or of the adapters.
         without_fc: of everything but the last linear layer.
-        total: of everything.
     """
 
     attention: int

@@ -280,7 +280,6 @@ def remark(method: str, modality: str) -> str:
     """What the released code does in place of a published method; empty if it does what the papers say.
 
     Args:
-        method: name of a published row.
         modality: speech, vision or text, as `numbers.csv` names it.
     """
     for one in read_deviations().remarks:

@@ -39,8 +39,6 @@ class PublishedNumber:
         unit: unit of the value; percent is accuracy.
         pipeline: pipeline that reproduces the number, together with its -as-published twin; empty if no run does.
         report_table: key of its table in the report of the whole paper.
-        report_row: first cell of its row.
-        report_column: heading of its column.
     """
 
     source: str
@@ -88,8 +86,6 @@ class Experiment(Data):
     """One of the three experiments.
 
     Args:
-        title: name for readers.
-        item: what is classified.
         tables: its main table, then tables with further rows.
         first: its table in the first version of the paper.
     """
@@ -131,7 +127,6 @@ class Comparison(Data):
     """The parameters of one method beside those of another.
 
     Args:
-        text: the comparison in words.
         first: method, and which of its counts.
         second: method, and which of its counts.
         name: name in the verdict if a claim has several comparisons.

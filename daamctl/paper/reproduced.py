@@ -44,8 +44,6 @@ class Ours:
     """Results of one pipeline.
 
     Args:
-        pipeline: name of the pipeline.
-        experiment: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
         evaluation: its results; None if missing.
         ablation: results of training on few layers; None if missing.
@@ -54,8 +52,6 @@ class Ours:
         why: stage (evaluate, ablate, importance) -> why its result is missing.
         fix: the command that produces the missing result.
         untrained: method -> why it was not trained.
-        made: stages with output.
-        reported: whether its own report exists.
     """
 
     pipeline: str
@@ -233,8 +229,6 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
     """Lowest, highest or width of a density's offset or scaled variance, mean over runs.
 
     Args:
-        ours: a pipeline.
-        method: with a density.
         parameter: δ or ξ.
         end: lowest, highest or width.
     """

@@ -27,7 +27,6 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
 
     Args:
         evaluation: output of `verdict.labelled`.
-        table: published table.
         raw_names: label -> method.
     """
     corpus, encoder = names(evaluation)
@@ -91,7 +90,6 @@ def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> T
     Args:
         rows: published rows with the same folds.
         key: key of the table.
-        where: which folds, for the caption.
     """
     splits = list(dict.fromkeys(split for row in rows for split in row.folds))
     of = _columns(rows)

@@ -35,14 +35,11 @@ class PublishedRow:
     """One method of a published table. Percent.
 
     Args:
-        table: table it is printed in.
-        method: name in daamctl's spelling.
         layers: layer numbers it was trained on; "" for all.
         folds: split name -> printed value.
         printed: mean and deviation with the digits printed, e.g. "62.3 ± 2.00"; "" if no mean is printed.
         printed_mean: None if not printed.
         printed_std: None if not printed.
-        mean: mean of the printed folds.
         population_std: divisor n.
         sample_std: divisor n - 1.
         mean_agrees: whether folds that round to the printed ones can have the printed mean.
@@ -77,9 +74,7 @@ class PublishedTable:
 
     Args:
         source: paper or version.
-        name: table name.
         corpus: corpus name.
-        encoder: encoder name.
         repeats: whether the printed columns are repeats of one official split, not folds.
         rows: methods that have printed folds, in print order.
     """
@@ -119,7 +114,6 @@ class LearnedRange:
 
     Args:
         corpus: corpus name.
-        encoder: encoder name.
         offset: lowest and highest mean offset (delta).
         scaled_variance: lowest and highest scaled variance (xi).
     """

@@ -53,13 +53,7 @@ class Choice:
 
 
 def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> Choice:
-    """Choose the method whose Importance Factor ranks the layers. A method that is not trained yet is suitable.
-
-    Args:
-        layout: locations of artifacts.
-        config: all settings.
-        sizes: sizes of the embeddings.
-    """
+    """Choose the method whose Importance Factor ranks the layers. A method that is not trained yet is suitable."""
     if config.ablate.rank_by is not None:
         return Choice(config.ablate.rank_by)
     names = []
@@ -77,9 +71,6 @@ def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterabl
     batch, because they measure the batch (D1).
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
-        sizes: sizes of the embeddings.
         numbers: numbers of layers that it must fit, besides all of them.
     """
     if config.ablate.method is not None:

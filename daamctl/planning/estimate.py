@@ -47,8 +47,6 @@ class MethodSize:
     """Size of a method, known without training it.
 
     Args:
-        num_parameters: total number of parameters.
-        density: whether it has a density.
         scored: whether its layers get a score, which the audit of `importance` tests.
     """
 
@@ -62,7 +60,6 @@ def method_size(method: str, config: Config, sizes: tuple[int, int, int]) -> Met
 
     Args:
         method: a name from the table of methods.
-        config: all settings.
         sizes: L, D and C.
 
     Raises:
@@ -197,7 +194,6 @@ class ResourceEstimate:
 
         Args:
             method: a name from the table of methods.
-            size: its size.
             layers: number of layers; None: all.
 
         Raises:

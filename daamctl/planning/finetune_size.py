@@ -19,7 +19,6 @@ class FinetuneSize:
     """Parameters and bytes of an encoder with its additions.
 
     Args:
-        num_trained: number of trained parameters.
         num_kept: numbers stored in a fold's file: trained ones, and random ones that are never trained.
         held_bytes: size of all weights.
     """
@@ -30,13 +29,7 @@ class FinetuneSize:
 
 
 def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype) -> Any | None:
-    """The encoder on the meta device, as input of `build_finetune`; None if nothing on this machine tells its shape.
-
-    Args:
-        config: the extract settings.
-        modality: what it is to read.
-        dtype: number format of its weights.
-    """
+    """The encoder on the meta device, as input of `build_finetune`; None if nothing on this machine tells its shape."""
     from transformers import AutoModel
 
     found = configuration_of(config)

@@ -40,8 +40,6 @@ class ReconstructionPlan:
     """Rows of `download`, `crop`, every arm, and `score`.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         blockers: `corpus` -> what is missing on this machine, or None.
     """
 

@@ -50,8 +50,6 @@ class Recorded:
     """Recorded speeds of extraction, training and fine-tuning.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         measured: a layout in which a few clips were extracted and trained on, to fall back on.
     """
 

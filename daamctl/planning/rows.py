@@ -19,14 +19,12 @@ class Row:
     """One stage, or one method of `train` or `finetune`.
 
     Args:
-        stage: the stage.
         method: for `train` and `finetune`.
         state: whether it is done, and if not, whether it can be.
         done: how much of it is finished.
         total: how much there is; None: not known yet.
         unit: what is counted, in the plural.
         reason: why it is not possible, or what is wrong with the existing result.
-        fix: how to repair that.
         work: description of its input.
         disk_bytes: size of all its results.
         disk_left_bytes: size of the results still to be written.
@@ -41,7 +39,6 @@ class Row:
             seconds or a few minutes, which are not counted.
         at_least: the figures are lower bounds, because not all items are known yet.
         about: the figures are based on published durations, because the recordings have not been read yet.
-        notes: caveats on the figures.
     """
 
     stage: str
@@ -77,7 +74,6 @@ def set_state(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (),
 
     Args:
         row: the row, with the counts of what is finished.
-        obstacle: the row's own obstacle.
         upstream: rows whose results it reads.
         any_upstream: it can run once any upstream row is possible; otherwise all must be.
     """

@@ -33,9 +33,7 @@ def place_crops(table: UtteranceTable, root: Path, settings: CropConfig) -> Crop
     """Choose the places of crops. The test part is the official one, or else the last group of images.
 
     Args:
-        table: the images.
         root: folder that their paths are relative to.
-        settings: size, scaling, number and seed.
 
     Raises:
         CorpusError: an image cannot be decoded or is smaller than a crop, or a part is empty.
@@ -115,7 +113,6 @@ class CropPixels:
     """Pixels of crops, as uint8 (3, S, S). A part that fits is decoded once; otherwise each batch is decoded anew.
 
     Args:
-        crops: the table.
         part: train or test.
         root: folder that paths are relative to.
     """

@@ -20,7 +20,6 @@ class Score:
     Args:
         compute: from reconstructions and originals (B, C, S, S) in [0, 1] to one value per image, (B,).
         better: +1 if more is better, -1 if less is.
-        label: as shown, with its unit.
     """
 
     compute: Callable[[Tensor, Tensor], Tensor]

@@ -71,11 +71,7 @@ class ArmTrial(Trainable):
 
     Args:
         arm: a name from `BLOCKS`.
-        crops: the table of crops.
         config: all settings; `reconstruct` is used.
-        device: a resolved device.
-        train: training crops.
-        test: test crops.
         seed: of the start and of the order of crops.
     """
 
@@ -124,10 +120,6 @@ class VQVAEFit(Fit):
     It measures `scores`, name -> score of every test crop, (N,); `uses` of each code by the test crops, (K,);
     `reconstructions` of the examples, uint8 (E, 3, S, S); `change`, block -> before and after training; `densities`,
     `<block>.before` and `<block>.after`, see `examine`.
-
-    Args:
-        member: the only member.
-        trial: what it trains.
 
     Raises:
         TrainingError: there are fewer training crops than a batch has.
@@ -250,7 +242,6 @@ def examine(model: VQVAE, images: Tensor) -> tuple[Tensor, dict[str, float], dic
     """What a model does to images in float32; its mode and its codes stay as they are.
 
     Args:
-        model: the model.
         images: inputs (E, 3, S, S).
 
     Returns:
@@ -290,7 +281,6 @@ class ArmWorker:
 
     Args:
         arm: a name from `BLOCKS`.
-        crops: the table of crops.
         config: all settings; `reconstruct` is used.
         device: the setting, or the device of this worker.
         folder: will hold `seed<N>/`.

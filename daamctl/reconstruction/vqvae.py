@@ -34,7 +34,6 @@ class VQVAE(nn.Module):
 
     Args:
         block: a name from `BLOCKS`.
-        settings: sizes.
 
     Raises:
         UnknownNameError: no such block.

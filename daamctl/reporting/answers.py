@@ -42,7 +42,6 @@ def answers(
         evaluation: output of `verdict.labelled`.
         summary: result of the importance stage; None if it has not run.
         stale: notes on folds that no longer match the evaluation.
-        command: command of the importance stage.
         truncation: how few layers are enough; None if that was not asked.
     """
     probed = summary.probed if summary else None

@@ -67,8 +67,6 @@ class Number:
         value: as stored (shares as fractions, memory in bytes); None: unknown.
         kind: how it is shown; a key of `FORMATS`.
         std: sample standard deviation.
-        low: lower end of its interval.
-        high: upper end of its interval.
     """
 
     value: float | None
@@ -117,7 +115,6 @@ class Linked:
     """A cell with its source.
 
     Args:
-        cell: what it shows.
         note: how the value was computed, or why there is none; a few words.
         links: text, and the path it leads to, relative to the folder of the report.
     """
@@ -146,11 +143,7 @@ class Table:
 
     Args:
         key: unique in the report; file name and label.
-        caption: what it shows, with unit.
-        columns: headings of the columns.
-        rows: one cell per heading.
         text_columns: indices of columns with text, aligned left. The first always is.
-        note: shown below the table.
         foot: rows that stay at the end when the reader sorts the table.
     """
 
@@ -238,8 +231,6 @@ class Section:
 
     Args:
         key: anchor, unique in the report.
-        title: heading.
-        blocks: content, in order.
         folded: whether the reader expands it.
     """
 
@@ -254,9 +245,7 @@ class Document:
     """A report.
 
     Args:
-        title: heading and window title.
         name: of the run; part of table labels.
-        sections: in order.
         subtitle: line below the heading; may be empty.
     """
 

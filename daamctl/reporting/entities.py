@@ -81,7 +81,6 @@ def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
     """F1 of a linear probe of every layer, and of every method: its interval, and its trials.
 
     Args:
-        found: scores of the methods.
         layers: F1 of the probed layers; empty: the methods alone.
     """
     names = order(found)

@@ -37,7 +37,6 @@ class SearchCurve:
         name: settings of the candidate, e.g. `lr 0.001`.
         accuracy: accuracy on the held-out group at every record; mean over runs.
         chosen: number of runs that chose the candidate.
-        runs: number of runs that searched.
     """
 
     name: str

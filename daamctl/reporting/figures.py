@@ -57,7 +57,6 @@ def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Pict
     """A larger picture of every view.
 
     Args:
-        figure: with one view per method.
         names: label of a method -> start of the file name.
         what: what the pictures show, for the text alternative.
     """
@@ -86,11 +85,8 @@ def profile(
     """Score of a linear probe of every layer.
 
     Args:
-        layers: probed layers.
-        label: name of the score.
         limits: of the axis of scores, in percent.
         height: of the panel, in inches.
-        chance: see above.
     """
     band = None
     if all(one.low is not None and one.high is not None for one in layers):
@@ -116,9 +112,6 @@ def answers(
     Args:
         layers: probed layers; empty: the methods alone.
         methods: method -> accuracy, and the ends of its interval.
-        chance: see above.
-        label: see above.
-        alt: see above.
     """
     values = [100 * mean for mean, _ in methods.values()]
     found = [(low, high, place) for place, (_, ends) in enumerate(methods.values()) if ends for low, high in [ends]]

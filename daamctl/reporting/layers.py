@@ -54,7 +54,6 @@ def importance(
         maps: label -> maps of a method with a density.
         pngs: pictures of the importance stage, by file name.
         labels: method -> label in the report.
-        command: command that runs the stage.
     """
     title = "Which layers matter"
     if summary is None:
@@ -92,7 +91,6 @@ def ablation(
         published: tables of the papers' results for few layers.
         labels: method -> label in the report.
         words: what the modality calls its units.
-        command: command that runs the ablation.
     """
     title = "Training on few layers"
     if result is None:

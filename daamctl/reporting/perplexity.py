@@ -18,7 +18,6 @@ def document(found: MaskedRun, published: Sequence[tuple[str, str, str]]) -> Doc
     """Build the report.
 
     Args:
-        found: the results.
         published: printed numbers: what, value, and how it came about.
     """
     encoder, masking = found.encoder, found.settings["masking"]

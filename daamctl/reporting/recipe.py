@@ -30,7 +30,6 @@ class Sibling:
     """A run with the other recipe.
 
     Args:
-        name: name of the run.
         searched: whether this run has the searched recipe.
         reading: which of its accuracies to use, a key of `READINGS`.
         own_reading: which accuracy of the reported run to use.

@@ -50,7 +50,6 @@ class ScoreName:
     """How a score is shown.
 
     Args:
-        label: with its unit.
         better: +1 if more is better, -1 if less is.
     """
 
@@ -63,7 +62,6 @@ class ArmRuns:
     """What the report shows of the trainings of one arm.
 
     Args:
-        runs: one per seed.
         curves: reconstruction loss by epoch, one per seed.
         pictures: reconstructions of the examples with the first seed, uint8 (E, S, S, 3).
         densities: `<block>.before` and `<block>.after` -> mean weight of every channel, (C,), of the first seed.
@@ -87,13 +85,11 @@ def document(
     """Build the report.
 
     Args:
-        found: the comparison.
         arms: arm -> its trainings.
         originals: the examples, uint8 (E, S, S, 3).
         names: score -> how it is shown.
         settings: dotted name -> value of all settings of crops, model and training.
         reconstructed: those that the source does not state.
-        commands: that make the report again.
     """
     runs = [run for one in arms.values() for run in one.runs]
     facts = Facts(

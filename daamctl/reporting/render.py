@@ -31,8 +31,6 @@ def to_html(document: Document, *, version: str, interactive: bool = True) -> st
     """One self-contained HTML page.
 
     Args:
-        document: what to show.
-        version: of daamctl, for the footer.
         interactive: embed plotly.js (5 MB) for interactive figures; otherwise the page has pictures only.
     """
     environment = _environment(autoescape=True)

@@ -189,7 +189,6 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
     """Effect of choosing the epoch on the test items, on accuracies and on leads, and effect of the training recipe.
 
     Args:
-        evaluation: evaluation of the run.
         recipe: effect of the recipe, or a text that says why it is unknown.
     """
     blocks: list[Block] = [Text(_selection_text(evaluation))]

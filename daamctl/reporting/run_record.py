@@ -45,9 +45,7 @@ class RunFacts:
     """Facts about a finished fold other than its scores.
 
     Args:
-        label: label of the method.
         fold: 1-based.
-        seed: seed of the run.
         key: content key of its inputs.
         num_parameters: number of trainable parameters.
         decoder_parameters: parameters of the decoder, or of a fine-tuned encoder's classifier; None if there are no
@@ -55,9 +53,7 @@ class RunFacts:
         train_s: wall time in seconds.
         joules: energy of the GPU in that time; None if not recorded.
         peak_memory_bytes: None if not recorded.
-        epochs: number of epochs trained.
         selected_epoch: 1-based.
-        device: device of the training.
         settings: settings of the method that differ from its defaults.
         eval_batches: for methods whose predictions depend on their batch.
         adapted: number of adapted modules.
@@ -100,7 +96,6 @@ def cost(
     """Parameters, time, energy and memory of every method, and the effect of fine-tuning on the encoder.
 
     Args:
-        facts: runs of all methods.
         evaluation: output of `verdict.labelled`.
         extraction: seconds and joules that a clip took; None: its energy is not recorded.
     """
@@ -316,7 +311,6 @@ def provenance(
 
     Args:
         evaluation: output of `verdict.labelled`.
-        found: runs of all methods.
         texts: settings as YAML, by title.
         commands: commands that reproduce this report from scratch.
     """

@@ -36,10 +36,7 @@ class Point:
     """One pipeline of a family.
 
     Args:
-        pipeline: its name.
         shots: training sentences per entity type; None: all sentences.
-        evaluation: its evaluation.
-        entities: its entity scores.
         over_trials: method -> mean difference from the reference over trials, lower and upper end of its interval, and
             the number of trials in which the method is ahead.
     """

@@ -84,7 +84,6 @@ def to_latex(table: Table, *, label: str) -> str:
     r"""A `table` (a `longtable` for many rows) for booktabs, with the numbers as in the report.
 
     Args:
-        table: table to write.
         label: label for `\ref`, without `tab:`.
     """
     long, wide = len(table.all_rows) > LONG, _width(table) > WIDE_TABLE

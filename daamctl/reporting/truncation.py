@@ -57,7 +57,6 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
     """The section of the report; None if there is no result.
 
     Args:
-        found: the result.
         embeddings_key: content key of the embeddings that the report is about.
         command: command that makes the result again.
     """

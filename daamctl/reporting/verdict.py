@@ -38,10 +38,7 @@ class Against:
     """One method compared with the reference in one metric. Differences are fractions, method minus reference.
 
     Args:
-        method: label of the method.
-        difference: difference over all test items.
         low: lower end of the interval; None if there is no interval.
-        high: upper end of the interval.
         p: p-value of the primary test; None, like the values below, if there is no test.
         p_holm: `p` after Holm's correction within the family.
         secondary_p: p-value of the corrected t-test.

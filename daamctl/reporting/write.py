@@ -15,8 +15,6 @@ def write_report(folder: Path, document: Document, *, interactive: bool = True) 
     """Write a document. Tables and pictures of an earlier one are removed.
 
     Args:
-        folder: of the report.
-        document: what to write.
         interactive: whether figures in the page are interactive; otherwise it has pictures only.
 
     Returns:

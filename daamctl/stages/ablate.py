@@ -88,10 +88,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     """Ablate layers.
 
     Args:
-        layout: folders of the artifacts.
-        config: all settings.
         force: train again even what is finished.
-        track: log to MLflow.
 
     Returns:
         The file with the results.
@@ -186,8 +183,6 @@ class Ranking:
     Args:
         rank_by: the ranking method; None if no method qualifies.
         score: layer -> mean Importance Factor; empty if layers are not ranked.
-        notes: how the ranking was made.
-        cautions: reasons to distrust it.
     """
 
     rank_by: str | None

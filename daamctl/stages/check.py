@@ -34,7 +34,6 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     """Check settings.
 
     Args:
-        root: project folder.
         pipelines: names; None: all files in `pipelines/`, and the list of pipelines in `params.yaml`.
         write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` if all pipelines are checked.
 

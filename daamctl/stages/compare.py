@@ -50,8 +50,6 @@ class Trained:
 
     Args:
         name: pipeline or run, without a method.
-        layout: paths of its folds.
-        config: its current settings.
         methods: the requested methods: one, or all.
         one: whether a single method was requested.
     """
@@ -73,7 +71,6 @@ class Printed:
 
     Args:
         name: `published:` and the table.
-        table: the table.
         methods: the requested rows: one, or all.
         one: whether a single row was requested.
     """
@@ -94,7 +91,6 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     """Compare two sides.
 
     Args:
-        root: project folder.
         first: a pipeline or run, `pipeline/method`, `published:TABLE` or `published:TABLE/method`.
         second: likewise; methods of whole pipelines and tables are matched by name.
         unit: "utterance" or "clip"; None: `evaluate.unit` of the sides, which must agree.

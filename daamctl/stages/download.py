@@ -51,7 +51,6 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     """Write the utterance table of a corpus.
 
     Args:
-        layout: locations of artifacts.
         config: settings; `download` is used.
         source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images; for
             `embeddings`: the file), to be registered. None: the source of the settings, else the registered one, else
@@ -100,7 +99,6 @@ def select_classes(
 
     Args:
         corpus: the corpus.
-        rows: all its rows.
         asked: names or aliases; None: the default classes.
         least: least number of classes.
 

@@ -70,7 +70,6 @@ def run(layout: Layout, config: Config) -> Path:
     """Score the finished folds.
 
     Args:
-        layout: paths of all artifacts.
         config: settings; `evaluate.unit` is the main unit.
 
     Returns:

@@ -99,9 +99,7 @@ def run(
     """Export a trained method.
 
     Args:
-        root: project folder.
         trained: `pipeline/method`, or the name of an ad-hoc run and a method.
-        out: folder to write.
         folds: `mean`: average the logits of all folds and seeds; a number: this fold; `refit`: train on
             all clips, with what the folds chose.
         layers: `1-K`: train the method on the layers 1 to K only, as `truncate` does, and export that.

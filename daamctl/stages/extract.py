@@ -70,8 +70,6 @@ class Shard:
     """A shard to make. It can be pickled, so any worker can take it.
 
     Args:
-        head: metadata of the whole set.
-        folder: folder of the file.
         number: from 0, in the order of the clip table.
     """
 
@@ -103,8 +101,6 @@ class Extractor:
     """A worker: the clip table, and an encoder that is opened on first use.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         device: the setting `extract.device`, or the device of this worker.
         seen: whether the clip table existed where the command was started.
 
@@ -194,8 +190,6 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     """Embed the clips of a pipeline.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         force: compute everything again, finished shards included.
         engine: where to compute; None: on this machine.
 

@@ -61,13 +61,10 @@ def run(
     """Fine-tune.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         method: a name from the table of fine-tuning methods.
         fold: 1-based fold; None: all.
         seed: one seed instead of those of the settings.
         force: train again even what is finished.
-        track: log to MLflow.
         engine: where to train; None: in this process, one fold after the other.
 
     Returns:

@@ -46,7 +46,6 @@ class Fetched:
     """A download that a pipeline needs.
 
     Args:
-        url: source of the download.
         obstacle: reported if the source cannot be reached.
     """
 
@@ -58,7 +57,6 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     """Find out which pipelines can run, and write the result.
 
     Args:
-        root: project folder.
         pipelines: names; None: the pipelines of params.yaml, and files of other pipelines are removed.
 
     Returns:
@@ -93,8 +91,6 @@ def require(root: Path, config: Config, needs: Collection[str]) -> None:
     """Refuse to start without what work needs.
 
     Args:
-        root: project folder.
-        config: settings of the pipeline.
         needs: `corpus`, `encoder`.
 
     Raises:

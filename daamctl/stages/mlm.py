@@ -69,14 +69,11 @@ def run(
     """Train and score all ways.
 
     Args:
-        root: project folder.
         encoder: a Hugging Face id or a local folder.
         source: folder of text, which is registered; None: the registered one.
         fusions: names in `FUSIONS`; the last layer is always there.
         finetune: also train encoder and head, with each of them.
         rate: share of tokens to mask.
-        mask_seed: seed of the masks.
-        seeds: of the trainings.
         max_tokens: longest block.
         settings: of the trainings; None: the defaults.
         device: auto, cpu, cuda or mps.

@@ -55,7 +55,6 @@ class NewPipeline:
     """What was made.
 
     Args:
-        pipeline: path of the pipeline's file.
         manifest: path of the table; None: it was given.
         pattern: the pattern that gave the columns; empty for a table.
         facts: what the data are: heading -> text.
@@ -92,7 +91,6 @@ def run(
     """Write the manifest and the pipeline, and list it in `params.yaml`.
 
     Args:
-        root: project folder.
         name: of the pipeline and of the manifest.
         folder: recordings, images or texts, in any depth; or a table of them, or tagged words, see `corpora.conll`.
         pattern: where the label and the speaker are in a path; None: look at the names.

@@ -88,8 +88,6 @@ def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
     """Why a stage has no result: the note of the first skipped stage, else the reason in the inventory.
 
     Args:
-        layout: layout of the pipeline.
-        stage: the stage without a result.
         again: the command that runs the stage.
     """
     name = str(layout.pipeline)

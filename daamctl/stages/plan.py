@@ -59,8 +59,6 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
     """Make the plan.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         blockers: `corpus` and `encoder` -> what is missing on this machine, or None.
         measured: where the pipeline was tried on a few clips, for times that finished work does not tell.
 
@@ -242,7 +240,6 @@ class _Planner:
         """Row of a fine-tuning method.
 
         Args:
-            name: the method.
             segment: the row that it depends on.
             encoder: on the meta device; it is modified. None: its size is not known.
         """

@@ -67,7 +67,6 @@ def run(
     """Predict items.
 
     Args:
-        folder: the exported model.
         inputs: files, folders, globs and tables, see `daamctl.models.inputs` and `daamctl.models.sentences`.
         lines: texts or sentences, e.g. from standard input.
         out: file to write: Parquet, CSV or JSON lines, by its suffix; None: write nothing.

@@ -34,7 +34,6 @@ def run(
     """Train an arm.
 
     Args:
-        layout: locations of artifacts.
         config: settings; `reconstruct` is used.
         method: the block, a name from `BLOCKS`.
         seed: one seed instead of `reconstruct.seeds`.

@@ -74,11 +74,6 @@ MAPS = ("importance", "untrained_importance", "density", "untrained_density")
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     """Write the report.
 
-    Args:
-        layout: folders of the artifacts.
-        config: all settings.
-        track: log to MLflow.
-
     Returns:
         Path of report.html.
 

@@ -36,8 +36,6 @@ def run(
     """Serve a model. Returns after SIGINT or SIGTERM, when the requests that were running are answered.
 
     Args:
-        folder: the exported model.
-        host: address to listen on.
         port: port to listen on; 0: any free one.
         encoder: folder of the encoder, if the model does not contain it.
         device: auto, cpu, mps, cuda or cuda:N.

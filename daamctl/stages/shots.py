@@ -31,7 +31,6 @@ def run(root: Path, family: str) -> Path:
     """Write the report on a family.
 
     Args:
-        root: project folder.
         family: e.g. `wnut17`.
 
     Returns:

@@ -16,7 +16,6 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     """Log the missing folds.
 
     Args:
-        root: project folder.
         pipeline: a pipeline or ad-hoc run; None: all.
 
     Returns:

@@ -31,8 +31,6 @@ def run(
     """Train a method.
 
     Args:
-        layout: locations of artifacts.
-        config: all settings.
         method: a name from the table of methods, or a variant with another decoder (`daam-v1-mlp`).
         fold: 1-based fold; None: all.
         seed: one seed instead of `train.seeds`.

@@ -71,7 +71,6 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     """Find the shortest encoder that is enough.
 
     Args:
-        root: project folder.
         name: `PIPELINE/METHOD`, or a pipeline alone for a closed-form probe; a run without a pipeline likewise.
         margin: largest difference in accuracy, or entity F1 of taggers, that counts as not worse, as a fraction.
         force: train again even what is finished.

@@ -138,7 +138,6 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
     """Read JSON.
 
     Args:
-        path: the file.
         fix: command that creates it, for the error message.
 
     Raises:
@@ -189,7 +188,6 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
     """Hold an exclusive lock file while the block runs; wait if another process holds it.
 
     Args:
-        path: the lock file.
         what: name for the log line when it has to wait.
     """
     from filelock import FileLock, Timeout
@@ -215,7 +213,6 @@ def kept_path(path: Path, key: str) -> Iterator[Path]:
     ignore what follows them.
 
     Args:
-        path: the file.
         key: content key of what the work depends on.
     """
     with atomic_path(path) as temporary:
@@ -233,7 +230,6 @@ def open_kept(path: Path, key: str) -> Iterator[BinaryIO | None]:
     A damaged file is removed, with a warning: it costs only the work that it would have saved.
 
     Args:
-        path: the file.
         key: content key that it must have.
     """
     try:

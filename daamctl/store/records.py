@@ -74,7 +74,6 @@ def read_record(path: Path, kind: type[Record], *, fix: str | None, hide: Path |
     """Read a record into a dataclass or typed dictionary. Names that it does not have are ignored.
 
     Args:
-        path: the file.
         kind: the dataclass or typed dictionary.
         fix: what makes the file again, for errors.
         hide: folder to remove from paths in texts, because reports may be shared.
@@ -141,7 +140,6 @@ def check_file(path: Path, wanted: str | None, *, fix: str | None, remember: boo
     """Compare a file with its recorded hash.
 
     Args:
-        path: the file.
         wanted: its recorded SHA-256; None: the record does not name the file.
         fix: how to make the file again.
         remember: whether an earlier comparison counts if the file's size, time stamp and inode are still the same.

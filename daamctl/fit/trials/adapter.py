@@ -45,7 +45,6 @@ class EncoderSource(TrialData):
     device is kept as it was opened, and copied for every training. Open encoders are not pickled.
 
     Args:
-        clips: the clips, without unreadable ones.
         open: opens an encoder and its items.
     """
 
@@ -118,7 +117,6 @@ class AdapterTrial(Trial):
     Args:
         spec: which fold; its settings have this method's overrides applied (`Config.for_adapter`). `finetune` applies,
             and the part of `train` that it shares.
-        data: the clips and the encoder.
     """
 
     stage = "finetune"

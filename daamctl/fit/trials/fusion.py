@@ -55,7 +55,6 @@ class FusionTrial(Trial):
 
     Args:
         spec: which fold; `train` and the settings of the method apply.
-        data: the embeddings.
     """
 
     stage = "train"

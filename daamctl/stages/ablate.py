@@ -44,8 +44,8 @@ from daamctl.evaluation.fairness import judge
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.evaluation.tagging import f1_of
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.trials.fusion import build_method
+from daamctl.fit.subsets import train_on_layers
+from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight

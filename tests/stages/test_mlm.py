@@ -13,9 +13,10 @@ import pytest
 
 from daamctl.artifacts.masked import find_masked_run
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
-from daamctl.fit.checkpoint import FILE, SaveTimer
 from daamctl.fit.masked import MaskedFit, MaskedSettings
+from daamctl.fit.runner import FILE
 from daamctl.stages import mlm
+from daamctl.store.files import SaveTimer
 from tests.fixtures.masked_models import save_masked, save_texts
 
 FAST = MaskedSettings(epochs=1, lr=1e-3)

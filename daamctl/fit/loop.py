@@ -203,11 +203,7 @@ class Fit(Kept, ABC):
 
 @dataclass(frozen=True)
 class Progress:
-    """Units of work have been done.
-
-    Args:
-        state: gives the state from which `fit` can continue here; valid until the generator goes on.
-    """
+    """Units of work have been done; until the generator goes on, `state` gives the one from which `fit` continues."""
 
     units: int
     state: Callable[[], dict[str, Any]]
@@ -334,12 +330,7 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
 
 
 def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:
-    """Train a stack to its end; returns the results of its members.
-
-    Args:
-        done: results of the candidates so far, for the state.
-        state: of the interrupted call; what it has of this stack is taken out of it.
-    """
+    """Train a stack to its end; returns the results of its members. What `state` has of it is taken out of `state`."""
     members = fitting.members
     names, seconds = [member.name for member in members], 0.0
     joules: float | None = 0.0

@@ -53,11 +53,10 @@ def train_all(
     remove_others: bool = False,
     engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the trials whose folds are not finished; return all folds, in the order of `trials`.
+    """Train the trials of a method whose folds are not finished; return all folds, in the order of `trials`.
 
     Args:
-        trials: trials of one method on the same data; the data are read only if there is something to train.
-        layout: provides the folder for unfinished work.
+        trials: of one method on the same data; the data are read only if there is something to train.
         force: train finished folds again.
         remove_others: remove other folds from the folder.
         engine: where to train; None: in this process, one group after another.
@@ -201,13 +200,7 @@ def _written(folder: Path) -> int | None:
 
 
 def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:
-    """Fit trials, and save their state at intervals; see `fit` for the events.
-
-    Args:
-        work: folder of the state.
-        key: content key of the trials.
-        state: read with `load_state`; None: begin.
-    """
+    """Fit trials (see `fit`), and save their state in a folder now and then, with the key with which it was loaded."""
     timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
     for event in fit(trials, state):
         if isinstance(event, Progress):
@@ -237,11 +230,7 @@ def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
 
 
 def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> None:
-    """Write all files of a finished fold (`daamctl.artifacts.results`), `result.json` last.
-
-    Args:
-        together: number of folds trained jointly.
-    """
+    """Write all files of a fold (`daamctl.artifacts.results`), the result last; `together` folds are its stack."""
     folder.mkdir()
     spec, split, device, history = trial.spec, trial.split, trial.device, trained.history
     own, selected, clips = trial.result_parts(trained), trained.last, trial.clips.rows[trial.split.test]
@@ -353,7 +342,7 @@ class FoldWorker:
     """A worker of an engine that trains trials; its tasks are their specs.
 
     Args:
-        device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
+        device: of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         per_gpu: number of workers that share a GPU.
     """
@@ -381,10 +370,7 @@ class FoldWorker:
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a finished fold: accuracy by clip at the selected epoch, or after all steps.
-
-    A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
-    """
+    """Summary line of a fold: accuracy by clip, of taggers entity F1, and signs that it may have learned nothing."""
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
     metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:

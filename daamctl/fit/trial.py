@@ -73,9 +73,8 @@ class FoldSpec:
         name: pipeline or ad-hoc run name.
         method: a name from the table of methods, or of fine-tuning methods.
         fold: 1-based.
-        seed: initial weights and order of batches.
         config: all settings; those of the method itself have been applied.
-        layout: locations of the run that it belongs to; None: to no run.
+        layout: of the run that it belongs to; None: to no run.
     """
 
     name: str
@@ -180,7 +179,12 @@ class Trial(Trainable):
 
     @property
     def most_members(self) -> int:
-        """Largest number of trainings like this one in a stack."""
+        """Largest number of trainings like this one in a stack.
+
+        Raises:
+            MethodError: the method does not fit the data.
+            ConfigError: the requested device or precision is not available.
+        """
         return 1
 
     def with_data(self, data: Any) -> Self:
@@ -201,12 +205,7 @@ def trials_of(
     fold: int | None = None,
     seeds: tuple[int, ...] | None = None,
 ) -> list[Kind]:
-    """List the trials of a method: each fold with every seed.
-
-    Args:
-        config: all settings, with the method's overrides applied.
-        fold: one fold, 1-based; None: all.
-        seeds: seeds to train with; None: those of the settings.
+    """List the trials of a method: each fold, or the given one, with every seed, given or of the settings.
 
     Raises:
         TrainingError: there is no such fold.
@@ -218,12 +217,7 @@ def trials_of(
 
 
 def in_groups(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Group consecutive trials that can be stacked; the others form groups of one.
-
-    Raises:
-        MethodError: a method does not fit the data.
-        ConfigError: the requested device or precision is not available.
-    """
+    """Group consecutive trials that can be stacked; the others form groups of one. Raises as `most_members`."""
     groups: list[list[Trial]] = []
     most = 1
     for trial in trials:
@@ -397,12 +391,7 @@ class FusionTrial(Trial):
 
     @property
     def most_members(self) -> int:
-        """See `Trial.most_members`; several must have their features on the training device.
-
-        Raises:
-            MethodError: the method does not fit these sizes.
-            ConfigError: the requested device or precision is not available.
-        """
+        """See `Trial.most_members`; several must have their features on the training device."""
         train, device, x = self.config.train, self.device, self.data.x
         held = isinstance(x, Tensor) and x.device.type == torch.device(device).type
         if train.stack == "never" or train.steps is None or not held:

@@ -577,17 +577,10 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
 
 
 def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.ndarray]:
-    """Shuffle all items into batches of similar length, for one pass.
+    """Shuffle all items, of lengths (N,), into batches of similar length for one pass: positions of each batch.
 
-    The items are shuffled and cut into blocks. Each block is sorted by length and cut into batches, and the batches are
-    shuffled again. The result depends only on the arguments.
-
-    Args:
-        sizes: (N,) length of each item.
-        batch_size: items per batch; the last one may have fewer.
-
-    Returns:
-        Positions (at most `batch_size`,) of each batch; each of the N is in exactly one.
+    The items are shuffled and cut into blocks. Each block is sorted by length and cut into batches, of which the last
+    may be smaller, and the batches are shuffled again. The result depends only on the arguments.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(sizes))
@@ -601,15 +594,9 @@ def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.n
 
 
 def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[list[int]]:
-    """Cut a batch into pieces that go through the encoder one at a time.
+    """Cut a batch into pieces of at most `most` items that go through the encoder one at a time: positions of each.
 
-    Args:
-        items: B items, whose last axis is their length.
-        most: largest number of items in a piece.
-        equal_length: only items of one length may share a piece.
-
-    Returns:
-        Positions in the batch; each of the B is in exactly one piece.
+    The last axis of an item is its length; with `equal_length`, only items of one length share a piece.
     """
     groups: dict[int, list[int]] = {}
     for position, item in enumerate(items):
@@ -620,12 +607,7 @@ def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[li
 def read_ahead(
     batches: Iterable[np.ndarray], read: Callable[[int], Tensor], device: str
 ) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
-    """Read batches of rows in threads, a few ahead of the current one; exceptions from `read` are raised here.
-
-    Args:
-        batches: row numbers of each batch.
-        read: reads a row; called from several threads at once.
-    """
+    """Read batches of rows in several threads, a few ahead of the current one; exceptions of `read` are raised here."""
     with ThreadPoolExecutor(num_readers(device)) as pool:
         waiting: deque[tuple[np.ndarray, list[Future[Tensor]]]] = deque()
 

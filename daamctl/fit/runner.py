@@ -73,8 +73,8 @@ def train_all(
             if FOLD_DIR.match(path.name) and path not in wanted:
                 log.info("%s: removed, the settings no longer have it", path.name)
                 shutil.rmtree(path, ignore_errors=True)
-    finished = [None if force else kept_fold(folder, trial) for trial in trials]
-    missing = [trial for trial, fold in zip(trials, finished, strict=True) if fold is None]
+    done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
+    missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
     made: dict[tuple[int, int], Fold] = {}
@@ -85,11 +85,10 @@ def train_all(
         if min(gpus, len(missing)) > 1:
             words = "one of %d GPUs is used; --workers %d divides the folds among them"
             log.info(words, gpus, min(gpus, len(missing)))
-        kept = {trial: fold for trial, fold in zip(trials, finished, strict=True) if fold is not None}
-        made = _train_in_process(trials, kept, folder, layout, tracker)
+        made = _train_in_process(done, folder, layout, tracker)
     elif missing and engine is not None:
         made = _train_on_engine(missing, folder, layout, tracker, engine)
-    return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in zip(trials, finished, strict=True)]
+    return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in done.items()]
 
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
@@ -109,12 +108,12 @@ def kept_fold(folder: Path, trial: Trial) -> Fold | None:
 
 
 def _train_in_process(
-    trials: Sequence[Trial], kept: Mapping[Trial, Fold], folder: Path, layout: Layout, tracker: Tracker
+    done: Mapping[Trial, Fold | None], folder: Path, layout: Layout, tracker: Tracker
 ) -> dict[tuple[int, int], Fold]:
-    """Train the trials that are not kept in this process, one group after another."""
-    first = trials[0]
+    """Train the trials that have no fold in this process, one group after another."""
+    first = next(iter(done))
     data = first.data.to_gpu(first.config).to_memory(first.config)
-    done = {trial.with_data(data): kept.get(trial) for trial in trials}
+    done = {trial.with_data(data): fold for trial, fold in done.items()}
     work = layout.work / first.stage / layout.run_name
     folds: dict[tuple[int, int], Fold] = {}
     units = sum(trial.units for trial, fold in done.items() if fold is None)

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
+from daamctl.data.task import Task, task_of
 
 PREPARED: dict[str, Any] = {
     "utterance_id": pl.String,
@@ -173,3 +174,8 @@ class Corpus:
     modality: Modality | None = "speech"
     durations: Durations | None = None
     facts: Callable[[Path], dict[str, Any]] | None = None
+
+    @property
+    def task(self) -> Task:
+        """What is asked of it; of a table that has yet to be read, what is asked of recordings."""
+        return task_of(self.modality or "speech", self.classes)

@@ -97,7 +97,7 @@ def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
     return {
         **{name: known[name] for name in ("method", "download.corpus", "extract.encoder", "train.selection")},
         "model.layers": "all" if whole else ", ".join(map(str, layers)),
-        "scoring.unit": unit if trained.modality == "speech" else "item",
+        "scoring.unit": unit if trained.folds[0].modality == "speech" else "item",
         "runs.num_folds": known["runs.num_folds"],
         "runs.per_fold": len(known["runs.seeds"]),
     }

@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
+from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 
 SCHEMA: dict[str, Any] = {
@@ -47,7 +47,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     frames = [_of_file(file, modality) for word in inputs for file in files_of(word, SUFFIXES[modality])]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     if rows.is_empty():
-        raise CorpusError(f"there is no {terms_of(modality).item} to predict")
+        raise CorpusError(f"there is no {task_of(modality).item} to predict")
     return rows
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.statistics import Comparisons, Design, Family
 from daamctl.config import Config
+from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.scoring import items_of
@@ -405,7 +406,7 @@ def official(skill, *, rng, seeds=(1, 2, 3), items=400):
 
 def test_items_are_the_units_where_nobody_is_known():
     tables = {"a": official(0.7, rng=1), "b": official(0.6, rng=2), "c": official(0.65, rng=3)}
-    result = compare_methods(tables, modality="text", resamples=300)
+    result = compare_methods(tables, task=TASKS["text"], resamples=300)
     design = result.design
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
@@ -444,7 +445,7 @@ def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
 def test_authors_that_are_known_are_the_units():
     author = "w" + (pl.col("item").str.slice(1).cast(pl.Int64) % 12).cast(pl.String)
     tables = {name: official(0.7, rng=rng).with_columns(speaker=author) for name, rng in (("a", 1), ("b", 2))}
-    design = compare_methods(tables, modality="text", resamples=20).design
+    design = compare_methods(tables, task=TASKS["text"], resamples=20).design
     assert (design.unit, design.unit_word, design.n_speakers) == ("speaker", "author", 12)
     assert design.reason == "12 authors are tested"
 

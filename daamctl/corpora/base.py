@@ -69,15 +69,6 @@ PREPARED_EMBEDDINGS: dict[str, Any] = {
     "group": pl.String,
 }
 """Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
-
-UNITS: dict[Modality, str] = {
-    "speech": "utterances",
-    "text": "texts",
-    "image": "images",
-    "tokens": "words",
-    "embeddings": "items",
-}
-"""Name of a row of each modality, in the plural."""
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
 

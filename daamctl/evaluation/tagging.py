@@ -13,7 +13,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.data.spans import count_entities, entity_scores, micro_f1, sentence_of
 from daamctl.data.task import Tagging
 from daamctl.evaluation.statistics import with_holm
-from daamctl.evaluation.trials import compare_trials, mean_figure, predictions_of, shared, trial_intervals, trials_of
+from daamctl.evaluation.trials import compare_trials, mean_figure, predictions_of, trial_intervals, trials_of
 from daamctl.methods import CLOSED_FORM
 
 
@@ -33,7 +33,7 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
         return None
     parts = {method: [(fold, fold.predictions()) for fold in folds[method]] for method in complete}
     trials = {method: trials_of(task, own) for method, own in parts.items()}
-    f1s = dict(zip(complete, trial_intervals(task, [list(trials[name].values()) for name in complete]), strict=True))
+    f1s = dict(zip(complete, trial_intervals(task, list(trials.values())), strict=True))
     methods = {}
     for method, f1 in f1s.items():
         words, added = list(predictions_of(parts[method]).values()), _inflation(folds[method])
@@ -54,7 +54,7 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
         )
     base = trials.get(str(reference), {})
     others = [method for method in complete if method != reference and base.keys() & trials[method].keys()]
-    found = [compare_trials(task, *shared(trials[name], base)) for name in others]
+    found = [compare_trials(task, trials[name], base) for name in others]
     tests = with_holm([one.primary for one in found])
     compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
     word = next(iter(trials[complete[0]].values())).word

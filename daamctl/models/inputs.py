@@ -92,9 +92,10 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
         return _of_table(path, modality)
     others = {end: kind for kind, ends in SUFFIXES.items() for end in ends if kind != modality}
     if suffix in others:
+        given, read = (f"{task_of(kind).original}s" for kind in (others[suffix], modality))
         raise CorpusError(
-            f"{path} looks like {_plural(others[suffix])}, the model reads {_plural(modality)}",
-            fix=f"give {_plural(modality)} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
+            f"{path} looks like {given}, the model reads {read}",
+            fix=f"give {read} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
         )
     if modality != "text":
         return files_as_rows([path])
@@ -105,16 +106,12 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
     return _rows({"item": [f"{path}:{number}" for number in range(1, len(lines) + 1)], "text": lines})
 
 
-def _plural(modality: Modality) -> str:
-    return {"speech": "recordings", "image": "images", "text": "texts"}.get(modality, modality)
-
-
 def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
     table = read_table(path)
     needed = "text" if modality == "text" else "path"
     if needed not in table.columns:
         raise CorpusError(
-            f"{path} has no column '{needed}', which a table of {_plural(modality)} needs; it has "
+            f"{path} has no column '{needed}', which a table of {task_of(modality).original}s needs; it has "
             f"{', '.join(table.columns)[:200]}"
         )
     known = [name for name in (needed, "label", "utterance_id") if name in table.columns]

@@ -24,7 +24,7 @@ from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
+from daamctl.corpora.base import Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, even_number, unevenness
 from daamctl.corpora.images import header_problems
@@ -414,7 +414,7 @@ def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modali
 def _log_summary(table: UtteranceTable) -> None:
     rows = table.rows
     groups = sorted(rows.group_by("group").len().iter_rows())
-    facts = [f"{rows.height} {UNITS[table.modality]}"]
+    facts = [f"{rows.height} {table.task.clip if 'clip_id' in rows.columns else table.task.item}s"]
     if table.modality == "speech":
         facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
     elif table.modality == "tokens":

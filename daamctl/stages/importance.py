@@ -178,7 +178,7 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
     f1: list[Interval] | None = None
     if not task.by_accuracy:
         parts = [[(part.fold, part.predictions[index]) for part in probes] for index in range(len(layers))]
-        trials = [list(trials_of(task, own).values()) for own in parts]
+        trials = [trials_of(task, own) for own in parts]
         f1 = trial_intervals(task, trials)
     best = int(np.argmax([one.value for one in f1] if f1 else values))
     others = [index for index in range(len(layers)) if index != best]

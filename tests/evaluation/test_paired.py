@@ -10,6 +10,7 @@ import pytest
 from daamctl.artifacts.comparison import SettingDifference
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
+from daamctl.data.task import task_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import COMPARED, compare_methods
 from daamctl.evaluation.paired import TrainedMethod, _other_seeds, compare_paired, disagreements
@@ -235,7 +236,7 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
         write_items(layout, config, "mha", seeds=(1,), skill=skill)
         sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
     (entry,) = one(tuple(sides), "clip").comparisons
-    assert sides[0].modality == "text"
+    assert sides[0].task.item == "text"
     assert (entry.design.unit, entry.design.source_word) == ("item", "author")
     assert entry.metrics["accuracy"].primary.unit == "text"
     assert {row.speaker for row in entry.disagreements} == {None}
@@ -268,7 +269,7 @@ def test_identical_predictions_are_noted(tmp_path):
 )
 def test_other_seeds_of_taggers_are_noted(modality: str, seeds: tuple[int, ...], notes: int) -> None:
     def side(*seeds: int) -> Any:
-        return SimpleNamespace(folds=[SimpleNamespace(seed=seed) for seed in seeds], modality=modality)
+        return SimpleNamespace(folds=[SimpleNamespace(seed=seed) for seed in seeds], task=task_of(modality))
 
     found = _other_seeds(side(1, 3), side(*seeds))
     assert found == ["entity F1 is over the seeds that both sides have: 1"][:notes]

@@ -138,7 +138,7 @@ def _checks(
     if known.lengths:
         yield check_lengths(clips, known.max_tokens)
     yield check_group_sizes(clips, known.tested, task)
-    yield check_class_balance(clips, task.classes, task)
+    yield check_class_balance(clips, task)
     yield check_absent_classes(clips, task.classes)
     yield check_shared(clips, "speaker", task)
     yield check_shared(clips, "utterance_id", task)
@@ -202,9 +202,9 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     return Finding("group-sizes", severity, text, numbers, examples)
 
 
-def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], task: Task = SPEECH) -> Finding:
+def check_class_balance(clips: pl.DataFrame, task: Task) -> Finding:
     """Find a dominant class: its share of all clips, and per group."""
-    found = Counter(clips["label"])
+    found, classes = Counter(clips["label"]), task.classes
     counts = {name: found[name] for name in classes}
     name = max(counts, key=lambda one: counts[one])
     share, even = counts[name] / max(clips.height, 1), 1 / len(classes)
@@ -216,10 +216,7 @@ def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], task: Task 
     text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the {task.clip}s"
     if share <= IMBALANCE * even:
         return Finding("class-balance", "ok", f"{text} (an even share is {100 * even:.0f} %).", numbers)
-    advice = "report balanced accuracy beside accuracy"
-    if not task.by_accuracy:
-        advice = f"accuracy tells little, so methods are compared by {task.metric}"
-    text += f", {share / even:.1f} times an even share: {advice}."
+    text += f", {share / even:.1f} times an even share: {task.imbalance}."
     return Finding("class-balance", "note", text, numbers)
 
 

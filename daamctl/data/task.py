@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from daamctl.data.spans import count_entities, micro_f1, sentence_of
 
-FIGURES = {"accuracy": "accuracy", "entity_f1": "entity F1"}
-"""Figures that select and rank -> their names in texts."""
+FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1"}
+"""Figures by which methods are compared -> their names in texts."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ class Task:
     whole: str
     classes: tuple[str, ...] = ()
     primary: ClassVar[str] = "accuracy"
-    """Figure that selects the epoch or the settings, and ranks methods."""
+    """Figure that selects epochs and ranks methods."""
+    over_items: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy")
+    """Figures that are means over items, by which methods are compared too."""
+    imbalance: ClassVar[str] = "report balanced accuracy beside accuracy"
+    """Advice if one class dominates."""
 
     @property
     def by_accuracy(self) -> bool:
@@ -127,6 +131,7 @@ class Tagging(Task):
     """Classification of the words of sentences, which marks entities by tags in BIO."""
 
     primary: ClassVar[str] = "entity_f1"
+    imbalance: ClassVar[str] = "accuracy tells little, so taggers are compared by entity F1"
 
     def wholes(self, ids: pl.Series) -> NDArray[Any]:
         """The sentence of each word."""

@@ -56,8 +56,6 @@ from daamctl.evaluation.statistics import (
 )
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
 
-COMPARED = ("accuracy", "balanced_accuracy")
-"""Metrics compared: those that are means over items."""
 MIN_SPEAKERS = 5
 FIXED = {"target": "target", "speaker": "speaker", "n_test": "test-clip count", "n_train": "training-clip count"}
 """Column -> its name in errors. An item must have the same values in all seeds and methods. The counts are among them
@@ -194,7 +192,7 @@ def compare_methods(
     else:
         pairs = [(reference, method) for method in tables if method != reference]
     metrics: list[dict[str, MetricComparison]] = [{} for _ in pairs]
-    for name in COMPARED:
+    for name in task.over_items:
         differences = [correct[first] - correct[second] for first, second in pairs]
         intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
         for (first, second), found, interval in zip(pairs, metrics, intervals, strict=True):
@@ -216,7 +214,7 @@ def compare_methods(
         family=family,
         design=design,
         comparisons=correct_family(comparisons),
-        ranks={name: _ranks(correct, data, name, alpha) for name in COMPARED},
+        ranks={name: _ranks(correct, data, name, alpha) for name in task.over_items},
         notes=_notes(family, design, tables),
     )
 
@@ -305,9 +303,9 @@ def method_intervals(
     for group in groups:
         data = _data(averaged[group[0]], task)
         correct = [averaged[method]["correct"].to_numpy() for method in group]
-        drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in COMPARED}
+        drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
         for index, method in enumerate(group):
-            metrics = {name: drawn[name][index] for name in COMPARED}
+            metrics = {name: drawn[name][index] for name in task.over_items}
             found[method] = Intervals(data.unit, data.word, data.reason, metrics)
     return {method: found[method] for method in tables}
 

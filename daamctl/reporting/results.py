@@ -14,6 +14,7 @@ import numpy as np
 from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation
 from daamctl.artifacts.statistics import Interval, Ranks
 from daamctl.artifacts.terms import listed
+from daamctl.data.task import FIGURES
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -39,7 +40,6 @@ from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.terms import is_official, moment, runs, selection_rule, tested
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 
-COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
 MAX_SPEAKER_COLUMNS = 24
 MAX_SPEAKERS = 200
 """Above this number, speakers are summarised instead of listed."""
@@ -66,7 +66,9 @@ def tests(evaluation: Evaluation, *, declared: bool) -> Section:
     blocks: list[Block] = [*family_texts(evaluation, declared=declared)]
     result = evaluation.comparison.result
     if result is not None:
-        blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
+        blocks += [
+            _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
+        ]
         blocks += _ranks(evaluation, result.ranks)
     return Section("tests", "Tests against the reference", blocks)
 
@@ -208,7 +210,7 @@ def _main_table(evaluation: Evaluation) -> Table:
     rows: list[list[Cell]] = []
     for name in order(evaluation):
         row: list[Cell] = [name]
-        for metric in COMPARED:
+        for metric in evaluation.task.over_items:
             interval = evaluation.methods[name].intervals.metrics[metric]
             row += [spread(evaluation.summary(name)[metric]), _interval(interval)]
         one = others.get(name)
@@ -253,7 +255,7 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
         f"Method minus {reference}. Wins and losses: items that only the method, or only {reference}, got right in "
         "most seeds. Detectable: true difference that the test detects with 80 % power, without correction."
     )
-    caption = f"Every method against {reference} in {COMPARED[metric]} per {evaluation.item}"
+    caption = f"Every method against {reference} in {FIGURES[metric]} per {evaluation.item}"
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
 
 
@@ -263,7 +265,7 @@ def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Bl
     first = ranks["accuracy"]
     if first is None:
         return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
-    by_metric = [found.average_ranks for metric in COMPARED if (found := ranks[metric])]
+    by_metric = [found.average_ranks for found in ranks.values() if found]
     rows: list[list[Cell]] = [
         [name, *(Number(average[name], "plain") for average in by_metric)] for name in first.average_ranks
     ]

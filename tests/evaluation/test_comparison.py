@@ -12,9 +12,9 @@ from scipy import stats
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.statistics import Comparisons, Design, Family
 from daamctl.config import Config
-from daamctl.data.task import TASKS
+from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals, not_worse
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from daamctl.sign_flip import paired_sign_flip
@@ -160,7 +160,7 @@ def test_one_family_is_corrected_together():
     assert [(e.first, e.second) for e in pairs.comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
     for result in (against, pairs):
         assert result.family.size == len(result.comparisons)
-        for metric in COMPARED:
+        for metric in Task.over_items:
             for test in ("primary", "secondary"):
                 tests = [getattr(entry.metrics[metric], test) for entry in result.comparisons]
                 assert [part.p_holm for part in tests] == pytest.approx(holm([part.p for part in tests]))
@@ -196,7 +196,7 @@ def test_identical_methods_do_not_differ():
     table = make_table()
     figures = compare_methods({"a": table, "b": table}, resamples=100).comparisons[0]
     assert (figures.wins, figures.losses, figures.ties) == (0, 0, 300)
-    for metric in COMPARED:
+    for metric in Task.over_items:
         part = figures.metrics[metric]
         assert part.difference == part.interval.low == part.interval.high == 0.0
         assert part.primary.p == part.primary.p_holm == part.primary.floor == 1.0
@@ -355,7 +355,7 @@ def test_interval_of_one_method():
     assert result.unit == "speaker"
     assert result.metrics["accuracy"].value == pytest.approx(right.mean())
     assert result.metrics["accuracy"].level == 0.9
-    for metric in COMPARED:
+    for metric in Task.over_items:
         assert result.metrics[metric].low < result.metrics[metric].value < result.metrics[metric].high
     alone = method_intervals({"a": without_speakers(make_table(folds=1))})["a"]
     assert alone.metrics == {"accuracy": None, "balanced_accuracy": None}

@@ -10,9 +10,9 @@ import pytest
 from daamctl.artifacts.comparison import SettingDifference
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
-from daamctl.data.task import task_of
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.comparison import COMPARED, compare_methods
+from daamctl.evaluation.comparison import compare_methods
 from daamctl.evaluation.paired import TrainedMethod, _other_seeds, compare_paired, disagreements
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm
@@ -60,7 +60,7 @@ def test_figures_equal_compare_methods_with_holm_over_the_pairs(tmp_path):
     expected = [compare_methods({part.name: part.table for part in pair}) for pair in pairs]
     assert result.kind == "paired"
     assert [entry.first for entry in result.comparisons] == ["left/mha", "left/daam-v1"]
-    for metric in COMPARED:
+    for metric in Task.over_items:
         for test in ("primary", "secondary"):
             raw = [getattr(alone.comparisons[0].metrics[metric], test).p for alone in expected]
             corrected = [getattr(entry.metrics[metric], test).p_holm for entry in result.comparisons]
@@ -85,7 +85,7 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     left = trained(tmp_path, "left", meta__num_train_clips=200)
     right = trained(tmp_path, "right", skill=0.7, edit=noise())
     there, back = (one(pair) for pair in ((left, right), (right, left)))
-    for metric in COMPARED:
+    for metric in Task.over_items:
         first, second = (result.comparisons[0].metrics[metric] for result in (there, back))
         assert first.difference == pytest.approx(-second.difference)
         assert first.secondary.p == pytest.approx(second.secondary.p)

@@ -133,7 +133,7 @@ def check_data(
 def _checks(
     clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Drawn | None
 ) -> Iterator[Finding]:
-    task = known.task.known(clips["utterance_id"], clips["speaker"])
+    task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
     yield check_values(clips, x, task)
     if known.lengths:
         yield check_lengths(clips, known.max_tokens)

@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 Rule = Literal["lenient", "strict"]
+"""How tags become entities, see the module."""
 OUTSIDE = "O"
 """Tag of a word outside of entities."""
 

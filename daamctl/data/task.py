@@ -96,7 +96,7 @@ class Task:
         """What each item, given by its utterance_id or clip_id, is read with, (N,)."""
         return ids.to_numpy()
 
-    def known(self, ids: pl.Series, sources: pl.Series) -> Task:
+    def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
         """The same task with the word for the sources that are known.
 
         Args:
@@ -137,7 +137,7 @@ class Tagging(Task):
         """The sentence of each word."""
         return sentence_of(ids.str.replace(r"#\d+$", ""))
 
-    def known(self, ids: pl.Series, sources: pl.Series) -> Task:
+    def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
         """The source of a word is a document where the sources hold several sentences, else its sentence."""
         in_documents = sources.null_count() == 0 and bool((sources.to_numpy() != sentence_of(ids)).any())
         return replace(self, source="document") if in_documents else self
@@ -155,7 +155,7 @@ class Tagging(Task):
         ids, sources = predictions["utterance_id"], predictions["speaker"]
         sentences, predicted = sentence_of(ids), predictions["logits"].list.arg_max().to_numpy()
         counts = count_entities(sentences, predictions["target"], predicted, self.classes)
-        word = self.known(ids, sources).source if sources.n_unique() > 1 else self.source
+        word = self.with_sources(ids, sources).source if sources.n_unique() > 1 else self.source
         if word != self.source:
             document = dict(zip(sentences.tolist(), sources.to_list(), strict=True))
             counts = counts.grouped([document[name] for name in counts.sentences.tolist()])

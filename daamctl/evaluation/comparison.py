@@ -406,7 +406,7 @@ def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
 def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | None, str, str]:
     """Unit that the test takes as independent, its name, and the reason."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
-    task = task.known(table["item"], table["speaker"])
+    task = task.with_sources(table["item"], table["speaker"])
     if unknown:
         why = f"the {task.source} of {unknown} of {len(table)} test items is unknown"
     elif not speakers_known(table) and speakers >= MIN_SPEAKERS:
@@ -433,7 +433,7 @@ def _design(data: _Data, tables: Mapping[str, pl.DataFrame], task: Task, *, same
     return Design(
         unit=data.unit,
         unit_word=data.word,
-        source_word=task.known(first["item"], first["speaker"]).source,
+        source_word=task.with_sources(first["item"], first["speaker"]).source,
         reason=data.reason,
         n_units=data.n_units,
         n_items=len(data.targets),

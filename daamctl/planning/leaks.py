@@ -35,7 +35,7 @@ def leaks(layout: Layout, config: Config) -> list[str]:
         content = content_ids(features.x.subset(features.layers[-1:])) if known.content is None else known.content
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
-    task = known.task.known(clips["utterance_id"], clips["speaker"])
+    task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
     found = [check_shared(clips, name, task) for name in ("speaker", "utterance_id")]
     found.append(check_duplicates(clips, content, task, stored=known.content is None))
     return [one.text for one in found if one.severity == "warning"]

@@ -359,7 +359,7 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     stratify = stratify or modality != "speech"
     rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
-        words = task_of(modality).known(rows["utterance_id"], rows["speaker"])
+        words = task_of(modality).with_sources(rows["utterance_id"], rows["speaker"])
         sources = counted(rows["speaker"].n_unique(), words.source)
         log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:

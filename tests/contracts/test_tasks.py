@@ -114,7 +114,7 @@ def test_the_known_sources_name_the_units(modality: str) -> None:
     rows, task = Trained(modality, 1.0).predictions(), task_of(modality, CLASSES)
     table = item_table(folds := trained(modality, 0.7), [items_of(fold.predictions(), UNIT) for fold in folds])
     design = compare_methods({"a": table}, task=task, resamples=20).design
-    assert design.source_word == design.unit_word == task.known(rows["utterance_id"], rows["speaker"]).source
+    assert design.source_word == design.unit_word == task.with_sources(rows["utterance_id"], rows["speaker"]).source
 
 
 @every_task

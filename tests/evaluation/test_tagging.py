@@ -71,8 +71,8 @@ def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: 
     assert primary is not None
     assert (primary.unit, primary.n) == (unit, units)
     rows = Trained(sources, 0).predictions()
-    assert task_of("tokens").known(rows["utterance_id"], rows["speaker"]).source == unit
-    assert task_of("text").known(rows["utterance_id"], rows["speaker"]).source == "author"
+    assert task_of("tokens").with_sources(rows["utterance_id"], rows["speaker"]).source == unit
+    assert task_of("text").with_sources(rows["utterance_id"], rows["speaker"]).source == "author"
 
 
 def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:

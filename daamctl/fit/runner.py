@@ -17,7 +17,7 @@ import yaml
 from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
 from daamctl.artifacts.results import FOLD_DIR, RESULT, Fold, fold_dir, owner_of, read_fold
-from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
+from daamctl.artifacts.terms import percent
 from daamctl.cpu_formats import cpu_formats
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
@@ -369,9 +369,8 @@ class FoldWorker:
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a fold: accuracy by clip, of taggers entity F1, and signs that it may have learned nothing."""
+    """Summary line of a fold: the primary figure (accuracy per clip), and signs that it may have learned nothing."""
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
-    metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen = f"with penalty {penalty:g}"
@@ -382,14 +381,15 @@ def summary_line(fold: Fold) -> str:
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-    text += f"{METRIC_NAMES[metric]} {percent(metrics[metric])} {chosen}"
-    if metrics[f"dev_{metric}"] is not None:
-        text += f" (dev {percent(metrics[f'dev_{metric}'])})"
+    primary = fold.task.primary
+    text += f"{fold.task.metric} {percent(metrics[primary])} {chosen}"
+    if metrics[f"dev_{primary}"] is not None:
+        text += f" (dev {percent(metrics[f'dev_{primary}'])})"
     text += f", {fold.result['meta']['train_s']:.1f} s"
     predicted = fold.predictions()["logits"].list.arg_max().unique()
     signs = []
     if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
-        signs.append(f"every test {terms_of(fold.modality).clip} is taken for '{run['classes'][predicted[0]]}'")
+        signs.append(f"every test {fold.task.clip} is taken for '{run['classes'][predicted[0]]}'")
     first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
         signs.append(f"epoch 1 of {metrics['epochs']} is selected")

@@ -55,7 +55,7 @@ class Fusion:
         dev: held-out part; None for a refit, and without a held-out group.
         test: test part; None if this training does not look at it.
         seed: of the order of batches and of dropout.
-        f1: part (`dev`, `test`) -> function of its logits that gives the entity F1, for taggers.
+        f1: part (`dev`, `test`) -> function of its logits that gives the primary figure, unless that is accuracy.
     """
 
     model: FusionClassifier

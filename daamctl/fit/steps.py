@@ -329,7 +329,7 @@ def evaluated(
 ) -> dict[str, float | int | None]:
     """Figures of a part (train, dev or test) for an entry of the history, from its logits; None without them.
 
-    Accuracy, unless it is the test part the loss, and for taggers the entity F1.
+    Accuracy, unless it is the test part the loss, and the primary figure if that is another one.
     """
     figures: dict[str, float | int | None] = dict.fromkeys(("accuracy", "loss", *(["f1"] if name in f1 else [])))
     if logits is not None and targets is not None:

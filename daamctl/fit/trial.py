@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-import numpy as np
+import polars as pl
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from daamctl.adapters.released import is_published
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import ENTRY, intact_folds
 from daamctl.artifacts.splits import Split, chosen_folds, joined, split_of
-from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.devices import resolve_device, resolve_precision
@@ -156,21 +155,16 @@ class Trial(Trainable):
 
     @cached_property
     def f1(self) -> Mapping[str, Callable[[Tensor], float]]:
-        """Functions from logits of the held-out (`dev`) and the test words, in order, to entity F1; of taggers only.
-
-        It selects their epoch: almost every word is outside of entities, so the accuracy hardly tells one from another.
-        """
-        if self.clips.modality != "tokens":
+        """Functions that give the primary figure of the held-out (`dev`) and the test part; none if it is accuracy."""
+        task = self.clips.task
+        if task.by_accuracy:
             return {}
-        from daamctl.evaluation.entities import count_entities, micro_f1  # loads statistics, which takes seconds
 
-        def f1_of(part: np.ndarray) -> Callable[[Tensor], float]:
-            words, classes = self.clips.rows[part], self.clips.classes
-            sentences, index = sentence_of(words["utterance_id"]), {name: number for number, name in enumerate(classes)}
-            gold = np.array([index[label] for label in words["label"]], np.int64)
-            return lambda logits: micro_f1(count_entities(sentences, gold, logits.argmax(-1).cpu().numpy(), classes))
+        def value(rows: pl.DataFrame, logits: Tensor) -> float:
+            return task.values(rows, logits.argmax(-1).cpu().numpy())[task.primary]
 
-        return {"dev": f1_of(self.split.dev), "test": f1_of(self.split.test)}
+        parts = {"dev": self.split.dev, "test": self.split.test}
+        return {name: partial(value, self.clips.rows[rows]) for name, rows in parts.items()}
 
     @property
     def units(self) -> int:

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "daamctl"
 ASIDE = (
     "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/common.py", "cpu_formats.py", "devices.py",
     "energy.py", "environment.py", "errors.py", "store/", "layout.py", "progress.py", "provenance.py", "registry.py",
-    "stage_table.py", "threads.py", "tracking.py", "engines/", "encoders/", "corpora/", "stages/check.py",
+    "stage_table.py", "threads.py", "tracking.py", "engines/", "encoders/", "corpora/", "data/", "stages/check.py",
     "__init__.py", "__main__.py",
 )  # fmt: skip
 

@@ -332,7 +332,7 @@ def cut(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_training_that_the_system_kills_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    here = "import pathlib, sys; from tests.fit.trials.test_adapter import cut; cut(pathlib.Path(sys.argv[1]))"
+    here = "import pathlib, sys; from tests.fit.test_adapter import cut; cut(pathlib.Path(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", here, str(tmp_path)], cwd=REPOSITORY, check=False)
     assert done.returncode == -signal.SIGKILL
     assert list((tmp_path / "work" / "cut").glob(f"*/{FILE}"))

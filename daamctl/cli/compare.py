@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daamctl.cli import common
-from daamctl.cli.common import escaped, show_line
+from daamctl.cli.options import Run, check_run, complete_run
+from daamctl.cli.terminal import escaped, make_console, print_table, show_line, show_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Spread
     from daamctl.artifacts.statistics import PairedTest
 
-PLAIN_WIDTH = 160
-"""Width of the tables in characters when the output is not a terminal."""
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
 ENTITIES = {"entity_f1": "entity F1"}
 """What the methods of a token corpus are compared by besides."""
@@ -46,16 +44,10 @@ def complete(incomplete: str) -> list[str]:
     """Shell completion: pipelines, PIPELINE/METHOD, and published tables."""
     from daamctl.paper.tables import published_tables
 
-    name, slash, method = incomplete.partition("/")
     if incomplete.startswith("published:"):
         tables = [f"published:{table}" for table in published_tables()]
         return [table for table in tables if table.startswith(incomplete)]
-    if slash:
-        return [f"{name}/{found}" for found in common.complete_method(method)]
-    names = common.complete_pipeline(incomplete)
-    if "published:".startswith(incomplete):
-        names.append("published:")
-    return names
+    return [*complete_run(incomplete), *(["published:"] if "published:".startswith(incomplete) else [])]
 
 
 Side = Annotated[
@@ -69,30 +61,25 @@ Side = Annotated[
 
 
 def command(
+    run: Run,
     a: Side,
     b: Side,
     unit: Annotated[Unit | None, typer.Option(help="Unit of scoring. Default: evaluate.unit of the pipelines.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the tables.")] = False,
 ) -> None:
     """Compare two pipelines, methods or published rows: different settings and paired differences."""
     for side in (a, b):
         if not side.startswith("published:"):
-            common.check_run(side)
+            check_run(side)
     from daamctl.artifacts.comparison import read_comparison
     from daamctl.config import find_root
     from daamctl.stages import compare
 
     path = compare.run(find_root(), a, b, unit=unit.value if unit else None)
-    if as_json:
+    if run.json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    _show(console, read_comparison(path))
-    common.show_path(path)
+    _show(make_console(), read_comparison(path))
+    show_path(path)
 
 
 def _show(console: Console, report: ComparisonReport) -> None:
@@ -128,7 +115,7 @@ def _show_settings(console: Console, rows: Sequence[SettingDifference], heading:
         for row in rows:
             methods = f" ({', '.join(row.methods)})" if row.methods else ""
             cells.append([row.name + methods, _value(row.first), _value(row.second)])
-        _table(console, ["setting", "A", "B"], cells, fold=True)
+        print_table(console, ["setting", "A", "B"], cells)
 
 
 def _show_paired(console: Console, result: PairedResult, item: str) -> None:
@@ -252,15 +239,8 @@ def _test(result: PairedResult, name: Literal["primary", "secondary"]) -> str:
     return f"{test.test} over {test.unit}s" if test else "no test"
 
 
-def _table(console: Console, head: Sequence[str], cells: Sequence[Sequence[str]], *, fold: bool = False) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in head:
-        table.add_column(escaped(name), overflow="fold" if fold else "ellipsis", no_wrap=not fold)
-    for row in cells:
-        table.add_row(*map(escaped, row))
-    console.print(table)
+def _table(console: Console, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    print_table(console, head, cells, fold=False)
 
 
 def _value(value: Any) -> str:

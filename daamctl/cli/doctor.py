@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, make_console, print_table
 
 if TYPE_CHECKING:
     from daamctl.methods.contract import Finding
@@ -14,62 +15,40 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: methods, and `all`."""
-    return [name for name in (*common.complete_method(incomplete), ALL) if name.startswith(incomplete)]
-
-
 def command(
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", "-m", help="Check this method, or 'all', instead of the machine.", autocompletion=complete
-        ),
-    ] = None,
-    pipeline: common.Pipeline = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting of the method or of the pipeline. Repeatable."
-        ),
-    ] = None,
-    layers: Annotated[int, typer.Option(min=2, help="Number of encoder layers, with --method.")] = 24,
+    run: Run,
+    num_layers: Annotated[int, typer.Option(min=2, help="Number of encoder layers, with --method.")] = 24,
     width: Annotated[int, typer.Option(min=1, help="Width of a layer, with --method.")] = 1024,
-    classes: Annotated[int, typer.Option(min=2, help="Number of classes, with --method.")] = 4,
+    num_classes: Annotated[int, typer.Option(min=2, help="Number of classes, with --method.")] = 4,
 ) -> None:
-    """Show hardware and software of this machine. With --method or --pipeline, check that methods work."""
-    if pipeline is not None:
+    """Show hardware and software of this machine. With a pipeline, or --method NAME or all, check that methods work.
+
+    With --method, --set takes settings of the method, e.g. --set num_heads=4.
+    """
+    method = run.method
+    if run.pipeline is not None:
         if method is not None:
             raise typer.BadParameter(
-                "cannot be combined with --method: it checks every method of the pipeline", param_hint="-p"
+                "cannot be combined with --method: it checks every method of the pipeline", param_hint="PIPELINE"
             )
-        _pipeline(pipeline, sets)
+        _pipeline(run)
         return
-    if sets and method in (None, ALL):
-        raise typer.BadParameter("needs one method (--method NAME) or a pipeline (-p NAME)", param_hint="--set")
-    sizes = {"num_layers": layers, "embed_dim": width, "num_classes": classes}
+    if run.sets and method in (None, ALL):
+        raise typer.BadParameter("needs one method (--method NAME) or a pipeline", param_hint="--set")
+    sizes = {"num_layers": num_layers, "embed_dim": width, "num_classes": num_classes}
     if method is None:
         _machine()
     elif method == ALL:
         _methods(sizes)
     else:
-        _method(method, sets or [], sizes)
+        _method(method, run.sets or [], sizes)
 
 
 def _machine() -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from daamctl.config import nearest_root
     from daamctl.doctor import examine
 
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in examine(nearest_root()):
-        table.add_row(name, escape(text))
-    Console().print(table)
+    print_table(make_console(None), ("", ""), examine(nearest_root()), bold=True)
 
 
 def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
@@ -89,9 +68,9 @@ def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
         raise MethodError(f"{method}: failed {len(failing)} of {len(findings)} checks{lines}")
 
 
-def _pipeline(pipeline: str, sets: list[str] | None) -> None:
+def _pipeline(run: Run) -> None:
     """Check every method of a pipeline at the pipeline's sizes and print one line per method."""
-    layout, config = common.resolve(pipeline, sets)
+    layout, config = run.settings()
     from daamctl.doctor import examine_pipeline
     from daamctl.errors import MethodError
 
@@ -102,29 +81,22 @@ def _pipeline(pipeline: str, sets: list[str] | None) -> None:
     failing = [finding for finding in findings if not finding.ok]
     if failing:
         lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
-        raise MethodError(f"pipeline '{pipeline}': {len(failing)} of {len(findings)} methods failed{lines}")
+        raise MethodError(f"pipeline '{run.pipeline}': {len(failing)} of {len(findings)} methods failed{lines}")
 
 
 def _show(findings: list[Finding]) -> None:
     """Print a table on a terminal, otherwise one unwrapped line per finding."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console()
+    console = make_console()
     width = max([11, *(len(finding.name) for finding in findings)])
     if not console.is_terminal:
         for finding in findings:
             typer.echo(f"{_word(finding.ok):<6}  {finding.name:<{width}}  {finding.text}")
         return
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        colour = "green" if finding.ok else "red"
-        table.add_row(f"[{colour}]{_word(finding.ok)}[/]", finding.name, escape(finding.text))
-    console.print(table)
+    rows = (
+        (f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{escaped(one.name)}[/]", escaped(one.text))
+        for one in findings
+    )
+    print_table(console, ("", "", ""), rows, markup=True)
 
 
 def _methods(sizes: dict[str, int]) -> None:

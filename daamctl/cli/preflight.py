@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from daamctl.cli import common
-from daamctl.cli.common import escaped, show_line
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, make_console, print_table, show_line, show_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,30 +23,18 @@ FUSIONS = {
 STYLES = {"ok": "green", "note": "yellow", "warning": "bold red"}
 
 
-def command(
-    pipeline: common.Pipeline = None,
-    corpus: common.Corpus = None,
-    encoder: common.EncoderName = None,
-    sets: common.Sets = None,
-    dry_run: common.DryRun = False,
-) -> None:
+def command(run: Run) -> None:
     """Before training: probe every layer linearly, estimate what layer fusion can gain, and check the data."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
-    common.stop_if_dry(dry_run, config)
+    layout, config = run.settings()
     from daamctl.stages.check import refuse_problems
 
     refuse_problems(config, layout.run_name)
-    from rich.console import Console
-
     from daamctl.stages import preflight
     from daamctl.store.files import read_json
 
     path = preflight.run(layout, config)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    _show(console, read_json(path))
-    common.show_path(path)
+    _show(make_console(PLAIN_WIDTH), read_json(path))
+    show_path(path)
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
@@ -65,8 +53,6 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_probe(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from daamctl.artifacts.terms import METRIC_NAMES, percent
 
     probe, headroom, metric = result["probe"], result["headroom"], result["metric"]
@@ -74,29 +60,24 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
     low = chance[metric]["mean"]
     shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
     high = max(one[metric]["mean"] for one in shown)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e."):
-        table.add_column(heading, no_wrap=True)
-
-    def add(name: str, one: dict[str, Any], *, gain: str = "", style: str | None = None) -> None:
-        share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
-        bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
-        table.add_row(name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain, style=style)
-
-    for layer, one in probe["layers"].items():
-        add(layer, one)
-    table.add_section()
+    lines: list[tuple[str, Any, str, str | None]] = [(layer, one, "", None) for layer, one in probe["layers"].items()]
     for key, name in FUSIONS.items():
         if probe[key] is not None:
-            add(name, probe[key], gain=_gain(headroom[key]) if key in headroom else "", style="bold")
-    add("chance", chance, style="dim")
+            lines.append((name, probe[key], _gain(headroom[key]) if key in headroom else "", "bold"))
+    lines.append(("chance", chance, "", "dim"))
+    rows = []
+    for name, one, gain, _ in lines:
+        share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
+        bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
+        rows.append((name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain))
     folds = result["folds"]
     show_line(
         console,
         f"[bold]{escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
         f"{result['unit']}; mean ± standard deviation over folds; gain over the best layer, in points",
     )
-    console.print(table)
+    head = ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e.")
+    print_table(console, head, rows, fold=False, styles=[style for *_, style in lines])
     where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
     show_line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip

@@ -187,9 +187,9 @@ def again(path: Path) -> str | None:
         stage = "finetune"
     recipe = RECIPE.fullmatch(run)
     name, more = (recipe[1], ("--recipe", recipe[2])) if recipe else (run, ())
-    words = ("--pipeline", name, *more, "--method", method, "--fold", place[1], "--seed", place[2], "--force")
+    words = (name, *more, "--method", method, "--fold", place[1], "--seed", place[2], "--force")
     if not (folders[5] / "pipelines" / f"{name}.yaml").is_file():
-        words = ("--corpus", "CORPUS", "--encoder", "ENCODER", *words[2:])
+        words = ("--corpus", "CORPUS", "--encoder", "ENCODER", *words[1:])
     return f"train the fold again: {shlex.join(['daamctl', stage, *words])}"
 
 

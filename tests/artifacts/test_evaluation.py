@@ -37,8 +37,8 @@ def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -
     del found[part]
     write_record(tmp_path / "toy" / "evaluation.json", found)
     with pytest.raises(ArtifactError, match=rf"another version of daamctl \({part}: field required\)") as error:
-        find_evaluation(tmp_path / "toy", again="daamctl evaluate --pipeline toy")
-    assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
+        find_evaluation(tmp_path / "toy", again="daamctl evaluate toy")
+    assert error.value.fix == "make it again: daamctl evaluate toy"
 
 
 def test_scores_in_the_main_unit() -> None:

@@ -162,7 +162,7 @@ def test_embeddings_of_other_clips_are_made_again(root: Path) -> None:
     write_record(layout.embeddings / "embeddings.json", head)
     with pytest.raises(ArtifactError, match=r"the embeddings in .* are not of the clips in .*clips.parquet") as error:
         train.run(layout, config, method=METHODS[0], track=False)
-    assert error.value.fix == "make them again: daamctl extract --pipeline mine"
+    assert error.value.fix == "make them again: daamctl extract mine"
 
 
 @pytest.mark.parametrize("command", ["evaluate", "importance", "report"])

@@ -17,7 +17,7 @@ from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, write_method
 
 CONFIG = Config(methods=("none", "mha"))
-AGAIN = "run: daamctl evaluate --pipeline toy"
+AGAIN = "run: daamctl evaluate toy"
 LATER = f"These methods were trained again after scoring: none. To update, {AGAIN}"
 
 

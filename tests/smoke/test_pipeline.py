@@ -114,7 +114,7 @@ def test_clips_made_with_other_settings_are_refused(project: Path) -> None:
     assert str(caught.value) == (
         "the clips were made with other settings: segment.tail: made with 'merge', asked for 'pad'; "
         "segment.tail_below_s: made with 0.5, asked for None\n"
-        "  make them again: daamctl segment --pipeline tiny"
+        "  make them again: daamctl segment tiny"
     )
 
 

@@ -162,14 +162,14 @@ def test_ranking_of_other_layers(layout, untrained):
     write_method(layout, settings(), "daam-v1", folds=(1, 2, 3), density_shape=(12, 16))
     with pytest.raises(ArtifactError, match=r"was trained on layers .*, 12\], but the embeddings hold") as error:
         ablate.run(layout, settings(), track=False)
-    assert error.value.fix == "train it again: daamctl train --pipeline toy --method daam-v1"
+    assert error.value.fix == "train it again: daamctl train toy --method daam-v1"
 
 
 @pytest.mark.parametrize("rank_by", ["daam-v2", None])
 def test_ranking_that_is_not_trained(layout, untrained, rank_by):
     with pytest.raises(ArtifactError, match="layers cannot be ranked: 'daam-v2' is not trained") as error:
         ablate.run(layout, settings(["daam-v2"], rank_by=rank_by), track=False)
-    assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v2"
+    assert error.value.fix == "train it: daamctl train toy --method daam-v2"
 
 
 def test_what_is_named_but_not_listed_is_refused(layout, untrained):
@@ -335,7 +335,7 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
             f"the same layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either"
         )
     assert set(result["cautions"]) <= set(caplog.messages)
-    again = "daamctl ablate -p toy"
+    again = "daamctl ablate toy"
     read = find_ablation(layout.stage("ablate"), again=again)
     part = ablation(read, None, [], labels={}, words=terms_of("speech"), command=again)
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result["cautions"]

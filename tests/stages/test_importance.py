@@ -121,7 +121,7 @@ def test_density_that_does_not_fit(layout):
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps)
     with pytest.raises(ArtifactError, match=r"'daam-v1' have different shapes: \[\(4, 8\), \(6, 8\)\]") as error:
         importance.run(layout, CONFIG)
-    assert error.value.fix == "daamctl train --pipeline toy --method daam-v1"
+    assert error.value.fix == "daamctl train toy --method daam-v1"
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps,
                changes={"run.layers": [1, 2]})  # fmt: skip
     with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(4, 8\), but the fold has 2 layers"):
@@ -181,7 +181,7 @@ def test_without_embeddings_the_maps_are_made_and_the_audit_says_what_is_missing
     summary = json.loads(importance.run(layout, CONFIG).read_text())
     (line,) = summary["audit"]["missing"]
     assert line.startswith("No audit: no embeddings in ")
-    assert line.endswith("make them: daamctl extract --pipeline toy, then daamctl importance --pipeline toy")
+    assert line.endswith("make them: daamctl extract toy, then daamctl importance toy")
     assert summary["audit"]["methods"] == {}
     assert summary["audit"]["comparison"]["sentence"] == (
         "The layer scores were not tested against the usefulness of the layers."
@@ -347,13 +347,12 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
     audit = json.loads(importance.run(copied, PLANTED).read_text())["audit"]
     assert audit["missing"] == []
     assert audit["no_ablation"] == (
-        "No layers trained alone on these embeddings; train them: daamctl ablate --pipeline toy, "
-        "then daamctl importance --pipeline toy"
+        "No layers trained alone on these embeddings; train them: daamctl ablate toy, then daamctl importance toy"
     )
     entry = audit["methods"]["weighted-sum"]
     (line,) = entry["missing"]
     assert line.startswith("weighted-sum fold 1 seed 1 has no curves: no file ")
-    assert line.endswith("train it again: daamctl train --pipeline toy --method weighted-sum")
+    assert line.endswith("train it again: daamctl train toy --method weighted-sum")
     assert len(entry["deletion"]["score"]["per_fold"]) == 2
     assert entry["alone"] == []
     assert audit["comparison"]["contrast"]["deletion"] is None

@@ -256,7 +256,7 @@ def test_sample_takes_whole_utterances_of_every_group_alike() -> None:
 def test_missing_embeddings_name_the_command(layout: Layout) -> None:
     with pytest.raises(ArtifactError, match="no embeddings in ") as error:
         preflight.run(layout, Config())
-    assert error.value.fix == "make them: daamctl extract --pipeline toy"
+    assert error.value.fix == "make them: daamctl extract toy"
 
 
 def official(clips: pl.DataFrame, texts: list[str]) -> pl.DataFrame:

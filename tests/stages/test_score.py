@@ -75,7 +75,7 @@ def test_images_to_report(run: tuple[Layout, Config]) -> None:
     train(run)  # nothing to do
     assert times(layout) == before
     (layout.stage("reconstruct") / "daam/seed1/scores.parquet").write_bytes(b"cut")
-    with pytest.raises(ArtifactError, match=r"scores.parquet.*\n.*daamctl reconstruct --pipeline vqvae --method daam"):
+    with pytest.raises(ArtifactError, match=r"scores.parquet.*\n.*daamctl reconstruct vqvae --method daam"):
         score.run(layout, config, track=False)
     train(run)
     changed = {path.parent.name for path, stamp in times(layout).items() if before.get(path) != stamp}
@@ -104,7 +104,7 @@ def test_workers_give_the_same_files(run: tuple[Layout, Config]) -> None:
 def test_without_crops_the_command_is_named(project: Path) -> None:
     config = settings(project)
     layout = Layout.of(project, "vqvae", config)
-    with pytest.raises(ArtifactError, match="daamctl crop --pipeline vqvae"):
+    with pytest.raises(ArtifactError, match="daamctl crop vqvae"):
         reconstruct.run(layout, config, method="daam")
 
 

@@ -237,7 +237,7 @@ def test_missing_table_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no file") as caught:
         segment.run(layout(tmp_path), config())
     assert "daamctl download emodb" in str(caught.value)
-    with pytest.raises(ArtifactError, match="daamctl download --pipeline mine"):
+    with pytest.raises(ArtifactError, match="daamctl download mine"):
         segment.run(layout(tmp_path, "mine"), config())
 
 

@@ -25,7 +25,7 @@ from daamctl.store.records import (
 )
 from tests.fixtures.records import ablation_of, group_of
 
-AGAIN = "daamctl ablate --pipeline toy"
+AGAIN = "daamctl ablate toy"
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:

@@ -386,13 +386,13 @@ def test_other_embedding_settings_are_refused(project: Path) -> None:
     with pytest.raises(
         ArtifactError,
         match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'\n"
-        r"  make them again: daamctl extract --pipeline test",
+        r"  make them again: daamctl extract test",
     ):
         load_features(Layout(project, "test", "test", "test"), wanted)
 
 
 def test_missing_embeddings_name_the_command(project: Path) -> None:
-    with pytest.raises(ArtifactError, match="make them: daamctl extract --pipeline test"):
+    with pytest.raises(ArtifactError, match="make them: daamctl extract test"):
         load_features(Layout(project, "test", "test", "test"), config())
 
 

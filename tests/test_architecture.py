@@ -36,7 +36,7 @@ LEVELS = [
     {"paper"},
     {"planning", "models"},
     {"reconstruction"},
-    {"extraction"},
+    {"extraction", "repair"},
     {"corpora", "encoders", "fit", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},

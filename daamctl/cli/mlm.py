@@ -78,7 +78,7 @@ def command(
     from daamctl.artifacts.masked import find_masked_run
     from daamctl.reporting import perplexity
 
-    found = find_masked_run(path.parent, again="daamctl mlm --force")
+    found = find_masked_run(path.parent)
     assert found is not None
     notes = (found.split, *found.notes)
     print_content([perplexity.table(found)], notes, perplexity.sentence(found), captions=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from daamctl.errors import ConfigError, DaamctlError
 from daamctl.stage_table import STAGES
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ class Alone:
 def complete_pipeline(incomplete: str) -> list[str]:
     """Shell completion: names of pipeline files."""
     from daamctl.config import find_root, pipeline_names
-    from daamctl.errors import DaamctlError
 
     try:
         return [name for name in pipeline_names(find_root()) if name.startswith(incomplete)]
@@ -289,7 +289,6 @@ class Run:
             ConfigError: a setting is wrong, or `--corpus` or `--encoder` is combined with a pipeline.
         """
         from daamctl.config import find_root, inspect_config, load_config, parse_overrides
-        from daamctl.errors import ConfigError
         from daamctl.layout import Layout
 
         root, own = find_root(), {"corpus", "encoder"}
@@ -345,17 +344,16 @@ def _as_set(key: str, value: Any) -> str:
 
 
 def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
-    """A function with a parameter `run: Run` as the command of this name, which takes the options of `Run` besides.
+    """A function as the command of this name; one with a parameter `run: Run` takes the options of `Run` besides.
 
-    The pipeline is its first argument, too. Both forms may be given if they agree.
+    The pipeline is its first argument, too. Both forms may be given if they agree. An error about an artifact gets the
+    command that makes it.
     """
     hints = {
         key: hint for key, hint in get_type_hints(work, include_extras=True).items() if key not in ("run", "return")
     }
     own = inspect.signature(work).parameters
-    if "run" not in own:
-        return work
-    shared = {option: hint for option, hint in OPTIONS.items() if taken(option, name) is not None}
+    shared = {option: hint for option, hint in OPTIONS.items() if "run" in own and taken(option, name) is not None}
     required = {"method"} if name in STAGES and STAGES[name].for_each else set()
     first = "RUN" if name in RUNS else "PIPELINE"
     follows = {key: mark.meant for key, hint in hints.items() for mark in hint.__metadata__ if isinstance(mark, Alone)}
@@ -369,15 +367,21 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
                 if word is not None and given[other] is None and meant(word):
                     word, given[other] = None, word
             if None not in (word, option) and word != option:
-                from daamctl.errors import ConfigError
-
                 raise ConfigError(f"{first} is '{word}', but --pipeline is '{option}'", fix="give one of the two")
             options["pipeline"] = word or option
             if not options["pipeline"] and name in NEED_PIPELINE:
                 raise typer.BadParameter(f"give it as an argument, or with -p {first}", param_hint=first)
             if name in RUNS:
                 check_run(options["pipeline"])
-        work(Run(name, **options), **given)
+        run = Run(name, **options)
+        try:
+            work(*((run,) if "run" in own else ()), **given)
+        except DaamctlError as error:
+            if error.path is not None and error.fix is None:
+                from daamctl.repair import repair_of
+
+                error.fix = repair_of(error.path, run.settings()[0] if "sets" in shared else None)
+            raise
 
     text = "PIPELINE or PIPELINE/METHOD." if name in RUNS else "Name of a file in pipelines/, without .yaml."
     text = "PIPELINE, or a corpus: see `daamctl ls`." if name == "download" else text

@@ -106,7 +106,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.reporting.terms import item
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
-    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    evaluation = read_evaluation(layout.stage("evaluate"))
     if method is not None and method not in evaluation.methods:
         raise UnknownNameError("evaluated method", method, evaluation.methods)
     only = None if method is None else evaluation.methods[method].label

@@ -37,7 +37,7 @@ def command(
     from daamctl.reporting.document import Folded, Table
     from daamctl.reporting.truncation import notes, section, sentence
 
-    found = find_truncation(path.parent, again=f"daamctl truncate {run.pipeline}")
+    found = find_truncation(path.parent)
     assert found is not None
     content = section(found, embeddings_key=found.embeddings_key, command="")
     assert content is not None

@@ -38,9 +38,9 @@ def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | Non
     try:
         return read_columns(path, columns)
     except FileNotFoundError as error:
-        raise ArtifactError(f"no file {path}", fix=fix) from error
+        raise ArtifactError(f"no file {path}", fix=fix, path=path) from error
     except Exception as error:  # a damaged file fails in many ways
-        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
+        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix, path=path) from error
 
 
 def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -92,4 +92,4 @@ def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dic
     try:
         return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
     except (KeyError, ValueError) as error:
-        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
+        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix, path=path) from error

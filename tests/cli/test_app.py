@@ -147,7 +147,7 @@ def test_missing_artifact_names_the_command(project: Path) -> None:
     result = call("extract", "--pipeline", "demo")
     assert result.exit_code == 3
     assert result.stderr == (
-        f"ArtifactError: no file {project}/data/segment/demo/clips.parquet\n  make them: daamctl segment demo\n"
+        f"ArtifactError: no file {project}/data/segment/demo/clips.parquet\n  make it: daamctl segment demo\n"
     )
 
 

@@ -17,6 +17,7 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import nadeau_bengio
 from daamctl.layout import Layout
 from daamctl.paper.tables import read_published
+from daamctl.repair import repair_of
 from daamctl.stages import compare, evaluate
 from tests.fixtures.folds import write_fold, write_method
 
@@ -210,11 +211,11 @@ def test_missing_folds_name_the_command(project):
     (left[0].method("mha") / "fold3-seed1" / "result.json").unlink()
     with pytest.raises(ArtifactError, match="'left/mha' lacks fold 3 seed 1") as error:
         compare.run(project, "left", "right")
-    assert error.value.fix == "train them: daamctl train left --method mha"
+    assert repair_of(error.value.path) == "make it again: daamctl train left --method mha"
     compare.run(project, "left/daam-v1", "right/daam-v1")
     with pytest.raises(ArtifactError, match="'demo/mean' has no finished fold") as error:
         compare.run(project, "demo/mean", "right/mha")
-    assert error.value.fix == "train it: daamctl train demo --method mean"
+    assert repair_of(error.value.path) == "make it: daamctl train demo --method mean"
 
 
 def test_folds_made_differently_are_refused(project):

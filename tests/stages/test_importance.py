@@ -450,10 +450,10 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     write_head(layout.embeddings, replace(read_head(layout.embeddings), num_clips=len(clips), files={}), clips)
     for method in names:
         train.run(layout, config, method=method, track=False)
-    evaluation = read_evaluation(evaluate.run(layout, config).parent, again="")
+    evaluation = read_evaluation(evaluate.run(layout, config).parent)
     importance.run(layout, config)
-    summary = find_importance(layout.stage("importance"), again="")
-    truncation = find_truncation(truncate.run(tmp_path, "toy").parent, again="")
+    summary = find_importance(layout.stage("importance"))
+    truncation = find_truncation(truncate.run(tmp_path, "toy").parent)
     before = json.loads(preflight.run(layout, config).read_text())["probe"]
 
     by_layer = {one.layer: one.accuracy for one in summary.probed.layers}
@@ -467,7 +467,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     chosen = evaluation.accuracy("ridge-best-layer").mean
     assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
     assert before["mean"]["accuracy"]["mean"] == pytest.approx(evaluation.accuracy("ridge-mean").mean)
-    ablation = find_ablation(ablate.run(layout, config, track=False).parent, again="")
+    ablation = find_ablation(ablate.run(layout, config, track=False).parent)
     assert ablation.probe == "ridge-mean"
     assert {tuple(one.layers): one.probe.mean for one in ablation.groups} == pytest.approx(
         {(6,): by_layer[6], (24,): by_layer[24]}
@@ -494,7 +494,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
 def test_layers_are_tested_against_the_best_in_pairs(copied):
     """The p-values are those of the comparison engine; a layer inside the interval of the best may still be worse."""
     importance.run(copied, ONE)
-    probed = find_importance(copied.stage("importance"), again="").probed
+    probed = find_importance(copied.stage("importance")).probed
     clips, vectors, _ = read_embeddings(copied.embeddings)
     y = np.array([CLASSES.index(label) for label in clips["label"]])
     folds = read_folds(copied.method("weighted-sum"))

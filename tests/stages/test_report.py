@@ -18,6 +18,7 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
 from daamctl.store.files import read_json, write_json
@@ -615,7 +616,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
 def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
         report.run(make_layout(tmp_path), CONFIG, track=False)
-    assert error.value.fix == "make it: daamctl evaluate toy"
+    assert repair_of(error.value.path) == "make it: daamctl evaluate toy"
 
 
 @pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])
@@ -626,9 +627,9 @@ def test_lost_file_of_the_importance_stage_names_the_command(made: Made, name: s
     try:
         with pytest.raises(ArtifactError, match=rf"no (picture|file) .*{name}") as error:
             report.run(made[0], CONFIG, track=False)
+        assert repair_of(error.value.path, made[0]) == "make it: daamctl importance toy"
     finally:
         path.write_bytes(data)
-    assert error.value.fix == "make it again: daamctl importance toy"
 
 
 def test_unknown_published_table(made: Made) -> None:
@@ -704,7 +705,7 @@ def test_closed_form_probes_are_sent_to_mlflow_here(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(report, "send_missing", lambda tracker, folds: sent.extend(folds))
     report.run(layout, config)
     assert {fold.result["run"]["method"] for fold in sent} == {"ridge-mean"}
-    assert len(sent) == len(read_folds(layout.method("ridge-mean"), again="train"))
+    assert len(sent) == len(read_folds(layout.method("ridge-mean")))
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:
@@ -864,7 +865,7 @@ def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> 
     write_record(layout.stage("evaluate") / "evaluation.json", {"methods": {}})
     with pytest.raises(ArtifactError, match="was made by another version") as error:
         report.run(layout, CONFIG, track=False)
-    assert error.value.fix == "make it: daamctl evaluate toy"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl evaluate toy"
 
 
 def search(rates: list[float], chosen: int, edges: list[str]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_images_to_report(run: tuple[Layout, Config]) -> None:
     layout, config = run
     train(run)
     report = score.run(layout, config, track=False)
-    found = read_scores(layout.stage("score") / "score.json", again="x")
+    found = read_scores(layout.stage("score") / "score.json")
     assert [arm.arm for arm in found.arms] == ["identity", "daam"]
     assert (found.images, found.crops, found.train_crops, found.steps) == (2, 8, 32, 8)
     psnr = found.arms[1].scores["psnr"]

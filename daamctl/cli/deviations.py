@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from daamctl.cli.options import complete_pipeline
-from daamctl.cli.terminal import escaped, make_console, print_table
+from daamctl.cli.terminal import escaped, print_table
 
 PLAIN_WIDTH = 220
 """Width of the table in characters when the output is not a terminal."""
@@ -55,4 +55,4 @@ def command(
         return
     styles = {AS_PUBLISHED: "yellow", CORRECTED: "green", ALWAYS: "green", NOT_HERE: "dim"}
     shown = ([f"[{styles[cell]}]{cell}[/]" if cell in styles else escaped(cell) for cell in row] for row in rows)
-    print_table(make_console(PLAIN_WIDTH), head, shown, markup=True)
+    print_table(head, shown, width=PLAIN_WIDTH, markup=True)

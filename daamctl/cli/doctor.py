@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daamctl.cli.options import Run
-from daamctl.cli.terminal import escaped, make_console, print_table
+from daamctl.cli.terminal import escaped, is_terminal, print_table
 
 if TYPE_CHECKING:
     from daamctl.methods.contract import Finding
@@ -26,77 +26,55 @@ def command(
     With --method, --set takes settings of the method, e.g. --set num_heads=4.
     """
     method = run.method
-    if run.pipeline is not None:
-        if method is not None:
-            raise typer.BadParameter(
-                "cannot be combined with --method: it checks every method of the pipeline", param_hint="PIPELINE"
-            )
-        _pipeline(run)
-        return
-    if run.sets and method in (None, ALL):
+    if run.pipeline is not None and method is not None:
+        raise typer.BadParameter(
+            "cannot be combined with --method: it checks every method of the pipeline", param_hint="PIPELINE"
+        )
+    if run.sets and run.pipeline is None and method in (None, ALL):
         raise typer.BadParameter("needs one method (--method NAME) or a pipeline", param_hint="--set")
     sizes = {"num_layers": num_layers, "embed_dim": width, "num_classes": num_classes}
-    if method is None:
-        _machine()
+    if run.pipeline is not None:
+        layout, config = run.settings()
+        from daamctl.doctor import examine_pipeline
+
+        words, found = examine_pipeline(layout, config)
+        typer.echo(words)
+        _show(list(found), f"pipeline '{run.pipeline}'", "methods")
+    elif method is None:
+        from daamctl.config import nearest_root
+        from daamctl.doctor import examine
+
+        print_table(("", ""), examine(nearest_root()), width=None, bold=True)
     elif method == ALL:
         _methods(sizes)
     else:
-        _method(method, run.sets or [], sizes)
+        from daamctl.config import parse_overrides
+        from daamctl.methods import resolve_method
+
+        resolve_method(method)
+        from daamctl.doctor import examine_method
+
+        _show(list(examine_method(method, parse_overrides(run.sets or []), **sizes)), method, "checks")
 
 
-def _machine() -> None:
-    from daamctl.config import nearest_root
-    from daamctl.doctor import examine
+def _show(findings: list[Finding], what: str, checked: str) -> None:
+    """Print a table on a terminal, otherwise one unwrapped line per finding.
 
-    print_table(make_console(None), ("", ""), examine(nearest_root()), bold=True)
-
-
-def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
-    """Check one method and print one line per check."""
-    from daamctl.config import parse_overrides
-    from daamctl.errors import MethodError
-    from daamctl.methods import resolve_method
-
-    resolve_method(method)
-    from daamctl.doctor import examine_method
-
-    findings = list(examine_method(method, parse_overrides(sets), **sizes))
-    _show(findings)
-    failing = [finding for finding in findings if not finding.ok]
-    if failing:
-        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
-        raise MethodError(f"{method}: failed {len(failing)} of {len(findings)} checks{lines}")
-
-
-def _pipeline(run: Run) -> None:
-    """Check every method of a pipeline at the pipeline's sizes and print one line per method."""
-    layout, config = run.settings()
-    from daamctl.doctor import examine_pipeline
+    Raises:
+        MethodError: a finding is not as it should be.
+    """
     from daamctl.errors import MethodError
 
-    words, found = examine_pipeline(layout, config)
-    typer.echo(words)
-    findings = list(found)
-    _show(findings)
-    failing = [finding for finding in findings if not finding.ok]
-    if failing:
-        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
-        raise MethodError(f"pipeline '{run.pipeline}': {len(failing)} of {len(findings)} methods failed{lines}")
-
-
-def _show(findings: list[Finding]) -> None:
-    """Print a table on a terminal, otherwise one unwrapped line per finding."""
-    console = make_console()
     width = max([11, *(len(finding.name) for finding in findings)])
-    if not console.is_terminal:
-        for finding in findings:
-            typer.echo(f"{_word(finding.ok):<6}  {finding.name:<{width}}  {finding.text}")
-        return
-    rows = (
-        (f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{escaped(one.name)}[/]", escaped(one.text))
-        for one in findings
-    )
-    print_table(console, ("", "", ""), rows, markup=True)
+    rows = []
+    for one in findings:
+        if not is_terminal():
+            typer.echo(f"{_word(one.ok):<6}  {one.name:<{width}}  {one.text}")
+        rows.append((f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{one.name}[/]", escaped(one.text)))
+    if is_terminal():
+        print_table(("", "", ""), rows, markup=True)
+    if failing := [f"\n  {finding.name}: {finding.text}" for finding in findings if not finding.ok]:
+        raise MethodError(f"{what}: {len(failing)} of {len(findings)} {checked} failed{''.join(failing)}")
 
 
 def _methods(sizes: dict[str, int]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli.terminal import make_console, print_table
+from daamctl.cli.terminal import print_table, show_line
 
 
 def command(
@@ -22,8 +22,7 @@ def command(
 
     if what is not None and what not in KINDS:
         raise UnknownNameError("category", what, KINDS)
-    console = make_console(None)
     for kind in [what] if what else KINDS:
         where = " (of a new project: daamctl init DIR)" if kind == "pipelines" and nearest_root() is None else ""
-        console.print(f"[bold underline]{kind}[/]{where}")
-        print_table(console, ("", ""), entries(kind), bold=True)
+        show_line(f"[bold underline]{kind}[/]{where}")
+        print_table(("", ""), entries(kind), width=None, bold=True)

@@ -32,8 +32,6 @@ def command(
     ] = None,
 ) -> None:
     """Make a pipeline from recordings, images, texts or tagged words."""
-    from rich.console import Console
-
     from daamctl.config import find_root
     from daamctl.encoders.encoder_size import check_name
     from daamctl.stages import check, inventory, new
@@ -42,24 +40,23 @@ def command(
     if run.encoder is not None:
         check_name(run.encoder)
     made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=run.encoder, force=run.force)
-    console = Console()
     rows = ({"pattern": made.pattern} if made.pattern else {}) | made.facts
     width = max(map(len, rows))
     for heading, text in rows.items():
-        show_line(console, f"{heading:<{width}}  {text}")
+        show_line(f"{heading:<{width}}  {text}")
     for doubt in made.doubts:
-        show_line(console, f"doubt: {doubt}")
+        show_line(f"doubt: {doubt}")
     for path in filter(None, (made.manifest, made.pipeline)):
-        show_line(console, f"wrote {path.relative_to(root)}")
+        show_line(f"wrote {path.relative_to(root)}")
     check.run(root, write=True)
     then = f"daamctl run {name}; what that takes: daamctl plan {name}"
     if (obstacle := inventory.run(root, [name])[name]) is None:
-        show_line(console, f"Next: {then}")
+        show_line(f"Next: {then}")
         return
-    show_line(console, f"It cannot run here yet: {obstacle.reason}")
+    show_line(f"It cannot run here yet: {obstacle.reason}")
     if obstacle.fix:
-        show_line(console, f"Next: {obstacle.fix}")
-    show_line(console, f"Then: {then}")
+        show_line(f"Next: {obstacle.fix}")
+    show_line(f"Then: {then}")
 
 
 def _pairs(text: str | None) -> dict[str, str]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from daamctl.cli.options import Run
-from daamctl.cli.terminal import escaped, make_console, print_table, show_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from daamctl.cli.terminal import escaped, print_table, show_line
 
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
@@ -53,10 +50,10 @@ def command(
 
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         return
-    _show(make_console(PLAIN_WIDTH), result, brief=brief)
+    _show(result, brief=brief)
 
 
-def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
+def _show(result: dict[str, Any], *, brief: bool) -> None:
     """Print the table, the totals beside what this machine has, and remarks on the numbers."""
     rows, lines, styles = result["stages"], list[tuple[str, ...]](), list[str | None]()
     stage = shared = None
@@ -72,16 +69,16 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
         lines.append((name, _state(row), work, *_figures(row)))
         styles.append("dim" if row["state"] == "done" else None)
     encoder = f" with encoder {escaped(result['encoder'])}" if result["encoder"] else ""
-    console.print(f"[bold]{escaped(result['pipeline'])}[/]{encoder} on {escaped(result['machine']['device'])}")
+    show_line(f"[bold]{escaped(result['pipeline'])}[/]{encoder} on {escaped(result['machine']['device'])}")
     head = ("stage", "state", "work", "disk", "memory", "time", "basis")
-    print_table(console, head, lines, right=(3, 4, 5), markup=True, styles=styles)
-    show_line(console, "")
+    print_table(head, lines, width=PLAIN_WIDTH, right=(3, 4, 5), markup=True, styles=styles)
+    show_line("")
     for text in _totals(result):
-        show_line(console, text)
+        show_line(text)
     for text in _remarks(rows):
-        show_line(console, text)
+        show_line(text)
     for text in result["notes"]:
-        show_line(console, f"[dim]{escaped(text)}[/]")
+        show_line(f"[dim]{escaped(text)}[/]")
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

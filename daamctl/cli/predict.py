@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daamctl.cli.options import Run
-from daamctl.cli.terminal import make_console, print_table, show_path
+from daamctl.cli.terminal import print_table, show_line, show_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,10 +81,9 @@ def _show(rows: pl.DataFrame) -> None:
     if len(classes) > MOST_CLASSES:
         names = [name for name in names if name not in classes]
     names = [name for name in names if rows[name].null_count() < len(rows)]
-    console = make_console()
-    print_table(console, names, [list(map(_cell, row)) for row in rows.head(MOST_SHOWN).select(names).iter_rows()])
+    print_table(names, [list(map(_cell, row)) for row in rows.head(MOST_SHOWN).select(names).iter_rows()])
     if len(rows) > MOST_SHOWN:
-        console.print(f"and {len(rows) - MOST_SHOWN} more rows; write all of them with --out FILE")
+        show_line(f"and {len(rows) - MOST_SHOWN} more rows; write all of them with --out FILE")
 
 
 def _cell(value: object) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from daamctl.cli.options import Run
-from daamctl.cli.terminal import escaped, make_console, print_table, show_line, show_path
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from daamctl.cli.terminal import escaped, is_terminal, print_table, show_line, show_path
 
 BAR_WIDTH = 12
 PLAIN_WIDTH = 120
@@ -33,26 +30,26 @@ def command(run: Run) -> None:
     from daamctl.store.files import read_json
 
     path = preflight.run(layout, config)
-    _show(make_console(PLAIN_WIDTH), read_json(path))
+    _show(read_json(path))
     show_path(path)
 
 
-def _show(console: Console, result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     """Print the tables and the verdict. Without a terminal, print no colours and do not wrap lines."""
     if result["probe"] is not None:
-        _show_probe(console, result)
-    show_line(console, "\n[bold]Data[/]")
+        _show_probe(result)
+    show_line("\n[bold]Data[/]")
     for finding in result["checks"]:
-        show_line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
+        show_line(f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
         if finding["severity"] != "ok" and finding["examples"]:
-            show_line(console, f"{'':8}[dim]{escaped('for example: ' + '; '.join(finding['examples']))}[/]")
+            show_line(f"{'':8}[dim]{escaped('for example: ' + '; '.join(finding['examples']))}[/]")
     verdict = result["verdict"]
-    show_line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
-    show_line(console, escaped(verdict["text"]))
-    show_line(console, f"[dim]Rule. {escaped(verdict['rule'])}[/]")
+    show_line(f"\n[bold]Verdict: {verdict['case']}[/]")
+    show_line(escaped(verdict["text"]))
+    show_line(f"[dim]Rule. {escaped(verdict['rule'])}[/]")
 
 
-def _show_probe(console: Console, result: dict[str, Any]) -> None:
+def _show_probe(result: dict[str, Any]) -> None:
     from daamctl.artifacts.terms import METRIC_NAMES, percent
 
     probe, headroom, metric = result["probe"], result["headroom"], result["metric"]
@@ -68,28 +65,26 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
     rows = []
     for name, one, gain, _ in lines:
         share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
-        bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
+        bar = ("█" if is_terminal() else "#") * max(0, round(BAR_WIDTH * share))
         rows.append((name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain))
     folds = result["folds"]
     show_line(
-        console,
         f"[bold]{escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
         f"{result['unit']}; mean ± standard deviation over folds; gain over the best layer, in points",
     )
     head = ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e.")
-    print_table(console, head, rows, fold=False, styles=[style for *_, style in lines])
+    print_table(head, rows, width=PLAIN_WIDTH, fold=False, styles=[style for *_, style in lines])
     where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
-    show_line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
+    show_line(f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
     best = max(probe["layers"], key=lambda layer: probe["layers"][layer][metric]["mean"])
-    show_line(console, f"Highest alone: layer {best}. The report tests which layers are worse, after training.")
+    show_line(f"Highest alone: layer {best}. The report tests which layers are worse, after training.")
     show_line(
-        console,
         f"Chance: {what} {percent(chance[metric]['mean'])} (always the most frequent training class), "
         f"balanced accuracy {percent(chance['balanced_accuracy']['mean'])}.",
     )
     if "note" in probe:
-        show_line(console, probe["note"])
+        show_line(probe["note"])
 
 
 def _spread(figure: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daamctl.cli.options import Alone, Run
-from daamctl.cli.terminal import escaped, make_console, print_table, show_line
+from daamctl.cli.terminal import escaped, print_table, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
@@ -83,7 +83,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
             for row in rows.iter_rows()
         )
         numeric = [index for index, kind in enumerate(rows.dtypes) if kind.is_numeric()]
-        print_table(make_console(PLAIN_WIDTH), rows.columns, cells, right=numeric)
+        print_table(rows.columns, cells, width=PLAIN_WIDTH, right=numeric)
 
 
 def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:
@@ -122,7 +122,6 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
             ends = (found.interval.low, found.interval.high) if found.interval else (None, None)
             gaps[name] = found.difference, *ends, found.primary.p_holm if found.primary else None
         rows.sort(key=lambda name: -tagged.methods[name].f1.value if name in tagged.methods else 0.0)
-    console = make_console(PLAIN_WIDTH)
     cells = []
     figure = "entity F1 %" if tagged else f"accuracy % per {item(evaluation)}"
     head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
@@ -136,14 +135,14 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         text = "" if gap is None else points(gap) + (f" [{points(low)}, {points(high)}]" if low is not None else "")
         limits = f"{percent(interval.low)} to {percent(interval.high)}" if interval else "–"
         cells.append((name, percent(value), limits, text, _verdict(evaluation, name, gap, p)))
-    show_line(console, f"[bold]{escaped(evaluation.run)}[/]")
-    print_table(console, head, cells)
+    show_line(f"[bold]{escaped(evaluation.run)}[/]")
+    print_table(head, cells, width=PLAIN_WIDTH)
     if not tagged and evaluation.num_folds > 1:
-        show_line(console, "Accuracies are means over folds; intervals and differences are over all items.")
+        show_line("Accuracies are means over folds; intervals and differences are over all items.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
-        show_line(console, f"[yellow]{escaped(text)}[/]")
+        show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:
-        show_line(console, escaped(fusing(evaluation)))
+        show_line(escaped(fusing(evaluation)))
 
 
 def _verdict(evaluation: Evaluation, name: str, gap: float | None, p: float | None) -> str:

@@ -14,21 +14,16 @@ if TYPE_CHECKING:
     from daamctl.reporting.document import Table as Content
 
 
-def make_console(width: int | None = 160) -> Console:
-    """A console; `width` is that of an output that is not a terminal, in characters; None: as the environment says."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if width is not None and not console.is_terminal:
-        console.width = width
-    return console
+def is_terminal() -> bool:
+    """Whether somebody watches."""
+    return _console().is_terminal
 
 
 def print_table(
-    console: Console,
     head: Sequence[str],
     rows: Iterable[Sequence[str | None]],
     *,
+    width: int | None = 160,
     right: Iterable[int] = (),
     fold: bool = True,
     bold: bool = False,
@@ -39,6 +34,7 @@ def print_table(
 
     Args:
         head: names of the columns; if all are empty, they are not printed.
+        width: that of an output that is not a terminal, in characters; None: as the environment says.
         right: numbers of the columns that are justified to the right.
         fold: wrap cells that do not fit instead of cutting them off.
         bold: set the first column in bold, and do not wrap it.
@@ -60,19 +56,21 @@ def print_table(
     for index, row in enumerate(rows):
         cells = ("" if cell is None else cell if markup else escaped(cell) for cell in row)
         table.add_row(*cells, style=styles[index] if styles else None)
+    console = _console()
+    if width is not None and not console.is_terminal:
+        console.width = width
     console.print(table)
 
 
 def print_content(tables: Iterable[Content], notes: Iterable[str], sentence: str, *, captions: bool = True) -> None:
     """Print tables of a report, notes, and the answer in one sentence."""
-    console = make_console()
     for table in tables:
         if captions:
-            show_line(console, f"[bold]{escaped(table.caption)}[/]")
-        print_table(console, table.columns, [[str(cell) for cell in row] for row in table.rows])
+            show_line(f"[bold]{escaped(table.caption)}[/]")
+        print_table(table.columns, [[str(cell) for cell in row] for row in table.rows])
     for note in notes:
-        show_line(console, f"- {escaped(note)}")
-    show_line(console, f"[bold]{escaped(sentence)}[/]")
+        show_line(f"- {escaped(note)}")
+    show_line(f"[bold]{escaped(sentence)}[/]")
 
 
 def show_path(path: Path) -> None:
@@ -80,8 +78,9 @@ def show_path(path: Path) -> None:
     typer.echo(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
-def show_line(console: Console, text: str) -> None:
+def show_line(text: str) -> None:
     """Print a line, whole where nobody watches."""
+    console = _console()
     console.print(text, soft_wrap=not console.is_terminal)
 
 
@@ -90,3 +89,9 @@ def escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)

@@ -181,14 +181,14 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         )
     if folds[0].result["run"]["eval_batches"] is not None:
         raise MethodError(f"{method} cannot be exported: its prediction depends on the other items of a batch (D1)")
-    command = layout.command("evaluate")
-    evaluation = read_evaluation(layout.stage("evaluate"))
+    place = layout.stage("evaluate")
+    evaluation = read_evaluation(place)
     scored = evaluation.methods.get(method)
     rows = {row.run: row for row in scored.per_fold} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
-        raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
+        raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
     if layers is not None:
         folds = _on_layers(layout, config, method, layers)
     return _Trained(name, method, layout, config, folds, evaluation)

@@ -70,7 +70,7 @@ def test_failing_checks_are_named_and_exit_with_3(seen: list[Case]) -> None:
     result = call("--method", "mha")
     assert result.exit_code == 3
     assert [line.split()[:2] for line in result.stdout.splitlines()] == [["ok", "count"], ["FAILED", "order"]]
-    assert result.stderr == "MethodError: mha: failed 1 of 2 checks\n  order: seen [as] it is\n"
+    assert result.stderr == "MethodError: mha: 1 of 2 checks failed\n  order: seen [as] it is\n"
 
 
 def test_all_methods_have_a_line_each(seen: list[Case]) -> None:

@@ -195,7 +195,7 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
     write_record(folder / "result.json", result)
     with pytest.raises(ArtifactError, match="the evaluation of 'tiny' is not of these folds of weighted-sum") as error:
         export_model(copy, "no")
-    assert error.value.fix == "run: daamctl evaluate tiny"
+    assert repair_of(error.value.path) == "make it again: daamctl evaluate tiny"
     text = (copy / "pipelines/tiny.yaml").read_text()
     (copy / "pipelines/tiny.yaml").write_text(text.replace("steps: 40", "steps: 50"))
     with pytest.raises(ArtifactError, match=r"other settings than now: train.steps: 40 \(now 50\)"):

@@ -13,6 +13,8 @@ from daamctl.stage_table import STAGES
 
 BESIDE = ("truncate", "preflight")
 """Commands that write a folder of the run, as stages do."""
+OTHERS = {"mlm": "mlm --force", "compare": "compare", "inventory": "check --inventory"}
+"""Folder below `data` that belongs to no run -> the command that writes it."""
 
 
 def repair_of(path: Path, layout: Layout | None = None) -> str | None:
@@ -22,7 +24,10 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
         layout: that of the command that met the artifact. If it is its own, the command repeats the settings given.
     """
     data = next((folder for folder in path.absolute().parents if folder.name == "data"), None)
-    parts = path.absolute().relative_to(data).parts if data else ()
+    parts = path.absolute().relative_to(data).parts if data else ("",)
+    again = "make it again" if path.exists() else "make it"
+    if parts[0] in OTHERS:
+        return f"{again}: daamctl {OTHERS[parts[0]]}"
     if data is None or len(parts) < 2 or parts[0] not in (*STAGES, *BESIDE):
         return None
     stage, name, *below = parts
@@ -40,4 +45,4 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
         if places and path.exists():  # it looks finished
             words.append("--force")
         stage = stage_of(method) if stage == "train" else stage
-    return f"make it{' again' if path.exists() else ''}: {layout.command(stage, *words)}"
+    return f"{again}: {layout.command(stage, *words)}"

@@ -35,9 +35,15 @@ def test_what_is_missing_and_what_is_there(project: Path, place: str, command: s
     assert repair_of(path) == f"make it again: {command}{force}"
 
 
-@pytest.mark.parametrize("place", ["data/corpora/x", "data/inventory/demo.json", "data/x", "x", "other/segment/demo/x"])
+@pytest.mark.parametrize("place", ["data/corpora/x", "data/x", "x", "other/segment/demo/x"])
 def test_what_no_stage_makes(project: Path, place: str) -> None:
     assert repair_of(project / place) is None
+
+
+def test_what_belongs_to_no_run(project: Path) -> None:
+    assert repair_of(project / "data/mlm/bert/mlm.json") == "make it: daamctl mlm --force"
+    (project / "data/inventory").mkdir(parents=True)
+    assert repair_of(project / "data/inventory") == "make it again: daamctl check --inventory"
 
 
 def test_an_ad_hoc_run_is_known_by_its_folds(project: Path) -> None:

@@ -14,7 +14,6 @@ from daamctl.store.records import find_record
 
 FILE = "mlm.json"
 TOKENS = "tokens.parquet"
-FIX = "make it again: daamctl mlm --force"
 """Article, block and position of every masked token of the test part."""
 TRAINING = "result.json"
 NLL = "nll.parquet"
@@ -106,7 +105,7 @@ def find_masked_run(folder: Path) -> MaskedRun | None:
     Raises:
         ArtifactError: it is incomplete, changed or of another run, or the table of tokens is changed.
     """
-    found = find_record(folder / FILE, MaskedRun, fix=FIX)
+    found = find_record(folder / FILE, MaskedRun)
     if found is not None and found.name != folder.name:
-        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", fix=FIX)
+        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", path=folder)
     return found

@@ -378,5 +378,7 @@ def test_a_run_with_another_recipe_is_compared_with_its_pipeline(project):
     assert (found["first"], found["second"]) == ("toy", "toy-published-recipe")
     assert found["matched"] == [[name, name] for name in config.methods]
     (project / "data/train/toy-published-recipe/mha/fold1-seed1/result.json").unlink()
-    with pytest.raises(ArtifactError, match=r"daamctl train toy --set train.recipe=published --method mha"):
+    with pytest.raises(ArtifactError, match="lacks fold 1 seed 1") as error:
         compare.run(project, "toy", "toy-published-recipe")
+    command = "daamctl train toy --set train.recipe=published --method mha"
+    assert repair_of(error.value.path) == f"make it again: {command}"

@@ -72,3 +72,11 @@ def test_no_command_repairs_what_the_user_gives(tmp_path: Path, project: Path) -
     result = call("predict", str(REPOSITORY / "docs"), "x.wav")
     assert result.exit_code == 3
     assert "make it" not in result.stderr
+
+
+def test_a_corpus_that_no_pipeline_is_named_after(project: Path) -> None:
+    (project / "data/download/images").mkdir(parents=True)
+    (project / "data/download/images/utterances.parquet").write_text("x")
+    assert call("download", "nothing").stderr.startswith("UnknownNameError: unknown pipeline or corpus 'nothing'\n")
+    result = call("segment", "--corpus", "images")
+    assert result.stderr.endswith("\n  make it again: daamctl download --corpus images\n")

@@ -6,13 +6,13 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from daamctl.errors import ConfigError, DaamctlError
+from daamctl.errors import ConfigError, DaamctlError, UnknownNameError
 from daamctl.stage_table import STAGES
 
 if TYPE_CHECKING:
@@ -285,13 +285,22 @@ class Run:
     def settings(self) -> tuple[Layout, Config]:
         """Folders and settings of the pipeline, or of the corpus and the encoder; `--dry-run` prints them and exits.
 
+        The pipeline of `download` may also be a corpus, if no pipeline has its name.
+
         Raises:
             ConfigError: a setting is wrong, or `--corpus` or `--encoder` is combined with a pipeline.
         """
-        from daamctl.config import find_root, inspect_config, load_config, parse_overrides
+        from daamctl.config import find_root, inspect_config, load_config, parse_overrides, pipeline_names
         from daamctl.layout import Layout
 
         root, own = find_root(), {"corpus", "encoder"}
+        names = pipeline_names(root)
+        if self.command == "download" and self.pipeline and self.pipeline not in names:
+            from daamctl.corpora import CORPORA
+
+            if self.pipeline not in CORPORA:
+                raise UnknownNameError("pipeline or corpus", self.pipeline, {*names, *CORPORA})
+            return replace(self, pipeline=None, corpus=self.pipeline).settings()
         for name in own:
             if self.pipeline is not None and getattr(self, name) is not None:
                 raise ConfigError(
@@ -371,10 +380,10 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
             options["pipeline"] = word or option
             if not options["pipeline"] and name in NEED_PIPELINE:
                 raise typer.BadParameter(f"give it as an argument, or with -p {first}", param_hint=first)
-            if name in RUNS:
-                check_run(options["pipeline"])
         run = Run(name, **options)
         try:
+            if name in RUNS:
+                check_run(str(run.pipeline))
             work(*((run,) if "run" in own else ()), **given)
         except DaamctlError as error:
             if error.path is not None and error.fix is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,7 +23,9 @@ PASSED = ("source", "method", "fold", "seed", "force", "track")
 def command(run: Run) -> None:
     """Run one stage of a pipeline and print the path of what it made."""
     stage = run.command
-    layout, config = (_with_corpus(run) if stage == "download" else run).settings()
+    if stage == "download" and run.pipeline is None and run.corpus is None:
+        raise typer.BadParameter("give a pipeline or a corpus", param_hint="PIPELINE")
+    layout, config = run.settings()
     options: dict[str, Any] = {name: getattr(run, name) for name in PASSED if taken(name, stage) == []}
     if run.decoder is not None:
         options["method"] = with_decoder(options["method"], run.decoder, config)
@@ -44,23 +45,6 @@ def command(run: Run) -> None:
 
         show_results(layout)
     show_path(path)
-
-
-def _with_corpus(run: Run) -> Run:
-    """What `download` was asked for, whose first argument may be a corpus that no pipeline is named after."""
-    from daamctl.config import find_root, pipeline_names
-    from daamctl.corpora import CORPORA
-    from daamctl.errors import UnknownNameError
-
-    if run.pipeline is None:
-        if run.corpus is None:
-            raise typer.BadParameter("give a pipeline or a corpus", param_hint="PIPELINE")
-        return run
-    if run.pipeline in (names := pipeline_names(find_root())):
-        return run
-    if run.pipeline not in CORPORA:
-        raise UnknownNameError("pipeline or corpus", run.pipeline, {*names, *CORPORA})
-    return replace(run, pipeline=None, corpus=run.pipeline)
 
 
 def with_decoder(method: str, decoder: str, config: Config) -> str:

@@ -103,7 +103,6 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import percent, points
-    from daamctl.reporting.terms import item
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
     evaluation = read_evaluation(layout.stage("evaluate"))
@@ -123,7 +122,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
             gaps[name] = found.difference, *ends, found.primary.p_holm if found.primary else None
         rows.sort(key=lambda name: -tagged.methods[name].f1.value if name in tagged.methods else 0.0)
     cells = []
-    figure = "entity F1 %" if tagged else f"accuracy % per {item(evaluation)}"
+    figure = "entity F1 %" if tagged else f"accuracy % per {evaluation.item}"
     head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
     for name in rows:
         if only not in (None, name) and name != reference:

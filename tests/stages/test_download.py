@@ -201,7 +201,7 @@ def test_uneven_folds_are_told_with_a_number_that_divides(
     make(project, path, corpus="manifest", num_groups=5)
     assert [message.removesuffix(f" --from {path} --set download.num_groups=6") for message in caplog.messages] == [
         "6 speakers do not divide evenly into 5 groups, which have 20, 10, 10, 10, 10 items; 6 groups (one speaker "
-        "each) would be even: set download: {num_groups: 6}, or daamctl download manifest"
+        "each) would be even: set download: {num_groups: 6}, or daamctl download --corpus manifest"
     ]
     caplog.clear()
     make(project, path, corpus="manifest", num_groups=6)

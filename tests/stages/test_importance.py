@@ -25,6 +25,7 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import compare_methods, item_table
 from daamctl.evaluation.scoring import items_of
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.reporting import layers as layer_sections
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Table
@@ -121,7 +122,7 @@ def test_density_that_does_not_fit(layout):
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps)
     with pytest.raises(ArtifactError, match=r"'daam-v1' have different shapes: \[\(4, 8\), \(6, 8\)\]") as error:
         importance.run(layout, CONFIG)
-    assert error.value.fix == "daamctl train toy --method daam-v1"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl train toy --method daam-v1"
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps,
                changes={"run.layers": [1, 2]})  # fmt: skip
     with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(4, 8\), but the fold has 2 layers"):

@@ -188,7 +188,7 @@ class Ablation:
         return asdict(self)
 
 
-def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Ablation | None:
+def find_ablation(folder: Path, *, hide: Path | None = None) -> Ablation | None:
     """Read the ablation of a run; None if there is none, or if it was skipped on this machine.
 
     Args:
@@ -198,4 +198,4 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Ablation, fix=f"make it again: {again}", hide=hide)
+    return find_record(folder / FILE, Ablation, hide=hide)

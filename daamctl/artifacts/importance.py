@@ -207,7 +207,7 @@ class Importance:
         return names
 
 
-def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Importance | None:
+def find_importance(folder: Path, *, hide: Path | None = None) -> Importance | None:
     """Read the summary of a run; None if there is none, or if the stage was skipped on this machine.
 
     Args:
@@ -217,4 +217,4 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Importance, fix=f"make it again: {again}", hide=hide)
+    return find_record(folder / FILE, Importance, hide=hide)

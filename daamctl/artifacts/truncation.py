@@ -117,7 +117,7 @@ class Truncation:
         return asdict(self)
 
 
-def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Truncation | None:
+def find_truncation(folder: Path, *, hide: Path | None = None) -> Truncation | None:
     """Read the truncation of a run; None if there is none.
 
     Args:
@@ -127,7 +127,7 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Truncation, fix=f"make it again: {again}", hide=hide)
+    return find_record(folder / FILE, Truncation, hide=hide)
 
 
 def layers_name(layers: Sequence[int]) -> str:

@@ -149,7 +149,7 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
         ArtifactError: they are missing or were made with other settings; names the settings and the command.
     """
     head = embeddings_of(layout, config)
-    clips, stored = open_embeddings(layout.embeddings, layers, fix=f"make them: {layout.command('extract')}")
+    clips, stored = open_embeddings(layout.embeddings, layers)
     return Features(head, clips, stored, stored.layers, stream=config.train.features == "stream")
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -29,24 +29,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from daamctl.analysis.ablation import alone_tests
-from daamctl.analysis.audit_comparison import compare
+from daamctl.analysis.audit_comparison import NOTE, summary
 from daamctl.analysis.importance import Map
+from daamctl.analysis.layer_sets import alone_tests
 from daamctl.analysis.probe import Rows, fit_probe
 from daamctl.analysis.rank_tests import LEVEL, Orders, Values, agreement, is_ranking, order_of, random_orders
 from daamctl.analysis.scores import Scored
-from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.audit import (
-    Advantage,
-    Advantages,
-    Audit,
-    AuditedMethod,
-    AuditSeconds,
-    AuditSettings,
-    MethodAloneTest,
-    ReplacedAccuracy,
-    Verdict,
-)
+from daamctl.artifacts.audit import Audit, LayerTest, Verdict
 from daamctl.artifacts.embeddings import (
     METADATA_FILE,
     EmbeddingsMetadata,
@@ -55,6 +44,7 @@ from daamctl.artifacts.embeddings import (
     open_embeddings,
 )
 from daamctl.artifacts.inputs import embeddings_of
+from daamctl.artifacts.layer_sets import Ablation, find_ablation
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
@@ -185,7 +175,7 @@ def audit_scores(
     scores: Mapping[str, Scored],
     split_rows: SplitRows,
     accuracy_of: AccuracyOf,
-) -> tuple[Audit, pl.DataFrame, list[ProbedFold]]:
+) -> tuple[Audit, list[LayerTest], pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
     Args:
@@ -195,7 +185,7 @@ def audit_scores(
         accuracy_of: see `AccuracyOf`.
 
     Returns:
-        The result, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
+        What was audited, the tests, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
     """
     rankable = {method: scored for method, scored in scores.items() if all(map(is_ranking, scored.trained))}
     missing: list[str] = []
@@ -205,7 +195,10 @@ def audit_scores(
     elif folds:
         use_free_cores()
         data = _open_data(layout, config, split_rows, accuracy_of, missing)
-    no_ablation, methods, worth = None, {}, None
+    no_ablation, worth, seconds = None, None, 0.0
+    lacking: dict[str, list[str]] = {}
+    tests: list[LayerTest] = []
+    advantages: dict[str, dict[int, float]] = {}
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
@@ -218,30 +211,37 @@ def audit_scores(
         with progress(len(rankable), "auditing layer scores", "methods") as bar:
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)
-                methods[method], curves = _audit_method(config, method, scored, data, ablation, again)
-                frames += curves
+                if scored.layers == data.layers:
+                    started = time.monotonic()
+                    curves, lacking[method] = _curves(config, method, scored, data, again)
+                    seconds += time.monotonic() - started
+                    frames.append(curves)
+                    own, advantages[method] = _tests(method, scored, data, curves, ablation)
+                    tests += own
+                else:
+                    other = f"{method} was trained on other layers than the present ones; train it again: {again}"
+                    lacking[method] = [other]
                 bar.advance()
         for fold in folds:
             if fold.result["meta"]["embeddings_key"] == data.head.key:
                 data.probe(fold)
         if data.probes:
             worth = np.mean([one.accuracy for one in data.probes.values()], axis=0)
-    clip = terms_of(data.head.modality if data else "speech").clip
-    settings = config.importance
+    audited = {method: scores[method] for method in lacking}
     audit = Audit(
         missing=missing,
         no_ablation=no_ablation,
         not_audited={method: NO_RANKING for method in scores if method not in rankable},
-        settings=AuditSettings(clips=settings.audit_clips, orders=settings.audit_orders, unit=clip, level=LEVEL),
-        steps=steps(len(data.layers)) if data else [],
-        methods=methods,
-        seconds=AuditSeconds(
-            probe=round(data.seconds, 1) if data else 0.0,
-            replacement=round(sum(entry.seconds for entry in methods.values()), 1),
-        ),
-        comparison=compare(rankable, methods, worth, clip),
+        methods=lacking,
+        clips=config.importance.audit_clips,
+        orders=config.importance.audit_orders,
+        level=LEVEL,
+        probe_s=round(data.seconds, 1) if data else 0.0,
+        replacement_s=round(seconds, 1),
+        sentence=summary(audited, tests, advantages, worth),
+        note=NOTE.format(clip=terms_of(data.head.modality if data else "speech").clip),
     )
-    return audit, pl.concat(frames), list(data.probes.values()) if data else []
+    return audit, tests, pl.concat(frames), list(data.probes.values()) if data else []
 
 
 def _open_data(
@@ -265,23 +265,9 @@ def _open_data(
     return AuditData(head, clips, partial(split_rows, clips), accuracy_of, x, y, list(stored.layers))
 
 
-def _audit_method(
-    config: Config, method: str, scored: Scored, data: AuditData, ablation: Ablation | None, again: str
-) -> tuple[AuditedMethod, list[pl.DataFrame]]:
-    """Audit one method; return the result and its curves."""
-    if scored.layers != data.layers:
-        other = f"{method} was trained on other layers than the present ones; train it again: {again}"
-        return AuditedMethod(None, None, [], None, None, None, missing=[other], seconds=0.0), []
-    worth = np.mean([data.probe(fold) for fold in scored.folds], axis=0)
-    untrained = scored.mean_untrained
-    alone = []
-    if ablation is not None:
-        score_of = dict(zip(scored.layers, scored.mean.tolist(), strict=True))
-        for test in alone_tests(ablation.groups, score_of):
-            alone.append(MethodAloneTest(method=ablation.method, unit=ablation.unit, **vars(test)))
-    started = time.monotonic()
-    frames: list[pl.DataFrame] = []
-    missing = []
+def _curves(config: Config, method: str, scored: Scored, data: AuditData, again: str) -> tuple[pl.DataFrame, list[str]]:
+    """Curves of every fold whose weights can be read, and why others have none."""
+    frames, missing = [pl.DataFrame(schema=CURVES_SCHEMA)], []
     for fold, score, before in zip(scored.folds, scored.trained, scored.untrained, strict=True):
         try:
             model = load_weights(fold.weights() or fold.folder / WEIGHTS)
@@ -291,25 +277,42 @@ def _audit_method(
             )
             continue
         frames += _fold_curves(config, method, fold, model, score, before, data)
-    seconds = round(time.monotonic() - started, 1)
-    deletion = insertion = accuracy = None
-    if frames:
-        curves, counts = pl.concat(frames), steps(len(data.layers))
-        deletion = _advantages(curves, "deletion", counts)
-        insertion = _advantages(curves, "insertion", counts)
-        ends = curves_of(curves, "deletion", "score")[:, 0].mean(axis=0)
-        accuracy = ReplacedAccuracy(all_layers=float(ends[0]), no_layer=float(ends[-1]))
-    audited = AuditedMethod(
-        agreement=agreement(scored.mean, worth, seed=SEED) if is_ranking(scored.mean) else None,
-        agreement_untrained=agreement(untrained, worth, seed=SEED) if is_ranking(untrained) else None,
-        alone=alone,
-        deletion=deletion,
-        insertion=insertion,
-        accuracy=accuracy,
-        missing=missing,
-        seconds=seconds,
-    )
-    return audited, frames
+    return pl.concat(frames), missing
+
+
+def _tests(
+    method: str, scored: Scored, data: AuditData, curves: pl.DataFrame, ablation: Ablation | None
+) -> tuple[list[LayerTest], dict[int, float]]:
+    """The tests of a method, and fold -> its deletion advantage (mean over seeds; empty unless every run has one)."""
+    tests: list[LayerTest] = []
+    worth, number = np.mean([data.probe(fold) for fold in scored.folds], axis=0), len(data.layers)
+    for which, values in (("trained", scored.mean), ("untrained", scored.mean_untrained)):
+        if is_ranking(values) and (found := agreement(values, worth, seed=SEED)) is not None:
+            beside, floor = (found.rho_beside_depth, found.p_beside_depth), 1 / (2 * number)
+            tests += [
+                LayerTest(method, which, "probe", found.rho, found.p, found.floor, found.verdict, number),
+                LayerTest(method, which, "probe-turned", found.rho, found.p_turned, floor, number=number),
+                LayerTest(method, which, "probe-depth", *beside, floor, number=number),
+            ]
+    by_fold: dict[int, list[float]] = {}
+    counts = steps(number)
+    for kind in ("deletion", "insertion") if len(curves) else ():
+        random = curves_of(curves, kind, "random")
+        for which, order in (("trained", "score"), ("untrained", "untrained")):
+            own = curves_of(curves, kind, order)
+            if len(own) != len(random):  # the untrained score of a fold is not a ranking, so it has no order
+                continue
+            one = advantage(own[:, 0], random, counts, deletion=kind == "deletion")
+            value = float(one.per_fold.mean())
+            tests.append(LayerTest(method, which, kind, value, one.p, one.floor, one.verdict, random.shape[1]))
+            if (kind, which) == ("deletion", "trained") and len(one.per_fold) == len(scored.folds):
+                for fold, gain in zip(scored.folds, one.per_fold.tolist(), strict=True):
+                    by_fold.setdefault(fold.fold, []).append(gain)
+    if ablation is not None:
+        score_of = dict(zip(scored.layers, scored.mean.tolist(), strict=True))
+        trained = {layers: ablation.runs(name) for name, layers in ablation.sets.items()}
+        tests += alone_tests(method, score_of, trained)
+    return tests, {fold: float(np.mean(gains)) for fold, gains in by_fold.items()}
 
 
 def _fold_curves(
@@ -367,19 +370,6 @@ def curves_of(curves: pl.DataFrame, kind: str, order: str) -> Map:
     return part["accuracy"].to_numpy().reshape(runs, -1, counts) if runs else np.empty((0, 0, 0))
 
 
-def _advantages(curves: pl.DataFrame, kind: Kind, counts: list[int]) -> Advantages:
-    """Compare the orders of the trained and of the untrained score with the random orders."""
-    random = curves_of(curves, kind, "random")
-    score, untrained = curves_of(curves, kind, "score"), curves_of(curves, kind, "untrained")
-    deletion = kind == "deletion"
-    # If the untrained score of a fold is not a ranking, there is no untrained order to compare with.
-    has_untrained = len(untrained) == len(random)
-    return Advantages(
-        score=advantage(score[:, 0], random, counts, deletion=deletion),
-        untrained=advantage(untrained[:, 0], random, counts, deletion=deletion) if has_untrained else None,
-    )
-
-
 @torch.no_grad()
 def replacement_curves(
     model: nn.Module, x: Tensor, y: Tensor, mean: Tensor, orders: Orders, *, batch_size: int = BATCH
@@ -427,6 +417,19 @@ def area(curves: Values, counts: Sequence[int]) -> Values:
     return np.asarray(np.trapezoid(curves, np.asarray(counts) / counts[-1], axis=-1))
 
 
+class Advantage(NamedTuple):
+    """Area between the curve of an order and the mean curve of random orders; positive is better than random.
+
+    per_fold: (F,). p: (1 + number of random orders at least as good) / (1 + R). The random orders are the same in all
+    folds, so a score that is stable over folds counts as one draw. verdict: as in `LayerTest`.
+    """
+
+    per_fold: Values
+    p: float
+    floor: float
+    verdict: Verdict
+
+
 def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: bool) -> Advantage:
     """Compare an order with random ones.
 
@@ -438,21 +441,7 @@ def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: b
     """
     sign = -1.0 if deletion else 1.0
     areas, random_areas = area(own, counts), area(others, counts)  # (F,), (F, R)
-    mean_area, mean_of_draw = float(areas.mean()), random_areas.mean(axis=0)  # (), (R,)
-    per_fold = sign * (areas - random_areas.mean(axis=1))
-    as_good = int((sign * (mean_of_draw - mean_area) >= -1e-12).sum())  # equal areas differ by rounding
-    p, floor = (1 + as_good) / (1 + len(mean_of_draw)), 1 / (1 + len(mean_of_draw))
-    verdict: Verdict = "not shown"
-    if p <= LEVEL:
-        verdict = "yes"
-    elif p == floor:
-        verdict = "cannot be told"
-    return Advantage(
-        area=mean_area,
-        random_area=float(mean_of_draw.mean()),
-        advantage=float(per_fold.mean()),
-        per_fold=per_fold.tolist(),
-        p=p,
-        floor=floor,
-        verdict=verdict,
-    )
+    as_good = int((sign * (random_areas.mean(axis=0) - areas.mean()) >= -1e-12).sum())  # equal areas differ by rounding
+    p, floor = (1 + as_good) / (1 + random_areas.shape[1]), 1 / (1 + random_areas.shape[1])
+    verdict: Verdict = "yes" if p <= LEVEL else "not shown" if as_good else "cannot be told"
+    return Advantage(sign * (areas - random_areas.mean(axis=1)), p, floor, verdict)

@@ -244,3 +244,25 @@ class Comparisons:
     comparisons: list[Comparison]
     ranks: dict[str, Ranks | None]
     notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonInferiority:
+    """Whether a method is at most a margin worse than a reference.
+
+    Args:
+        accuracy: over all items, averaged over seeds.
+        difference: accuracy, or entity F1 where there is one, minus that of the reference.
+        low: lower end of the interval of the difference; None without independent units.
+        p: one-sided p-value of the hypothesis that it is worse by the margin or more; None without units.
+        floor: smallest p-value that these units allow.
+        entity_f1: over all entities, averaged over seeds; None where the items are no words.
+    """
+
+    accuracy: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    floor: float | None
+    entity_f1: float | None = None

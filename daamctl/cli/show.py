@@ -19,7 +19,7 @@ PLAIN_WIDTH = 200
 ALPHA = 0.05
 
 
-TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers")
+TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers", "audit")
 TableName = Annotated[
     str | None,
     typer.Argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from daamctl.cli import common
 
 if TYPE_CHECKING:
-    from daamctl.artifacts.truncation import Truncation
+    from daamctl.artifacts.layer_sets import Truncation
 
 
 def command(
@@ -24,22 +25,25 @@ def command(
         ),
     ] = 2.0,
     force: common.Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print truncation.json instead of the table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON instead of the table.")] = False,
 ) -> None:
     """Find how few layers of the encoder are enough: train on layers 1 to k for every k, and test against all.
 
     RUN is PIPELINE/METHOD; PIPELINE alone takes a closed-form probe, which is quick.
     """
-    from daamctl.artifacts.truncation import find_truncation
+    from daamctl.artifacts.layer_sets import find_truncation
     from daamctl.config import find_root
     from daamctl.stages import truncate
 
     path = truncate.run(find_root(), run, margin=margin / 100, force=force)
-    if as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-        return
     found = find_truncation(path.parent, again=f"daamctl truncate {run}")
     assert found is not None
+    if as_json:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        shortest = found.shortest and found.shortest.layers[-1]
+        rows = [{**row._asdict(), "enough": found.enough.get(row.set)} for row in found.rows]
+        typer.echo(json.dumps({**record, "smallest": shortest, "layers": rows}, indent=2))
+        return
     _show(found)
     common.show_path(path)
 

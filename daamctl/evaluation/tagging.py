@@ -14,9 +14,8 @@ from scipy.stats import t as student
 
 from daamctl.artifacts.entities import Entities, MethodEntities, Rule
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.statistics import MetricComparison
+from daamctl.artifacts.statistics import MetricComparison, NonInferiority
 from daamctl.artifacts.terms import terms_of
-from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.entities import (

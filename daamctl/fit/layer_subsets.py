@@ -1,17 +1,36 @@
-"""Train a method on some of the stored layers, for `ablate` and `truncate`."""
+"""Train a method on some of the stored layers, and score it, for `ablate` and `truncate`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
+from daamctl.errors import MethodError
+from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.tagging import f1_of
 from daamctl.fit.features import Features, place_features
 from daamctl.fit.runner import kept_fold, train_all
 from daamctl.fit.trial import trials_of
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trials.fusion import FusionTrial, build_method
 from daamctl.layout import Layout
 from daamctl.tracking import Tracker
+
+
+def misfits(method: str, sizes: Iterable[int], features: Features, config: Config) -> dict[int, MethodError]:
+    """The numbers of layers for which a method cannot be built, and why."""
+    found = {}
+    for size in sizes:
+        try:
+            with torch.device("meta"):
+                build_method(method, config, size, features.head.embed_dim, len(features.head.classes))
+        except MethodError as error:
+            found[size] = error
+    return found
 
 
 def train_on_layers(
@@ -45,3 +64,20 @@ def train_on_layers(
         if len(kept) == len(trials):
             return kept
     return train_all(trials, folder, layout, tracker, force=force)
+
+
+def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
+    """Accuracy in every run after training on a set of layers, and entity F1 of taggers.
+
+    Args:
+        unit: utterance or clip.
+    """
+    rows = []
+    for fold in folds:
+        predictions, run = fold.predictions(), fold.result["run"]
+        scores = {"accuracy": float(score_items(items_of(predictions, unit), len(run["classes"]))["accuracy"])}
+        if fold.modality == "tokens":
+            scores["entity_f1"] = f1_of(predictions, run["classes"])
+        for kind, value in scores.items():
+            rows.append(LayerRow(name, layers, run["method"], kind, value, fold.fold, fold.seed))
+    return rows

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -46,8 +45,9 @@ from daamctl.artifacts.embeddings import (
 from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.layer_sets import Ablation, find_ablation
 from daamctl.artifacts.results import WEIGHTS, Fold
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
-from daamctl.config import Config
+from daamctl.config import Config, TrainConfig
 from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
 from daamctl.layout import Layout
@@ -61,18 +61,14 @@ SEED = 0
 """Seed of samples, random orders and permutations."""
 Kind = Literal["deletion", "insertion"]
 CURVES_SCHEMA = {
-    "method": pl.String,
-    "fold": pl.Int32,
-    "seed": pl.Int32,
-    "kind": pl.String,
-    "order": pl.String,
-    "draw": pl.Int32,
-    "layers": pl.Int32,
-    "accuracy": pl.Float64,
-}
+    "method": pl.String, "fold": pl.Int32, "seed": pl.Int32, "kind": pl.String, "order": pl.String, "draw": pl.Int32,
+    "layers": pl.Int32, "accuracy": pl.Float64,
+}  # fmt: skip
 NO_RANKING = "at least one run does not rank the layers: all have the same weight, or all but one"
-SplitRows = Callable[[pl.DataFrame, Fold], Rows]
-"""From the clips of a set and a fold to the row numbers of the fold's parts."""
+NO_GROUPS = (
+    "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same size; "
+    "see ablate.k, ablate.layers and ablate.presets"
+)
 AccuracyOf = Callable[[pl.DataFrame], float]
 """Accuracy in the unit of the evaluation, from test clips with targets and logits."""
 
@@ -107,7 +103,6 @@ class AuditData:
 
     Args:
         clips: (N,) clips, in the order of the vectors.
-        rows: fold -> its parts.
         accuracy_of: see `AccuracyOf`.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         y: (N,) class ids.
@@ -118,7 +113,6 @@ class AuditData:
 
     head: EmbeddingsMetadata
     clips: pl.DataFrame
-    rows: Callable[[Fold], Rows]
     accuracy_of: AccuracyOf
     x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
@@ -126,6 +120,14 @@ class AuditData:
     probes: dict[Parts, ProbedFold] = field(default_factory=dict)
     means: dict[Parts, torch.Tensor] = field(default_factory=dict)
     seconds: float = 0.0
+
+    def rows(self, fold: Fold) -> Rows:
+        """Row numbers of the parts of a fold, from the settings it was trained with."""
+        run = fold.result["run"]
+        stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
+        changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
+        split = split_of(self.clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
+        return Rows(split.train, split.dev, split.test)
 
     def probe(self, fold: Fold) -> Map:
         """Accuracy (L,) on the test group of a probe of every layer, fitted as `ridge-last` is."""
@@ -173,7 +175,6 @@ def audit_scores(
     config: Config,
     folds: Sequence[Fold],
     scores: Mapping[str, Scored],
-    split_rows: SplitRows,
     accuracy_of: AccuracyOf,
 ) -> tuple[Audit, list[LayerTest], pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
@@ -181,8 +182,6 @@ def audit_scores(
     Args:
         folds: finished folds of any method; their layers are probed although no score may rank them.
         scores: method -> scores of its layers.
-        split_rows: returns the clips of a fold's parts.
-        accuracy_of: see `AccuracyOf`.
 
     Returns:
         What was audited, the tests, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
@@ -194,7 +193,7 @@ def audit_scores(
         missing.append("The audit is switched off; switch it on: --set importance.audit=true")
     elif folds:
         use_free_cores()
-        data = _open_data(layout, config, split_rows, accuracy_of, missing)
+        data = _open_data(layout, config, accuracy_of, missing)
     no_ablation, worth, seconds = None, None, 0.0
     lacking: dict[str, list[str]] = {}
     tests: list[LayerTest] = []
@@ -222,6 +221,9 @@ def audit_scores(
                     other = f"{method} was trained on other layers than the present ones; train it again: {again}"
                     lacking[method] = [other]
                 bar.advance()
+        if ablation is not None and lacking:
+            sizes = [len(layers) for layers in set(ablation.sets.values())]
+            no_ablation = NO_GROUPS if len(sizes) == len(set(sizes)) else None
         for fold in folds:
             if fold.result["meta"]["embeddings_key"] == data.head.key:
                 data.probe(fold)
@@ -244,9 +246,7 @@ def audit_scores(
     return audit, tests, pl.concat(frames), list(data.probes.values()) if data else []
 
 
-def _open_data(
-    layout: Layout, config: Config, split_rows: SplitRows, accuracy_of: AccuracyOf, missing: list[str]
-) -> AuditData | None:
+def _open_data(layout: Layout, config: Config, accuracy_of: AccuracyOf, missing: list[str]) -> AuditData | None:
     """Read or open the embeddings; if they do not exist, None, with a line in `missing`.
 
     Raises:
@@ -262,7 +262,7 @@ def _open_data(
     x = torch.from_numpy(stored.load()) if held else stored
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return AuditData(head, clips, partial(split_rows, clips), accuracy_of, x, y, list(stored.layers))
+    return AuditData(head, clips, accuracy_of, x, y, list(stored.layers))
 
 
 def _curves(config: Config, method: str, scored: Scored, data: AuditData, again: str) -> tuple[pl.DataFrame, list[str]]:

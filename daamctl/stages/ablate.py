@@ -35,22 +35,6 @@ from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
 
-NOTES = {
-    "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
-    "maps are computed on test data, but without labels.",
-    "none": "The layers are measured with the decoder only ('none'), because a DAAM over a single layer multiplies its "
-    "input by a constant.",
-    "passed over": "Not used as {what}: {why}.",
-    "unranked": "Layers are not ranked: {why}. Choose layers with ablate.layers.",
-    "tie": "Layers {inside} and {outside} have the same score, but only the first is in {group}: ties are broken by "
-    "layer number.",
-    "nothing": "'{name}' learned nothing ({why}), but ablate.rank_by names it. Results based on it say nothing about "
-    "the layers.",
-    "marked": "{name}: {mark}: {reasons}. Training, rather than the layers, may explain this figure{probe}.",
-    "untrained": "No layers are trained alone: {why}. Add a method without a density, such as 'none'.",
-    "constant": "On {groups} '{method}' does not weight anything: its initial weight is {weight:.3g} for every input, "
-    "and training can only change that constant (D6, D33). These rows measure the decoder, not the weighting.",
-}
 FIXES: tuple[dict[str, Any], ...] = (
     {"num_heads": "auto"},
     {"variance": "biased"},  # one layer has no unbiased variance (D33)
@@ -86,7 +70,10 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     if method is None:
         sets = {}
     for name, (inside, outside) in (cut_ties(order, settings.k, score) if sets else {}).items():
-        notes.append(NOTES["tie"].format(group=name, inside=inside, outside=outside))
+        notes.append(
+            f"Layers {inside} and {outside} have the same score, but only the first is in {name}: ties are broken by "
+            "layer number."
+        )
     notes += choice
     if sets and method is not None:
         notes += _method_notes(method, config, features, sets)
@@ -132,8 +119,10 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         if judged.mark:
             level = over_runs(found.probed(name).values()).mean
             probe = "" if level is None else f"; {found.probe} reaches {100 * level:.1f} % on the same layers"
-            reasons, label = "; ".join(judged.reasons), "baseline" if name == ALL else name
-            cautions.append(NOTES["marked"].format(name=label, mark=judged.mark, reasons=reasons, probe=probe))
+            cautions.append(
+                f"{'baseline' if name == ALL else name}: {judged.mark}: {'; '.join(judged.reasons)}. Training, rather "
+                f"than the layers, may explain this figure{probe}."
+            )
     pairs = {f"highest-{k} minus lowest-{k}": (f"highest-{k}", f"lowest-{k}") for k in settings.k if order}
     pairs |= {name: (set_name(PRESETS[name][0]), set_name(PRESETS[name][1])) for name in settings.presets}
     for name, (high, low) in pairs.items() if sets else ():
@@ -170,27 +159,32 @@ def _rank(
         ArtifactError: the method is not trained, or on other layers.
     """
     chosen = choose_ranking(layout, config, _sizes(features))
-    name = chosen.name
-    if name is None:
-        why = "no method of this pipeline has a density"
-        if chosen.rejected:
-            why = f"no density qualifies ({chosen.reasons})"
-        return None, {}, [NOTES["unranked"].format(why=why)], []
-    score = layer_scores(_trained(layout, name, "layers cannot be ranked"))
-    if not score or tied(score):
+    name, why, score = chosen.name, "no method of this pipeline has a density", {}
+    if name is not None:
+        score = layer_scores(_trained(layout, name, "layers cannot be ranked"))
         why = f"'{name}' {f'cannot be used, {TIED}' if score else 'has no density'} (ablate.rank_by)"
-        return name, {}, [NOTES["unranked"].format(why=why)], []
+    elif chosen.rejected:
+        why = f"no density qualifies ({chosen.reasons})"
+    if name is None or not score or tied(score):
+        return name, {}, [f"Layers are not ranked: {why}. Choose layers with ablate.layers."], []
     if list(score) != list(features.layers):
         raise ArtifactError(
             f"layers cannot be ranked: '{name}' was trained on layers {list(score)}, but the embeddings hold "
             f"{list(features.layers)}",
             fix="train it again: " + layout.command("train", "--method", name),
         )
-    notes, cautions = [NOTES["ranking"].format(rank_by=name)], []
+    cautions: list[str] = []
+    notes = [
+        f"Layers are ranked by the mean Importance Factor of '{name}' over all folds, as in the papers. The maps are "
+        "computed on test data, but without labels."
+    ]
     if chosen.rejected:
-        notes.append(NOTES["passed over"].format(what="ranking method", why=chosen.reasons))
+        notes.append(f"Not used as ranking method: {chosen.reasons}.")
     if config.ablate.rank_by is not None and (nothing := why_nothing(layout, config, name)):
-        cautions.append(NOTES["nothing"].format(name=name, why=nothing))
+        cautions.append(
+            f"'{name}' learned nothing ({nothing}), but ablate.rank_by names it. Results based on it say nothing about "
+            "the layers."
+        )
     return name, score, notes, cautions
 
 
@@ -209,11 +203,10 @@ def _choose(
         why = "no method of this pipeline without a density fits these groups"
         if chosen.rejected:
             why = f"no method without a density qualifies ({chosen.reasons})"
-        return None, [NOTES["untrained"].format(why=why)]
+        return None, [f"No layers are trained alone: {why}. Add a method without a density, such as 'none'."]
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
-    passed = [NOTES["passed over"].format(what="method to train", why=chosen.reasons)] if chosen.rejected else []
-    return chosen.name, passed
+    return chosen.name, [f"Not used as method to train: {chosen.reasons}."] if chosen.rejected else []
 
 
 def _sizes(features: Features) -> tuple[int, int, int]:
@@ -253,7 +246,12 @@ def _method_notes(method: str, config: Config, features: Features, sets: Mapping
                 fix = f"all groups and the baseline fit with {words}"
                 break
         raise MethodError("; ".join(f"{sizes[k]}: {error.message}" for k, error in problems.items()), fix=fix)
-    notes = [NOTES["none"]] if resolve_method(method)[0] == "none" else []
+    notes = []
+    if resolve_method(method)[0] == "none":
+        notes.append(
+            "The layers are measured with the decoder only ('none'), because a DAAM over a single layer multiplies its "
+            "input by a constant."
+        )
     for k, names in sizes.items():
         x = torch.randn(4, k, features.head.embed_dim, generator=torch.Generator().manual_seed(0))
         weights = []
@@ -265,5 +263,9 @@ def _method_notes(method: str, config: Config, features: Features, sets: Mapping
             if weights[-1] is None:  # it weights its inputs differently; of most methods, the first start shows it
                 break
         if None not in weights:
-            notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
+            notes.append(
+                f"On {names} '{method}' does not weight anything: its initial weight is {weights[0]:.3g} for every "
+                "input, and training can only change that constant (D6, D33). These rows measure the decoder, not the "
+                "weighting."
+            )
     return notes

@@ -17,9 +17,8 @@ Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +37,6 @@ from daamctl.analysis.importance import (
     rank_correlation,
     stability,
 )
-from daamctl.analysis.probe import Rows
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.audit import write_tests
 from daamctl.artifacts.importance import (
@@ -52,13 +50,12 @@ from daamctl.artifacts.importance import (
     ProbedLayers,
     Stability,
 )
-from daamctl.artifacts.layer_sets import Ablation, LayerRow, find_ablation, layers_name, write_rows
+from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.statistics import Interval
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.words import in_documents, sentence_of
-from daamctl.config import Config, TrainConfig
+from daamctl.config import Config
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.entities import EntityCounts, compare_f1, count_entities, f1_intervals
 from daamctl.evaluation.metrics import score
@@ -78,23 +75,13 @@ from daamctl.store.tables import write_frame
 logger = logging.getLogger(__name__)
 
 SCHEMA = {
-    "method": pl.String,
-    "fold": pl.Int32,
-    "seed": pl.Int32,
-    "layer": pl.Int32,
-    "feature": pl.Int32,
-    "density": pl.Float32,
-    "importance": pl.Float32,
-    "untrained_density": pl.Float32,
+    "method": pl.String, "fold": pl.Int32, "seed": pl.Int32, "layer": pl.Int32, "feature": pl.Int32,
+    "density": pl.Float32, "importance": pl.Float32, "untrained_density": pl.Float32,
     "untrained_importance": pl.Float32,
-}
+}  # fmt: skip
 KINDS = {"deletion": "Layers replaced", "insertion": "Layers put back"}
 LABELS = {"importance": "Mean Importance Factor", "weight": "Layer weight"}
 UNSCORED = {True: "it has neither a density nor one weight per layer", False: "it has no finished fold"}
-NO_GROUPS = (
-    "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same size; "
-    "see ablate.k, ablate.layers and ablate.presets"
-)
 
 
 def run(layout: Layout, config: Config) -> Path:
@@ -128,10 +115,7 @@ def run(layout: Layout, config: Config) -> Path:
     def accuracy_of(predictions: pl.DataFrame) -> float:
         return score(items_of(predictions, unit))["accuracy"]
 
-    audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows, accuracy_of)
-    if audit.methods and audit.no_ablation is None:
-        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
-        audit = replace(audit, no_ablation=_nothing_alone(ablation))
+    audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, accuracy_of)
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
     _write_pictures(folder, pictures)
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
@@ -245,21 +229,6 @@ def _counts(part: ProbedFold, layer: int) -> EntityCounts:
     sentences, predicted = sentence_of(ids), words["logits"].list.arg_max().to_numpy()
     counts = count_entities(sentences, words["target"].to_numpy(), predicted, part.fold.result["run"]["classes"])
     return per_source(counts, sentences, sources) if in_documents(ids, sources) else counts
-
-
-def _split_rows(clips: pl.DataFrame, fold: Fold) -> Rows:
-    """Row numbers of the parts of a fold, from the settings it was trained with."""
-    run = fold.result["run"]
-    stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
-    changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
-    split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
-    return Rows(split.train, split.dev, split.test)
-
-
-def _nothing_alone(ablation: Ablation | None) -> str | None:
-    """Note if the ablation has too few groups for a test, otherwise None."""
-    sizes = Counter(map(len, set(ablation.sets.values() if ablation else ())))
-    return NO_GROUPS if max(sizes.values(), default=0) < 2 else None
 
 
 def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:

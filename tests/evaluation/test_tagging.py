@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.truncation import NonInferiority
+from daamctl.artifacts.statistics import NonInferiority
 from daamctl.artifacts.words import terms_for, word_id
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.tagging import compare_taggers, entities_of, over_trials, taggers_not_worse

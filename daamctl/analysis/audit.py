@@ -81,14 +81,11 @@ def steps(num_layers: int) -> list[int]:
     return [0, *(2**power for power in range(num_layers.bit_length()) if 2**power < num_layers), num_layers]
 
 
-@dataclass(frozen=True)
-class ProbedFold:
-    """Linear probes of every layer on the test clips of one fold.
+class ProbedFold(NamedTuple):
+    """Linear probes of the L layers on the test clips of one fold.
 
-    Args:
-        layers: the L layer numbers.
-        predictions: one table of the test clips per layer, with target and logits.
-        accuracy: (L,) in the unit of the evaluation.
+    predictions: one table of the test clips per layer, with target and logits. accuracy: (L,), in the unit of the
+    evaluation.
     """
 
     fold: Fold

@@ -9,7 +9,6 @@ Letters: L layers, F folds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,14 +35,8 @@ VERDICTS = {
 KINDS = {"importance": "Importance Factors", "weight": "Layer weights"}
 
 
-@dataclass(frozen=True)
-class LearnedScore:
-    """Score that a method has learned, for the contrast of the two kinds of score.
-
-    Args:
-        score: (L,).
-        deletion: fold -> advantage of its order, averaged over seeds; empty if not measured.
-    """
+class LearnedScore(NamedTuple):
+    """Score (L,) that a method has learned, and fold -> advantage of deleting in its order; empty if not measured."""
 
     score: Values
     deletion: Mapping[int, float]

@@ -87,13 +87,11 @@ class Scores:
         return self.accuracy if self.entity_f1 is None else self.entity_f1
 
 
-@dataclass(frozen=True)
-class LayerProbes:
+class LayerProbes(NamedTuple):
     """Results of every probe.
 
-    Args:
-        fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`.
-        chance: always the most frequent class of the training clips.
+    fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`. chance: always
+    the most frequent class of the training clips.
     """
 
     layers: tuple[Scores, ...]

@@ -49,10 +49,8 @@ class DensityMaps:
         folds: (fold, seed) of the runs.
         num_heads: number of heads that split the layers.
         ranking: layers by mean Importance Factor, highest first; empty if all are equal.
-        ranking_untrained: likewise for the untrained map.
         correlation_with_untrained: Pearson correlation with the untrained map; None for a constant map.
         head_positions: effect of the position inside the head; None if every head has one layer or there is one head.
-        head_positions_untrained: likewise for the untrained map.
         caution: why the map mostly reflects geometry; None if it does not.
     """
 
@@ -95,9 +93,7 @@ class LayerScores:
         learned: whether training changed the score.
         folds: (fold, seed) of the runs.
         ranking: layers by score, highest first; empty if all are equal.
-        ranking_untrained: likewise before training.
         stability: agreement between runs.
-        stability_untrained: likewise before training.
         tau_with_untrained: Kendall's tau between the scores after and before training; None if one is constant.
         replacement: file name of a picture; None without curves.
     """

@@ -70,14 +70,8 @@ class LayerRow(NamedTuple):
     parameters: float | None = None
 
 
-@dataclass(frozen=True)
-class OverRuns:
-    """Mean over runs.
-
-    Args:
-        mean: None without runs.
-        sample_std: standard deviation with divisor n - 1; None for fewer than two runs.
-    """
+class OverRuns(NamedTuple):
+    """Mean (None without runs) and standard deviation with divisor n - 1 (None for fewer than two) over n runs."""
 
     mean: float | None
     sample_std: float | None
@@ -85,7 +79,7 @@ class OverRuns:
 
 
 def over_runs(values: Iterable[float]) -> OverRuns:
-    """Mean and sample standard deviation over runs."""
+    """Sum up the values of runs."""
     found = list(values)
     std = statistics.stdev(found) if len(found) > 1 else None
     return OverRuns(statistics.fmean(found) if found else None, std, len(found))

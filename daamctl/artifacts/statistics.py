@@ -6,6 +6,7 @@ Scores are fractions. Differences are the first method minus the second.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -246,17 +247,12 @@ class Comparisons:
     notes: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NonInferiority:
+class NonInferiority(NamedTuple):
     """Whether a method is at most a margin worse than a reference.
 
-    Args:
-        accuracy: over all items, averaged over seeds.
-        difference: accuracy, or entity F1 where there is one, minus that of the reference.
-        low: lower end of the interval of the difference; None without independent units.
-        p: one-sided p-value of the hypothesis that it is worse by the margin or more; None without units.
-        floor: smallest p-value that these units allow.
-        entity_f1: over all entities, averaged over seeds; None where the items are no words.
+    accuracy: over all items, averaged over seeds; entity_f1: likewise, of words. difference: entity F1, or else
+    accuracy, minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by
+    the margin or more; floor: the smallest p that the units allow. None without independent units.
     """
 
     accuracy: float

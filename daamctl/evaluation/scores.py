@@ -19,7 +19,7 @@ from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import LAYERS, Ablation, Truncation, find_ablation, find_truncation
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import Comparisons, Interval, MetricComparison
-from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.errors import UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 from daamctl.store.files import csv_text
@@ -106,23 +106,20 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
-    found: list[tuple[Path, Mapping[str, str], str]] = []
+    stage = "evaluate"
     if table in SPREAD:
+        parts = []
         for stage, find in SPREAD[table].items():
-            folder = layout.stage(stage)
-            command = layout.command(stage) if stage in STAGES else f"daamctl {stage} {layout.run_name}"
-            if (record := find(folder, again=command)) is not None:
-                found.append((table_file(folder, table), record.files, f"make it: {command}"))
-    else:
-        folder, command = layout.stage("evaluate"), layout.command("evaluate")
-        files = read_evaluation(folder, again=command).files if files is None else files
-        found = [(table_file(folder, table), files, f"make it: {command}")]
-    if not found:
-        folder, command = layout.stage("importance"), layout.command("importance")
-        raise ArtifactError(f"no file {table_file(folder, table)}", fix=f"make it: {command}")
-    return pl.concat(
-        read_frame(check_file(path, known.get(path.name), fix=fix), fix=fix)[0] for path, known, fix in found
-    )
+            again = layout.command(stage) if stage in STAGES else f"daamctl {stage} {layout.run_name}"
+            if find(layout.stage(stage), again=again) is not None:  # the table is as recorded
+                parts.append(read_frame(table_file(layout.stage(stage), table), fix=f"make it: {again}")[0])
+        if parts:
+            return pl.concat(parts)
+        stage, files = "importance", {}
+    folder, command = layout.stage(stage), layout.command(stage)
+    files = read_evaluation(folder, again=command).files if files is None else files
+    path, fix = table_file(folder, table), f"make it: {command}"
+    return read_frame(check_file(path, files.get(path.name), fix=fix), fix=fix)[0]
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

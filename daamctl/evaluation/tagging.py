@@ -118,10 +118,10 @@ def taggers_not_worse(
     whole = _mean_f1(counts[reference])
     for name, result in tested.items():
         f1 = _mean_f1(counts[name])
-        found[name] = replace(result, entity_f1=f1, difference=f1 - whole, low=None, high=None)
+        found[name] = result._replace(entity_f1=f1, difference=f1 - whole, low=None, high=None)
         if result.p is not None:
             gap, p, floor = f1_not_worse(counts[name], counts[reference], margin, alpha=alpha)
-            found[name] = replace(found[name], low=gap.low, high=gap.high, p=p, floor=floor)
+            found[name] = found[name]._replace(low=gap.low, high=gap.high, p=p, floor=floor)
     return found
 
 

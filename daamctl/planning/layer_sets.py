@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,22 +33,11 @@ Sizes = tuple[int, int, int]
 """L, D and C."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The choice of a method.
-
-    Args:
-        name: the method; None if none of those listed is suitable.
-        rejected: unsuitable methods that would have come first, with the reasons.
-    """
+class Choice(NamedTuple):
+    """A method, None if none of those listed is suitable; the unsuitable that would have come first, with reasons."""
 
     name: str | None
-    rejected: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def reasons(self) -> str:
-        """The rejected methods with their reasons, as text."""
-        return "; ".join(f"{name}: {why}" for name, why in self.rejected.items())
+    rejected: str = ""
 
 
 def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> Choice:
@@ -130,7 +119,7 @@ def _trainable(config: Config, first: str) -> list[str]:
 
 def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: bool) -> Choice:
     """The first method that has learned something, or is not trained yet, and why those before it are unsuitable."""
-    rejected: dict[str, str] = {}
+    rejected: list[str] = []
     for name in names:
         note = layout.method(name) / SKIPPED_FILE
         if note.exists():
@@ -140,9 +129,9 @@ def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: boo
         else:
             why = why_nothing(layout, config, name)
         if why is None:
-            return Choice(name, rejected)
-        rejected[name] = why
-    return Choice(None, rejected)
+            return Choice(name, "; ".join(rejected))
+        rejected.append(f"{name}: {why}")
+    return Choice(None, "; ".join(rejected))
 
 
 def _built(name: str, config: Config, sizes: Sizes) -> FusionClassifier | None:

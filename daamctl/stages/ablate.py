@@ -164,7 +164,7 @@ def _rank(
         score = layer_scores(_trained(layout, name, "layers cannot be ranked"))
         why = f"'{name}' {f'cannot be used, {TIED}' if score else 'has no density'} (ablate.rank_by)"
     elif chosen.rejected:
-        why = f"no density qualifies ({chosen.reasons})"
+        why = f"no density qualifies ({chosen.rejected})"
     if name is None or not score or tied(score):
         return name, {}, [f"Layers are not ranked: {why}. Choose layers with ablate.layers."], []
     if list(score) != list(features.layers):
@@ -179,7 +179,7 @@ def _rank(
         "computed on test data, but without labels."
     ]
     if chosen.rejected:
-        notes.append(f"Not used as ranking method: {chosen.reasons}.")
+        notes.append(f"Not used as ranking method: {chosen.rejected}.")
     if config.ablate.rank_by is not None and (nothing := why_nothing(layout, config, name)):
         cautions.append(
             f"'{name}' learned nothing ({nothing}), but ablate.rank_by names it. Results based on it say nothing about "
@@ -202,11 +202,11 @@ def _choose(
     if chosen.name is None:
         why = "no method of this pipeline without a density fits these groups"
         if chosen.rejected:
-            why = f"no method without a density qualifies ({chosen.reasons})"
+            why = f"no method without a density qualifies ({chosen.rejected})"
         return None, [f"No layers are trained alone: {why}. Add a method without a density, such as 'none'."]
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
-    return chosen.name, [f"Not used as method to train: {chosen.reasons}."] if chosen.rejected else []
+    return chosen.name, [f"Not used as method to train: {chosen.rejected}."] if chosen.rejected else []
 
 
 def _sizes(features: Features) -> tuple[int, int, int]:

@@ -230,7 +230,7 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
 def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
-        name: {**vars(over_runs(values.tolist())), "per_fold": values.tolist()}
+        name: {**over_runs(values.tolist())._asdict(), "per_fold": values.tolist()}
         for name, values in vars(scores).items()
         if values is not None and name != "ranks"
     }

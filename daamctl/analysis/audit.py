@@ -119,12 +119,8 @@ class AuditData:
     seconds: float = 0.0
 
     def rows(self, fold: Fold) -> Rows:
-        """Row numbers of the parts of a fold, from the settings it was trained with."""
-        run = fold.result["run"]
-        stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
-        changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
-        split = split_of(self.clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
-        return Rows(split.train, split.dev, split.test)
+        """Row numbers of the parts of a fold."""
+        return parts_of(self.clips, fold)
 
     def probe(self, fold: Fold) -> Map:
         """Accuracy (L,) on the test group of a probe of every layer, fitted as `ridge-last` is."""
@@ -160,6 +156,15 @@ class AuditData:
 def sample_rows(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int64]:
     """A seeded choice of at most `most` rows of a fold, ascending."""
     return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
+
+
+def parts_of(clips: pl.DataFrame, fold: Fold) -> Rows:
+    """Row numbers of the parts of a fold among all clips, from the settings it was trained with."""
+    run = fold.result["run"]
+    stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
+    changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
+    split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
+    return Rows(split.train, split.dev, split.test)
 
 
 def _split(fold: Fold) -> Parts:

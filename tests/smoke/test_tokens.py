@@ -17,6 +17,7 @@ from seqeval.metrics import f1_score
 from typer.testing import CliRunner
 
 from daamctl import pipeline
+from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.entities import Entities
@@ -31,7 +32,7 @@ from daamctl.config import load_config
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import sentence
-from daamctl.stages import compare, export, importance, predict, preflight, serve, shots, truncate
+from daamctl.stages import compare, export, predict, preflight, serve, shots, truncate
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
 
@@ -197,7 +198,7 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
         assert fold.result["meta"]["num_test_clips"] == 1173
     clips, _, _ = read_embeddings(layout.embeddings)
     for fold in folds.values():  # the layers are probed on what trained the methods
-        train, _, test = importance._split_rows(clips, fold)
+        train, _, test = parts_of(clips, fold)
         assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import defaultdict
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -13,7 +12,7 @@ import torch
 import yaml
 from safetensors.numpy import save_file
 
-from daamctl.analysis.audit import AuditData
+from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.evaluation import read_evaluation
@@ -428,7 +427,7 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     split = split_of(clips, 1, config.train)
     assert (len(split.train), len(split.dev)) == (60, 20)
     for fold in folds:
-        rows = AuditData.rows(SimpleNamespace(clips=clips), fold)
+        rows = parts_of(clips, fold)
         assert [part.tolist() for part in rows] == [split.train.tolist(), split.dev.tolist(), split.test.tolist()]
         assert split.test.tolist() == list(range(80, 160))
     importance.run(layout, config)

@@ -46,8 +46,8 @@ from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.layer_sets import Ablation, find_ablation
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.splits import split_of
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainConfig
+from daamctl.data.task import TASKS
 from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
 from daamctl.layout import Layout
@@ -243,7 +243,7 @@ def audit_scores(
         probe_s=round(data.seconds, 1) if data else 0.0,
         replacement_s=round(seconds, 1),
         sentence=summary(audited, tests, advantages, worth),
-        note=NOTE.format(clip=terms_of(data.head.modality if data else "speech").clip),
+        note=NOTE.format(clip=(data.head.task if data else TASKS["speech"]).clip),
     )
     return audit, tests, pl.concat(frames), list(data.probes.values()) if data else []
 

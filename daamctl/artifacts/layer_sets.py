@@ -19,7 +19,7 @@ from daamctl.artifacts import audit
 from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.statistics import Design
-from daamctl.artifacts.terms import Metric, metric_of
+from daamctl.data.task import Task, task_of
 from daamctl.store.files import sha256_file
 from daamctl.store.records import check_file, find_record, write_record
 from daamctl.store.tables import read_frame, write_frame
@@ -113,9 +113,9 @@ class LayerSets:
     rows: Sequence[LayerRow] = ()
 
     @property
-    def metric(self) -> Metric:
-        """The kind of the figures that are compared."""
-        return metric_of(self.modality)
+    def task(self) -> Task:
+        """What is asked of the items; its primary figure is compared."""
+        return task_of(self.modality)
 
     def runs(self, name: str, method: str | None = None) -> Runs:
         """The compared figure of each run on a set of layers.
@@ -123,7 +123,7 @@ class LayerSets:
         Args:
             method: None: the method, not the probe beside it.
         """
-        own = (name, method or self.method, self.metric)
+        own = (name, method or self.method, self.task.primary)
         return {
             (row.fold, row.seed): row.value
             for row in self.rows
@@ -199,7 +199,7 @@ class Truncation(LayerSets):
     @property
     def sets(self) -> list[LayerRow]:
         """The compared figure of every set of layers over all runs."""
-        return [row for row in self.rows if row.fold is None and row.kind == self.metric]
+        return [row for row in self.rows if row.fold is None and row.kind == self.task.primary]
 
     @property
     def whole(self) -> LayerRow:

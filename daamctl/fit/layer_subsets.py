@@ -11,8 +11,7 @@ from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.errors import MethodError
-from daamctl.evaluation.scoring import items_of, score_items
-from daamctl.evaluation.tagging import f1_of
+from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, place_features
 from daamctl.fit.runner import kept_fold, train_all
 from daamctl.fit.trial import trials_of
@@ -67,17 +66,14 @@ def train_on_layers(
 
 
 def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
-    """Accuracy in every run after training on a set of layers, and entity F1 of taggers.
+    """Accuracy in every run after training on a set of layers, and the primary figure of the task.
 
     Args:
         unit: utterance or clip.
     """
     rows = []
     for fold in folds:
-        predictions, run = fold.predictions(), fold.result["run"]
-        scores = {"accuracy": float(score_items(items_of(predictions, unit), len(run["classes"]))["accuracy"])}
-        if fold.modality == "tokens":
-            scores["entity_f1"] = f1_of(predictions, run["classes"])
-        for kind, value in scores.items():
-            rows.append(LayerRow(name, layers, run["method"], kind, value, fold.fold, fold.seed))
+        scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
+        for kind in dict.fromkeys(("accuracy", fold.task.primary)):
+            rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
     return rows

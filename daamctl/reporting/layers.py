@@ -11,7 +11,8 @@ from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
 from daamctl.artifacts.layer_sets import ALL, Ablation, LayerRow, minus, over_runs
 from daamctl.artifacts.results import marked
-from daamctl.artifacts.terms import METRIC_NAMES, Terms, listed
+from daamctl.artifacts.terms import listed
+from daamctl.data.task import FIGURES, Task
 from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
@@ -82,7 +83,7 @@ def ablation(
     published: Sequence[Table],
     *,
     labels: Labels,
-    words: Terms,
+    task: Task,
     command: str,
 ) -> Section | None:
     """Retraining on few layers, whether layer scores predict the result, and the papers' results.
@@ -94,7 +95,6 @@ def ablation(
         summary: result of the importance stage, whose audit tests every score; None if it has not run.
         published: tables of the papers' results for few layers.
         labels: method -> label in the report.
-        words: what the modality calls its units.
     """
     title = "Training on few layers"
     if result is None:
@@ -119,8 +119,7 @@ def ablation(
         ranking = ", ".join(map(str, result.ranking))
         text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)", "Closed-form probe"]
-    what = METRIC_NAMES[result.metric] + (f" per {words.unit(result.unit)}" if result.metric == "accuracy" else "")
-    caption = f"{what[0].upper()}{what[1:]} in percent, trained on few layers"
+    caption = f"{task.title}{task.per(result.unit)} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *notes]
     blocks += [Text(line, caution=True) for line in result.cautions]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
@@ -303,13 +302,12 @@ def _probe(summary: Importance) -> list[Block]:
     probed, profile = summary.probed, summary.profile
     if probed is None or not profile:
         return []
-    tagged = profile[0].kind == "entity_f1"
-    metric = METRIC_NAMES["entity_f1" if tagged else "accuracy"]
+    by_accuracy, metric = profile[0].kind == "accuracy", FIGURES[profile[0].kind]
     rows: list[list[Cell]] = []
     for one in profile:
         value = Number(one.value, low=one.low, high=one.high)
         rows.append([str(one.layers[0]), value, Number(one.difference, "points"), Number(one.p, "p")])
-    unit = "" if tagged else f" per {probed.unit}"
+    unit = f" per {probed.unit}" if by_accuracy else ""
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
     note = (
         "The mean over folds and seeds, as for every method; the last layer is the method ridge-last. The difference "
@@ -405,7 +403,7 @@ def _differences(result: Ablation) -> list[Table]:
         "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
         "method was not trained well on one of the groups, or there are too few runs."
     )
-    metric = METRIC_NAMES[result.metric]
+    metric = result.task.metric
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
     return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
@@ -414,7 +412,7 @@ def _alone(result: Ablation) -> list[Table]:
     rows = list(_alone_rows(result.tests))
     if not rows:
         return []
-    metric = METRIC_NAMES[result.metric]
+    metric = result.task.metric
     note = (
         f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
         f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."

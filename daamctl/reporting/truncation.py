@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
-from daamctl.artifacts.terms import terms_of
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
     DASH,
@@ -27,7 +26,7 @@ TITLE = "The shortest encoder that is enough"
 
 def sentence(found: Truncation) -> str:
     """The answer in one sentence."""
-    margin = f"margin {percent(found.margin)} points{' of entity F1' if found.metric == 'entity_f1' else ''}"
+    margin = f"margin {percent(found.margin)} points{'' if found.task.by_accuracy else f' of {found.task.metric}'}"
     whole = f"all {len(found.whole.layers)} layers ({found.method}, {margin})"
     if all(one.p is None for one in found.prefixes):
         return f"Whether fewer layers are enough cannot be tested: {found.design.reason}."
@@ -47,7 +46,7 @@ def sentence(found: Truncation) -> str:
 
 def notes(found: Truncation) -> list[str]:
     """What to bear in mind about the numbers."""
-    if found.metric == "entity_f1" or found.design.n_folds == 1:
+    if not found.task.by_accuracy or found.design.n_folds == 1:
         return found.notes
     means = "Accuracies are means over folds; differences and intervals are over all items, so signs may disagree."
     return [*found.notes, means]
@@ -117,14 +116,9 @@ def figure(found: Truncation) -> Figure:
     )
 
 
-def _metric(found: Truncation) -> str:
-    return "Accuracy" if found.metric == "accuracy" else "Entity F1"
-
-
 def _label(found: Truncation) -> str:
-    """The metric, with the unit that accuracy has."""
-    unit = terms_of(found.modality).unit(found.unit)
-    return _metric(found) + (f" per {unit}" if found.metric == "accuracy" else "")
+    """The primary figure, with the unit that accuracy has."""
+    return found.task.title + found.task.per(found.unit)
 
 
 def _cost(found: Truncation, one: LayerRow) -> float:
@@ -137,7 +131,13 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayerRow]) 
     """Of layers 1 to k with the tests, of single layers without."""
     tested = key == "truncation"
     level = f"{100 * found.level:.0f} %"
-    columns = ["Layers", _metric(found), f"Minus all layers (points) [{level} interval]", "Time (%)", "Parameters (%)"]
+    columns = [
+        "Layers",
+        found.task.title,
+        f"Minus all layers (points) [{level} interval]",
+        "Time (%)",
+        "Parameters (%)",
+    ]
     note = "Time and parameters are shares of the whole encoder's."
     if tested:
         columns += ["p, worse by the margin", "Enough?"]

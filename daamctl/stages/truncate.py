@@ -18,7 +18,7 @@ from daamctl.adapters import stage_of
 from daamctl.artifacts.layer_sets import TRUNCATION, LayerRow, Truncation, layers_name, write_layer_sets
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
-from daamctl.artifacts.terms import counted, metric_of
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
@@ -28,7 +28,7 @@ from daamctl.encoders.load import open_encoder
 from daamctl.errors import ConfigError, EncoderError
 from daamctl.evaluation.comparison import item_table, not_worse
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.tagging import taggers_not_worse
+from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.layer_subsets import misfits, run_rows, train_on_layers
 from daamctl.methods import resolve_method
@@ -82,7 +82,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     features = load_features(layout, config)
     if len(features.layers) < 2:
         raise ConfigError(f"the embeddings of '{run_name}' have one layer, so there is nothing to leave out")
-    every, unit, modality = features.layers, config.evaluate.unit, features.head.modality
+    every, unit, task = features.layers, config.evaluate.unit, features.head.task
     sets, notes = _fitting(method, config, features)
     folder = layout.stage("truncate")
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,11 +93,10 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
             folds[name] = train_on_layers(
                 method, features, layers, folder / f"{name}-{method}", layout, config, tracker, force=force
             )
-    cost, whole, metric = _cost(config, features), layers_name(every), metric_of(modality)
+    cost, whole = _cost(config, features), layers_name(every)
     items = {name: item_table(own, [items_of(one.predictions(), unit) for one in own]) for name, own in folds.items()}
-    design, tested = not_worse(items, reference=whole, margin=margin, modality=modality, alpha=ALPHA)
-    if modality == "tokens":
-        tested = taggers_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
+    design, tested = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
+    tested = primary_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
     rows: list[LayerRow] = []
     for layers in sets:
         name, found = layers_name(layers), tested[layers_name(layers)]
@@ -107,7 +106,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
         value = found.accuracy if found.entity_f1 is None else found.entity_f1
         time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
         rows.append(
-            LayerRow(name, layers, method, metric, value, difference=found.difference, difference_low=found.low,
+            LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,
                      difference_high=found.high, p=found.p, floor=found.floor, time=time, parameters=parameters)
         )  # fmt: skip
     result = Truncation(
@@ -115,7 +114,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
         method=method,
         label=folds[whole][0].label,
         unit=unit,
-        modality=modality,
+        modality=features.head.modality,
         embeddings_key=features.head.key,
         rows=rows,
         margin=margin,
@@ -174,7 +173,7 @@ def _measured(config: Config, features: Features, modality: Any) -> _Cost:
     log.info("measuring the time of the encoder's layers on %s", device)
     opened = open_encoder(
         config.extract,
-        modality=modality,
+        modality=features.head.modality,
         max_duration_s=config.segment.max_duration_s,
         device=device,
         precision=resolve_precision(config.extract.precision, device, work="encoder"),

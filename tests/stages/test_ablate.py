@@ -8,8 +8,8 @@ import pytest
 
 from daamctl.artifacts.layer_sets import Ablation, find_ablation, minus
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
+from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of
 from daamctl.reporting.document import Table, Text
@@ -86,8 +86,10 @@ def test_groups_presets_and_their_tests(layout):
     for name in names:
         items = [items_of(fold.predictions(), "utterance") for fold in folds[name]]
         assert list(result.runs(name).values()) == [(one.predictions == one.targets).mean() for one in items]
-    assert [part.k for part in result.alone] == [1, 3]
-    assert result.alone[0].high == [result.ranking[0]]
+    assert [(one.test, one.k) for one in result.tests] == [
+        (test, k) for k in (1, 3) for test in ("alone", "alone-folds")
+    ]
+    assert result.tests[0].high == str(result.ranking[0])
     assert result.embeddings_key == "test-0-16"
     assert result.rows[0].layers == tuple(range(1, 25))
     assert {row.set for row in result.rows} == {"all", *names}
@@ -226,7 +228,7 @@ def test_a_density_that_ties_all_layers_ranks_none(layout, rank_by):
     for fold in (1, 2, 3):
         write_fold(layout, settings(), "daam-v1", fold, 1, random_predictions(rng, fold, 1.0, 40), density=flat)
     result = run(layout, settings(["daam-v1"], rank_by=rank_by, layers=[[9]]))
-    assert (result.ranking, [one.name for one in result.contrasts], result.alone) == ([], [], [])
+    assert (result.ranking, [one.name for one in result.contrasts], list(result.tests)) == ([], [], [])
     assert list(result.sets) == ["layers-9"]
     assert result.notes[0].startswith("Layers are not ranked: ")
     assert "its scores tie all layers" in result.notes[0]
@@ -259,7 +261,7 @@ def test_without_a_ranking_presets_still_run(layout):
     config = settings(rank_by="weighted-sum", presets=["speech-9-23"])
     result = run(layout, config)
     assert list(result.sets) == ["layers-9", "layers-23"]
-    assert (result.ranking, [one.name for one in result.contrasts], result.alone) == ([], ["speech-9-23"], [])
+    assert (result.ranking, [one.name for one in result.contrasts], list(result.tests)) == ([], ["speech-9-23"], [])
 
 
 def write_ranking(layout, order):
@@ -334,7 +336,7 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
         )
     assert set(result.cautions) <= set(caplog.messages)
     again = "daamctl ablate -p toy"
-    part = ablation(result, None, [], labels={}, words=terms_of("speech"), command=again)
+    part = ablation(result, None, [], labels={}, task=TASKS["speech"], command=again)
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result.cautions
     tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
     table = tables["high-low"]

@@ -16,10 +16,11 @@ import polars as pl
 from daamctl.artifacts.audit import AUDIT
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
-from daamctl.artifacts.layer_sets import LAYERS, Ablation, Truncation, find_ablation, find_truncation
+from daamctl.artifacts.layer_sets import LAYERS, Ablation, LayerRow, Truncation, find_ablation, find_truncation
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import Comparisons, Interval, MetricComparison
 from daamctl.errors import UnknownNameError
+from daamctl.evaluation.scoring import score_predictions
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 from daamctl.store.files import csv_text
@@ -120,6 +121,20 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     files = read_evaluation(folder, again=command).files if files is None else files
     path, fix = table_file(folder, table), f"make it: {command}"
     return read_frame(check_file(path, files.get(path.name), fix=fix), fix=fix)[0]
+
+
+def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
+    """Accuracy in every run after training on a set of layers, and the primary figure of the task.
+
+    Args:
+        unit: utterance or clip.
+    """
+    rows = []
+    for fold in folds:
+        scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
+        for kind in dict.fromkeys(("accuracy", fold.task.primary)):
+            rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
+    return rows
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

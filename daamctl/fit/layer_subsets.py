@@ -1,17 +1,15 @@
-"""Train a method on some of the stored layers, and score it, for `ablate` and `truncate`."""
+"""Train a method on some of the stored layers, for `ablate` and `truncate`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.errors import MethodError
-from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, place_features
 from daamctl.fit.runner import kept_fold, train_all
 from daamctl.fit.trial import trials_of
@@ -63,17 +61,3 @@ def train_on_layers(
         if len(kept) == len(trials):
             return kept
     return train_all(trials, folder, layout, tracker, force=force)
-
-
-def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
-    """Accuracy in every run after training on a set of layers, and the primary figure of the task.
-
-    Args:
-        unit: utterance or clip.
-    """
-    rows = []
-    for fold in folds:
-        scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
-        for kind in dict.fromkeys(("accuracy", fold.task.primary)):
-            rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
-    return rows

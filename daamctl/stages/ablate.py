@@ -24,8 +24,9 @@ from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
+from daamctl.evaluation.scores import run_rows
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import misfits, run_rows, train_on_layers
+from daamctl.fit.layer_subsets import misfits, train_on_layers
 from daamctl.fit.trials.fusion import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method

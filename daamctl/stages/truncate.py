@@ -27,10 +27,11 @@ from daamctl.encoders.encoder_size import PARTS, configuration_of
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import ConfigError, EncoderError
 from daamctl.evaluation.comparison import item_table, not_worse
+from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import misfits, run_rows, train_on_layers
+from daamctl.fit.layer_subsets import misfits, train_on_layers
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
 from daamctl.tracking import make_tracker

@@ -61,13 +61,13 @@ def write_tests(folder: Path, run: str, tests: Iterable[LayerTest]) -> Path:
     return folder / TABLE
 
 
-def read_tests(folder: Path, *, fix: str) -> list[LayerTest]:
+def read_tests(folder: Path) -> list[LayerTest]:
     """Read the tests of a stage.
 
     Raises:
         ArtifactError: the file is missing or damaged.
     """
-    return [LayerTest(*row) for row in read_frame(folder / TABLE, fix=fix)[0].select(LayerTest._fields).iter_rows()]
+    return [LayerTest(*row) for row in read_frame(folder / TABLE)[0].select(LayerTest._fields).iter_rows()]
 
 
 @dataclass(frozen=True)

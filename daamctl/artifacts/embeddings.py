@@ -175,7 +175,7 @@ def shards_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("embeddings-*.parquet"))
 
 
-def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
+def check_shards(folder: Path, head: EmbeddingsMetadata) -> None:
     """Compare the shards with their recorded hashes.
 
     Raises:
@@ -184,11 +184,11 @@ def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = No
     recorded = {folder / name for name in head.files if name != LABELS_FILE}
     for path in sorted({*shards_in(folder), *recorded}):
         if path.name not in head.files:
-            raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
-        check_file(path, head.files.get(path.name), fix=fix, remember=True)
+            raise ArtifactError(f"{path} does not belong to these embeddings", path=folder)
+        check_file(path, head.files.get(path.name), remember=True)
 
 
-def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
+def read_head(folder: Path) -> EmbeddingsMetadata:
     """Read the metadata.
 
     Raises:
@@ -196,8 +196,8 @@ def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     """
     path = folder / METADATA_FILE
     if not path.exists():
-        raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    return read_record(path, EmbeddingsMetadata, fix=fix)
+        raise ArtifactError(f"no embeddings in {folder}", path=folder)
+    return read_record(path, EmbeddingsMetadata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,6 @@ class StoredVectors:
     starts: NDArray[np.int64]
     layers: tuple[int, ...]
     kind: pa.FixedSizeListType
-    fix: str | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -253,12 +252,12 @@ class StoredVectors:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read(names)
         except Exception as error:  # a damaged file fails in many ways
-            raise _unreadable(path.parent, error, self.fix) from error
+            raise _unreadable(path.parent, error) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
         wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
         if wrong or table.num_rows != size:
             what = f"{wrong[0]} is missing or no {self.kind}" if wrong else f"{table.num_rows} clips instead of {size}"
-            raise _unreadable(path.parent, f"{path.name}: {what}", self.fix)
+            raise _unreadable(path.parent, f"{path.name}: {what}")
         vectors = np.empty((size, *self.shape[1:]), self.dtype)
         for index, name in enumerate(names):
             start = 0
@@ -327,9 +326,7 @@ def _read_ahead(read: Callable[[int], Block], keys: Iterable[int]) -> Iterator[B
                 future.cancel()
 
 
-def open_embeddings(
-    folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
-) -> tuple[pl.DataFrame, StoredVectors]:
+def open_embeddings(folder: Path, layers: tuple[int, ...] | None = None) -> tuple[pl.DataFrame, StoredVectors]:
     """Open the embeddings of a corpus: read the clips, leave the vectors on disk.
 
     Args:
@@ -341,37 +338,37 @@ def open_embeddings(
     Raises:
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
-    head = read_head(folder, fix=fix)
-    check_shards(folder, head, fix=fix)
+    head = read_head(folder)
+    check_shards(folder, head)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
-        raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
+        raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", path=folder)
     paths = tuple(shards_in(folder))
-    labels, facts = read_frame(check_file(folder / LABELS_FILE, head.files.get(LABELS_FILE), fix=fix), fix=fix)
+    labels, facts = read_frame(check_file(folder / LABELS_FILE, head.files.get(LABELS_FILE)))
     if facts.get("key") != head.key or not {*label_columns(head.modality)} <= {*labels.columns}:
-        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
+        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings")
     try:
         tables = [read_columns(path, ["clip_id", "n_frames"]) for path in paths]
         clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
-        raise _unreadable(folder, error, fix) from error
+        raise _unreadable(folder, error) from error
     if len(clips) != head.num_clips:
-        raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", fix=fix)
+        raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", path=folder)
     if not labels["clip_id"].equals(clips["clip_id"]):
-        raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
+        raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards")
     starts = np.cumsum([0, *map(len, tables)])
     kind = pa.list_(kind.value_type, head.embed_dim)
-    return labels.with_columns(clips["n_frames"]), StoredVectors(paths, starts, chosen, kind, fix)
+    return labels.with_columns(clips["n_frames"]), StoredVectors(paths, starts, chosen, kind)
 
 
 def read_embeddings(
-    folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
+    folder: Path, layers: tuple[int, ...] | None = None
 ) -> tuple[pl.DataFrame, NDArray[Any], tuple[int, ...]]:
     """Read clips and vectors into memory: clips, vectors (N, L, D) and the layer numbers; see `open_embeddings`."""
-    clips, stored = open_embeddings(folder, layers, fix=fix)
+    clips, stored = open_embeddings(folder, layers)
     return clips, stored.load(), stored.layers
 
 
@@ -386,12 +383,12 @@ def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:
     return wanted == "memory" or (wanted == "auto" and 2 * nbytes <= free_memory() / 2)
 
 
-def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
-    return ArtifactError(f"embeddings in {folder} cannot be read: {why}", fix=fix)
+def _unreadable(folder: Path, why: object) -> ArtifactError:
+    return ArtifactError(f"embeddings in {folder} cannot be read: {why}", path=folder)
 
 
 def check_settings(
-    made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str, corpus: str | None = None
+    made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, path: Path, corpus: str | None = None
 ) -> None:
     """Check that an artifact was made with the current settings.
 
@@ -399,7 +396,7 @@ def check_settings(
         made: section -> settings it was made with; only these sections are compared. A missing setting is taken to have
             had its default.
         what: the artifact, in the plural, for the message.
-        fix: the command that creates it again.
+        path: its file or folder.
         corpus: key of the corpus that it is of; None: not compared.
 
     Raises:
@@ -414,7 +411,7 @@ def check_settings(
         if (before := made[stage].get(name, usual[stage][name])) != value
     ]
     if differing:
-        raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), fix=fix)
+        raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), path=path)
     source = config.download.source
     if None not in (corpus, source) and (key := key_of(config.download.corpus, Path(str(source)))) != corpus:
-        raise ArtifactError(f"the {what} are of '{corpus}', but the settings ask for '{key}'", fix=fix)
+        raise ArtifactError(f"the {what} are of '{corpus}', but the settings ask for '{key}'", path=path)

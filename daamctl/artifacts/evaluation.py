@@ -473,7 +473,7 @@ class Evaluation:
         return found
 
 
-def read_evaluation(folder: Path, *, again: str) -> Evaluation:
+def read_evaluation(folder: Path) -> Evaluation:
     """Read the evaluation of a run.
 
     Args:
@@ -482,9 +482,9 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
     Raises:
         ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
-    return read_record(folder / FILE, Evaluation, fix=f"make it: {again}")
+    return read_record(folder / FILE, Evaluation)
 
 
-def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
+def find_evaluation(folder: Path) -> Evaluation | None:
     """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
-    return find_record(folder / FILE, Evaluation, fix=f"make it again: {again}")
+    return find_record(folder / FILE, Evaluation)

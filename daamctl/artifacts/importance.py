@@ -174,7 +174,7 @@ class Importance:
         return names
 
 
-def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Importance | None:
+def find_importance(folder: Path, *, hide: Path | None = None) -> Importance | None:
     """Read the summary of a run; None if there is none, or if the stage was skipped on this machine.
 
     Args:
@@ -184,10 +184,9 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    fix = f"make it again: {again}"
-    found = find_record(folder / FILE, Importance, fix=fix, hide=hide)
+    found = find_record(folder / FILE, Importance, hide=hide)
     if found is None:
         return None
     for name in (TABLE, audit.TABLE):
-        check_file(folder / name, found.files.get(name), fix=fix)
-    return replace(found, rows=read_rows(folder, fix=fix), tests=audit.read_tests(folder, fix=fix))
+        check_file(folder / name, found.files.get(name))
+    return replace(found, rows=read_rows(folder), tests=audit.read_tests(folder))

@@ -267,18 +267,18 @@ def write_rows(folder: Path, run: str, rows: Iterable[LayerRow]) -> Path:
     return folder / TABLE
 
 
-def read_rows(folder: Path, *, fix: str) -> list[LayerRow]:
+def read_rows(folder: Path) -> list[LayerRow]:
     """Read the table of a stage.
 
     Raises:
         ArtifactError: it is missing or damaged.
     """
-    frame = read_frame(folder / TABLE, fix=fix)[0].select(LayerRow._fields)
+    frame = read_frame(folder / TABLE)[0].select(LayerRow._fields)
     rows = (LayerRow(*values) for values in frame.iter_rows())
     return [row._replace(layers=tuple(map(int, str(row.layers).split(",")))) for row in rows]
 
 
-def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Ablation | None:
+def find_ablation(folder: Path, *, hide: Path | None = None) -> Ablation | None:
     """Read the ablation of a run; None if there is none, or if it was skipped on this machine.
 
     Args:
@@ -288,25 +288,24 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: a file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
-    found = _find(folder / ABLATION, Ablation, again, hide)
+    found = _find(folder / ABLATION, Ablation, hide)
     if found is None:
         return None
-    check_file(folder / audit.TABLE, found.files.get(audit.TABLE), fix=f"make it again: {again}")
-    return replace(found, tests=audit.read_tests(folder, fix=f"make it again: {again}"))
+    check_file(folder / audit.TABLE, found.files.get(audit.TABLE))
+    return replace(found, tests=audit.read_tests(folder))
 
 
-def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Truncation | None:
+def find_truncation(folder: Path, *, hide: Path | None = None) -> Truncation | None:
     """Read the truncation of a run, `data/truncate/<run>`, as `find_ablation` reads an ablation."""
-    return _find(folder / TRUNCATION, Truncation, again, hide)
+    return _find(folder / TRUNCATION, Truncation, hide)
 
 
-def _find(path: Path, kind: type[Sets], again: str, hide: Path | None) -> Sets | None:
-    fix = f"make it again: {again}"
-    found = find_record(path, kind, fix=fix, hide=hide)
+def _find(path: Path, kind: type[Sets], hide: Path | None) -> Sets | None:
+    found = find_record(path, kind, hide=hide)
     if found is None:
         return None
-    check_file(path.parent / TABLE, found.files.get(TABLE), fix=fix)
-    return replace(found, rows=read_rows(path.parent, fix=fix))
+    check_file(path.parent / TABLE, found.files.get(TABLE))
+    return replace(found, rows=read_rows(path.parent))
 
 
 def layers_list(layers: Sequence[int]) -> str:

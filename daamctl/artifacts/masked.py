@@ -99,13 +99,13 @@ class MaskedRun:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def find_masked_run(folder: Path, *, again: str) -> MaskedRun | None:
+def find_masked_run(folder: Path) -> MaskedRun | None:
     """Read mlm.json of a folder; None if there is none.
 
     Raises:
         ArtifactError: it is incomplete, changed or of another run, or the table of tokens is changed.
     """
-    found = find_record(folder / FILE, MaskedRun, fix=f"make it again: {again}")
+    found = find_record(folder / FILE, MaskedRun)
     if found is not None and found.name != folder.name:
-        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", fix=f"make it again: {again}")
+        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", path=folder)
     return found

@@ -73,17 +73,17 @@ def write_crops(path: Path, crops: Crops) -> None:
     write_frame(path, crops.rows, {**head, "rows": frame_key(crops.rows)})
 
 
-def read_crops(path: Path, *, fix: str) -> Crops:
+def read_crops(path: Path) -> Crops:
     """Read the table.
 
     Raises:
         ArtifactError: it is missing, damaged or changed.
     """
-    rows, head = read_frame(path, fix=fix)
+    rows, head = read_frame(path)
     if not {"corpus", "settings", "content", "rows"} <= head.keys() or set(COLUMNS) - set(rows.columns):
-        raise ArtifactError(f"{path} is not a table of crops", fix=fix)
+        raise ArtifactError(f"{path} is not a table of crops", path=path)
     if frame_key(rows) != head["rows"]:
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", path=path)
     return Crops(head["corpus"], rows, head["settings"], head["content"])
 
 
@@ -128,25 +128,25 @@ def training_dir(folder: Path, seed: int) -> Path:
     return folder / f"seed{seed}"
 
 
-def read_reconstruction(folder: Path, *, again: str) -> Reconstruction:
+def read_reconstruction(folder: Path) -> Reconstruction:
     """Read a training whose files are whole.
 
     Raises:
         ArtifactError: it is missing, or one of its files is missing or changed.
     """
-    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
+    found = find_record(folder / RESULT, Reconstruction)
     if found is None:
-        raise ArtifactError(f"no file {folder / RESULT}", fix=f"make it: {again}")
+        raise ArtifactError(f"no file {folder / RESULT}", path=folder)
     return found
 
 
-def find_reconstruction(folder: Path, key: str, *, again: str) -> Reconstruction | None:
+def find_reconstruction(folder: Path, key: str) -> Reconstruction | None:
     """Read a training with a key whose files are whole; None if there is none with this key.
 
     Raises:
         ArtifactError: it is damaged, or one of its files is missing or changed.
     """
-    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
+    found = find_record(folder / RESULT, Reconstruction)
     return found if found is not None and found.key == key else None
 
 
@@ -212,10 +212,10 @@ class ArmScores:
     arms: list[ScoredArm]
 
 
-def read_scores(path: Path, *, again: str) -> ArmScores:
+def read_scores(path: Path) -> ArmScores:
     """Read score.json.
 
     Raises:
         ArtifactError: it is missing, incomplete or changed.
     """
-    return read_record(path, ArmScores, fix=f"make it: {again}")
+    return read_record(path, ArmScores)

@@ -182,12 +182,10 @@ class Fold:
 
     Args:
         result: content of its `result.json`.
-        again: command that trains the method again, if this is known.
     """
 
     folder: Path
     result: FoldResult
-    again: str | None = None
 
     @property
     def fold(self) -> int:
@@ -280,12 +278,12 @@ class Fold:
 
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
-        return check_file(self.folder / name, self.result["files"].get(name), fix=self._fix)
+        return check_file(self.folder / name, self.result["files"].get(name))
 
     def _table(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
         from daamctl.store.tables import read_frame
 
-        rows, head = read_frame(self._file(name), fix=self._fix)
+        rows, head = read_frame(self._file(name))
         self._check_owner(name, head)
         missing = [column for column in columns if column not in rows.columns]
         if missing:
@@ -317,11 +315,7 @@ class Fold:
                 raise self._wrong(name, f"belongs to {fact} {owner[fact]}, not {value}")
 
     def _wrong(self, name: str, what: str) -> ArtifactError:
-        return ArtifactError(f"{self.folder / name} {what}", fix=self._fix)
-
-    @property
-    def _fix(self) -> str:
-        return _train_again(self.folder, self.again)
+        return ArtifactError(f"{self.folder / name} {what}", path=self.folder)
 
 
 def marked(label: str, mark: str) -> str:
@@ -341,47 +335,43 @@ def owner_of(run: RunPart) -> dict[str, Any]:
     return {"key": run["key"], "method": run["method"], "fold": run["fold"], "seed": run["seed"]}
 
 
-def read_fold(folder: Path, *, again: str | None = None) -> Fold:
+def read_fold(folder: Path) -> Fold:
     """Read a finished fold. Its other files are checked when they are read.
 
     Args:
         folder: `fold<k>-seed<s>` in the folder of the method.
-        again: command that trains the method again, for errors.
 
     Raises:
         ArtifactError: it is missing, damaged, or of another method, fold or seed than its folder says.
     """
-    path, fix = folder / RESULT, _train_again(folder, again)
-    result = read_record(path, FoldResult, fix=fix)
+    path = folder / RESULT
+    result = read_record(path, FoldResult)
     run = result["run"]
     place, method = FOLD_DIR.match(folder.name), folder.parent.name
     if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
-        raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", fix=fix)
+        raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", path=path)
     in_run = folder.absolute().parents[2].name in IN_RUN  # else the folder says nothing about the method
     if in_run and (owner := folder.absolute().parents[1].name) != run["pipeline"]:
-        raise ArtifactError(f"{path} belongs to the run '{run['pipeline']}', not '{owner}'", fix=fix)
+        raise ArtifactError(f"{path} belongs to the run '{run['pipeline']}', not '{owner}'", path=path)
     if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
-        raise ArtifactError(f"{path} belongs to method '{run['method']}'", fix=fix)
-    return Fold(folder, result, again)
+        raise ArtifactError(f"{path} belongs to method '{run['method']}'", path=path)
+    return Fold(folder, result)
 
 
-def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:
+def read_folds(method_dir: Path) -> list[Fold]:
     """All finished folds of a method, by fold then seed; empty if there are none.
-
-    Args:
-        again: command that trains the method again, for errors.
 
     Raises:
         ArtifactError: one is damaged, see `read_fold`, or was trained on other embeddings or clips than those that lie
             beside it now.
     """
-    folds = [read_fold(path, again=again) for path in fold_dirs(method_dir)]
+    folds = [read_fold(path) for path in fold_dirs(method_dir)]
     for fold in folds:
-        _check_inputs(fold, _train_again(method_dir, again))
+        _check_inputs(fold)
     return sorted(folds, key=lambda fold: (fold.fold, fold.seed))
 
 
-def _check_inputs(fold: Fold, fix: str) -> None:
+def _check_inputs(fold: Fold) -> None:
     """Compare a fold with the embeddings beside it, or if the encoder was fine-tuned, its test clips with the clips."""
     from daamctl.artifacts.clips import read_clips
     from daamctl.artifacts.embeddings import METADATA_FILE, read_head
@@ -394,11 +384,13 @@ def _check_inputs(fold: Fold, fix: str) -> None:
     if not run.get("finetune"):
         if (embeddings / METADATA_FILE).exists() and read_head(embeddings).key != meta["embeddings_key"]:
             what = f"{fold.folder} was trained on other embeddings than those in {embeddings} now"
-            raise ArtifactError(what, fix=fix)
+            raise ArtifactError(what, path=fold.folder.parent)
     elif clips.exists():
         table, tested = read_clips(clips), fold.predictions()
         if tested.join(table.rows, on=PREDICTIONS[:5], how="semi").height < tested.height:
-            raise ArtifactError(f"{fold.folder} was tested on other clips than those in {clips} now", fix=fix)
+            raise ArtifactError(
+                f"{fold.folder} was tested on other clips than those in {clips} now", path=fold.folder.parent
+            )
 
 
 def intact_folds(method_dir: Path) -> list[Fold]:
@@ -417,7 +409,3 @@ def fold_dirs(method_dir: Path) -> list[Path]:
     if not method_dir.is_dir():
         return []
     return [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / RESULT).exists()]
-
-
-def _train_again(folder: Path, again: str | None) -> str:
-    return f"train it again: {again}" if again else f"delete {folder} and train it again"

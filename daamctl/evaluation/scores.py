@@ -22,7 +22,6 @@ from daamctl.artifacts.statistics import Comparisons, Interval, MetricComparison
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.scoring import score_predictions
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
 from daamctl.store.files import csv_text
 from daamctl.store.records import check_file
 from daamctl.store.tables import read_frame, write_frame
@@ -111,16 +110,14 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     if table in SPREAD:
         parts = []
         for stage, find in SPREAD[table].items():
-            again = layout.command(stage) if stage in STAGES else f"daamctl {stage} {layout.run_name}"
-            if find(layout.stage(stage), again=again) is not None:  # the table is as recorded
-                parts.append(read_frame(table_file(layout.stage(stage), table), fix=f"make it: {again}")[0])
+            if find(layout.stage(stage)) is not None:  # the table is as recorded
+                parts.append(read_frame(table_file(layout.stage(stage), table))[0])
         if parts:
             return pl.concat(parts)
         stage, files = "importance", {}
-    folder, command = layout.stage(stage), layout.command(stage)
-    files = read_evaluation(folder, again=command).files if files is None else files
-    path, fix = table_file(folder, table), f"make it: {command}"
-    return read_frame(check_file(path, files.get(path.name), fix=fix), fix=fix)[0]
+    files = read_evaluation(layout.stage(stage)).files if files is None else files
+    path = table_file(layout.stage(stage), table)
+    return read_frame(check_file(path, files.get(path.name)))[0]
 
 
 def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:

@@ -28,6 +28,7 @@ from daamctl.layout import Layout
 from daamctl.planning.rows import Blockers, Row, set_state
 from daamctl.reconstruction.training import key_of
 from daamctl.reconstruction.vqvae import VQVAE
+from daamctl.repair import repair_of
 from daamctl.stage_table import STAGES
 
 TRIED_PIXELS = 32 * 64**2
@@ -78,9 +79,9 @@ class ReconstructionPlan:
         if not path.is_file():
             return None
         try:
-            found = read_crops(path, fix=f"make it: {self.layout.command('crop')}")
+            found = read_crops(path)
         except ArtifactError as error:
-            row.reason, row.fix = error.message, error.fix
+            row.reason, row.fix = error.message, repair_of(path, self.layout)
             return None
         if found.settings != self.config.crop.model_dump(mode="json"):
             row.reason = "it was made with other settings"
@@ -115,11 +116,10 @@ class ReconstructionPlan:
     def _kept(self, arm: str, crops: Crops) -> list[Reconstruction]:
         """Finished trainings that will be kept."""
         found = []
-        again = self.layout.command("reconstruct", f"--method {arm}")
         for seed in self.config.reconstruct.seeds:
             place = training_dir(self.layout.stage("reconstruct") / arm, seed)
             with suppress(ArtifactError):  # a damaged one is trained again
-                found.append(find_reconstruction(place, key_of(arm, seed, self.config, crops), again=again))
+                found.append(find_reconstruction(place, key_of(arm, seed, self.config, crops)))
         return [one for one in found if one is not None]
 
     def _expected_crops(self) -> int | None:

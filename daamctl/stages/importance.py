@@ -97,11 +97,10 @@ def run(layout: Layout, config: Config) -> Path:
     maps: dict[str, list[Maps]] = {}
     scores: dict[str, Scored] = {}
     for method in config.methods:
-        again = layout.command("train", "--method", method)
-        found = [fold for fold in read_folds(layout.method(method), again=again) if fold.seed in config.train.seeds]
+        found = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
         folds[method] = found
-        parts = read_maps(found, method, fix=again)
-        scored = read_scores(found, method, parts, fix=again)
+        parts = read_maps(found)
+        scored = read_scores(found, parts)
         if parts:
             maps[method] = parts
         if scored is not None:

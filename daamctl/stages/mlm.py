@@ -129,7 +129,7 @@ def run(
                     place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
                     trial = trial_of(fusion, tuned, seed)
                     key, work = trial.key, unfinished / f"{place.parent.name}-{place.name}"
-                    done = None if force else _finished(place, key, f"daamctl mlm --encoder {encoder} --force")
+                    done = None if force else _finished(place, key)
                     if done is None:
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
                         events = fit_and_save([trial], work, key, load_state(work, key))
@@ -193,10 +193,10 @@ def _blocks(model: MaskedModel, articles: Sequence[Article]) -> tuple[list[torch
     return [block for _, block in cut], [name for name, _ in cut]
 
 
-def _finished(place: Path, key: str, again: str) -> MaskedTraining | None:
+def _finished(place: Path, key: str) -> MaskedTraining | None:
     """An earlier training with the same key whose files are whole."""
     try:
-        found = find_record(place / TRAINING, MaskedTraining, fix=f"make it again: {again}")
+        found = find_record(place / TRAINING, MaskedTraining)
     except ArtifactError as error:
         log.warning("%s; it is trained again", error.message)
         return None

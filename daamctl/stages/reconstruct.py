@@ -59,8 +59,7 @@ def run(
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
         _remove_strays(folder, settings.seeds)
-    again = layout.command("reconstruct", f"--method {method}")
-    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, config, crops), again)]
+    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, config, crops))]
     if len(missing) < len(seeds):
         log.info("%s: %d of %d trainings are finished and kept", method, len(seeds) - len(missing), len(seeds))
     if not missing:
@@ -75,7 +74,7 @@ def run(
         else:
             results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
         for place in results:
-            found = read_reconstruction(place, again=again)
+            found = read_reconstruction(place)
             log.info(
                 "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
                 *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),
@@ -83,11 +82,11 @@ def run(
     return folder
 
 
-def _is_kept(folder: Path, seed: int, key: str, again: str) -> bool:
+def _is_kept(folder: Path, seed: int, key: str) -> bool:
     """Whether a training is finished, whole and made from the same inputs."""
     place = training_dir(folder, seed)
     try:
-        return find_reconstruction(place, key, again=again) is not None
+        return find_reconstruction(place, key) is not None
     except ArtifactError as error:
         log.warning("%s is not kept: %s", place.name, error.message)
         return False

@@ -79,7 +79,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
-    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    evaluation = read_evaluation(layout.stage("evaluate"))
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
@@ -112,10 +112,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
     if not config.importance.audit:
         command += " --set importance.audit=true"  # without the audit no layer is probed
-    summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
-    ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
+    summary = find_importance(layout.stage("importance"), hide=layout.root)
+    ablated = find_ablation(layout.stage("ablate"), hide=layout.root)
     again = f"daamctl truncate {layout.run_name}"
-    truncation = find_truncation(layout.stage("truncate"), again=again, hide=layout.root)
+    truncation = find_truncation(layout.stage("truncate"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
@@ -126,8 +126,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = read_scores(layout, "history", raw.files), _importance_pictures(layout, summary, command)
-    maps = _density_runs(layout, summary, labels, command)
+    history, pngs = read_scores(layout, "history", raw.files), _importance_pictures(layout, summary)
+    maps = _density_runs(layout, summary, labels)
     curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
     key = evaluation.provenance.embeddings_key
     current = truncation if truncation and truncation.embeddings_key == key else None
@@ -178,7 +178,7 @@ def _recipe(layout: Layout, raw: Evaluation, folds: Sequence[Fold]) -> Recipe | 
     unfit = ""
     for sibling in siblings(layout.run_name, own):
         try:
-            other = find_evaluation(layout.data / "evaluate" / sibling.name, again=f"daamctl run {sibling.name}")
+            other = find_evaluation(layout.data / "evaluate" / sibling.name)
         except ArtifactError:
             unfit = f" ('{sibling.name}' was evaluated by an older version of daamctl)"
             continue
@@ -314,37 +314,35 @@ def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _importance_pictures(layout: Layout, summary: Importance | None, command: str) -> dict[str, bytes]:
+def _importance_pictures(layout: Layout, summary: Importance | None) -> dict[str, bytes]:
     """The pictures of the importance stage, by file name."""
     if summary is None:
         return {}
     pictures = {}
     for name in summary.pictures:
-        path = check_file(layout.stage("importance") / name, summary.files.get(name), fix=f"make it: {command}")
+        path = check_file(layout.stage("importance") / name, summary.files.get(name))
         pictures[name] = path.read_bytes()
         if not pictures[name]:
-            raise ArtifactError(f"{path} is empty", fix=f"make it: {command}")
+            raise ArtifactError(f"{path} is empty", path=path)
     return pictures
 
 
-def _density_runs(
-    layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
-) -> dict[str, MethodMaps]:
+def _density_runs(layout: Layout, summary: Importance | None, labels: Mapping[str, str]) -> dict[str, MethodMaps]:
     """Label -> maps of a method with a density."""
     if summary is None or not summary.methods:
         return {}
-    path, fix = layout.stage("importance") / MAPS_FILE, f"make it: {command}"
-    frame, _ = read_frame(check_file(path, summary.files.get(MAPS_FILE), fix=fix), fix=fix)
+    path = layout.stage("importance") / MAPS_FILE
+    frame, _ = read_frame(check_file(path, summary.files.get(MAPS_FILE)))
     found = {}
     if not {"method", "fold", "seed", *MAPS} <= set(frame.columns):
-        raise ArtifactError(f"{path} is not a table of maps", fix=fix)
+        raise ArtifactError(f"{path} is not a table of maps", path=path)
     for name, entry in summary.methods.items():
         own = frame.filter(pl.col("method") == name)
         shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
         whole = [len(part) for part in parts] == [shape[0] * shape[1]] * (1 + len(entry.folds))
         if not whole or not np.isfinite(own.select(MAPS).to_numpy()).all():
-            raise ArtifactError(f"{path} does not fit summary.json: the maps of '{name}' differ", fix=fix)
+            raise ArtifactError(f"{path} does not fit summary.json: the maps of '{name}' differ", path=path)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
         found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found

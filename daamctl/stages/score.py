@@ -96,13 +96,12 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
         ArtifactError: one is missing, damaged, or was made from something else.
     """
     folder = layout.stage("reconstruct") / arm
-    again = layout.command("reconstruct", f"--method {arm}")
     runs = []
     for seed in config.reconstruct.seeds:
-        found = read_reconstruction(training_dir(folder, seed), again=again)
+        found = read_reconstruction(training_dir(folder, seed))
         if found.key != key_of(arm, seed, config, crops):
             place = training_dir(folder, seed) / RESULT
-            raise ArtifactError(f"{place} was made with other settings or crops", fix=f"make it again: {again}")
+            raise ArtifactError(f"{place} was made with other settings or crops", path=place)
         runs.append(found)
     return runs
 

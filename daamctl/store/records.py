@@ -48,7 +48,7 @@ def seal_of(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def read_sealed(path: Path, *, fix: str | None) -> dict[str, Any]:
+def read_sealed(path: Path, *, fix: str | None = None) -> dict[str, Any]:
     """Read a JSON object and compare it with its seal.
 
     Raises:
@@ -57,20 +57,22 @@ def read_sealed(path: Path, *, fix: str | None) -> dict[str, Any]:
     return check_seal(path, read_json(path, fix=fix), fix=fix)
 
 
-def check_seal(path: Path, found: Any, *, fix: str | None) -> dict[str, Any]:
+def check_seal(path: Path, found: Any, *, fix: str | None = None) -> dict[str, Any]:
     """Compare the content of a JSON file with its seal; return it.
 
     Raises:
         ArtifactError: it is no object with a seal, or was changed after it was written.
     """
     if not isinstance(found, dict) or SEAL not in found:
-        raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix)
+        raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix, path=path)
     if found[SEAL] != seal_of(found):
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
+        raise ArtifactError(
+            f"{path} was changed after it was written: its content does not match its hash", fix=fix, path=path
+        )
     return found
 
 
-def read_record(path: Path, kind: type[Record], *, fix: str | None, hide: Path | None = None) -> Record:
+def read_record(path: Path, kind: type[Record], *, fix: str | None = None, hide: Path | None = None) -> Record:
     """Read a record into a dataclass or typed dictionary. Names that it does not have are ignored.
 
     Args:
@@ -87,11 +89,11 @@ def read_record(path: Path, kind: type[Record], *, fix: str | None, hide: Path |
     record = parse_record(found, kind, path=path, fix=fix)
     run = getattr(record, "run", None)
     if isinstance(run, str) and run != path.parent.name:
-        raise ArtifactError(f"{path} belongs to the run '{run}'", fix=fix)
+        raise ArtifactError(f"{path} belongs to the run '{run}'", fix=fix, path=path)
     return record
 
 
-def find_record(path: Path, kind: type[Record], *, fix: str | None, hide: Path | None = None) -> Record | None:
+def find_record(path: Path, kind: type[Record], *, fix: str | None = None, hide: Path | None = None) -> Record | None:
     """Like `read_record`, but None if there is no file, or an empty one beside the note of a skipped stage.
 
     Files that the record names in `files` are checked too.
@@ -109,7 +111,7 @@ def find_record(path: Path, kind: type[Record], *, fix: str | None, hide: Path |
     return found
 
 
-def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None) -> Record:
+def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None = None) -> Record:
     """Convert the content of a file, without comparing it with its seal.
 
     Raises:
@@ -123,6 +125,7 @@ def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None)
         raise ArtifactError(
             f"{path} is incomplete or was made by another version of daamctl ({place}: {first['msg'].lower()})",
             fix=fix,
+            path=path,
         ) from error
 
 
@@ -136,7 +139,7 @@ def hashes_of(paths: Iterable[Path]) -> dict[str, str]:
     return {path.name: sha256_file(path) for path in sorted(paths)}
 
 
-def check_file(path: Path, wanted: str | None, *, fix: str | None, remember: bool = False) -> Path:
+def check_file(path: Path, wanted: str | None, *, fix: str | None = None, remember: bool = False) -> Path:
     """Compare a file with its recorded hash.
 
     Args:
@@ -151,11 +154,13 @@ def check_file(path: Path, wanted: str | None, *, fix: str | None, remember: boo
         ArtifactError: the file is missing, is not the one that was recorded, or none was recorded.
     """
     if not path.is_file():
-        raise ArtifactError(f"no file {path}", fix=fix)
+        raise ArtifactError(f"no file {path}", fix=fix, path=path)
     if wanted is None:
-        raise ArtifactError(f"{path} is not among the recorded files", fix=fix)
+        raise ArtifactError(f"{path} is not among the recorded files", fix=fix, path=path)
     if not (_same_as_before(path, wanted) if remember else sha256_file(path) == wanted):
-        raise ArtifactError(f"{path} is damaged or from elsewhere: its SHA-256 is not the one recorded", fix=fix)
+        raise ArtifactError(
+            f"{path} is damaged or from elsewhere: its SHA-256 is not the one recorded", fix=fix, path=path
+        )
     return path
 
 

@@ -56,7 +56,7 @@ def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], mon
     assert "wavlm" not in page.replace("wavlm-large (authors", "")
     evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
     assert evaluation["comparison"]["result"]["design"]["n_units"] == 6  # speakers
-    summary = find_importance(layout.stage("importance"), again="")
+    summary = find_importance(layout.stage("importance"))
     assert summary is not None
     assert max(summary.profile, key=lambda one: one.value).layers == (2,)
     path = compare.run(layout.root, "mine/none-mlp", "mine/daam-v1-mlp")

@@ -79,7 +79,7 @@ def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head
         assert [result["run"]["test_group"] for result in results] == GROUPS, method
         assert {result["run"]["modality"] for result in results} == {item}
         assert sum(result["meta"]["num_test_clips"] for result in results) == ITEMS
-    ablation = find_ablation(layout.stage("ablate"), again="")
+    ablation = find_ablation(layout.stage("ablate"))
     assert ablation is not None
     ranked = read(layout, "importance", "summary.json")["methods"]["daam-v1-mlp"]["ranking"]
     sets = [(layers, len(ablation.runs(name))) for name, layers in ablation.sets.items()]

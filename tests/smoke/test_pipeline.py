@@ -18,6 +18,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import download, extract, segment, train
 from daamctl.store.tables import read_parquet
 from tests.fixtures.recordings import write_pipeline
@@ -42,10 +43,10 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     metrics = json.loads((layout.stage("metrics") / "none-mlp.json").read_text())
     assert metrics["accuracy"] > 0.8  # two tones; chance is 0.5
     assert {"accuracy.png", "learning.png"} <= {path.name for path in layout.stage("plots").iterdir()}
-    ablation = find_ablation(layout.stage("ablate"), again="")
+    ablation = find_ablation(layout.stage("ablate"))
     assert ablation is not None
     assert list(ablation.sets) == ["highest-1", "lowest-1"]
-    summary = find_importance(layout.stage("importance"), again="")
+    summary = find_importance(layout.stage("importance"))
     assert summary is not None
     assert summary.audit.no_ablation is None  # the first run already has what the ablation found
     assert [one.method for one in summary.tests if one.test == "alone"] == ["weighted-sum", "daam-v1-mlp"]
@@ -115,9 +116,9 @@ def test_clips_made_with_other_settings_are_refused(project: Path) -> None:
         extract.run(*settings(project))
     assert str(caught.value) == (
         "the clips were made with other settings: segment.tail: made with 'merge', asked for 'pad'; "
-        "segment.tail_below_s: made with 0.5, asked for None\n"
-        "  make them again: daamctl segment --pipeline tiny"
+        "segment.tail_below_s: made with 0.5, asked for None"
     )
+    assert repair_of(caught.value.path, layout) == "make it again: daamctl segment tiny"
 
 
 def test_unreadable_audio_is_named_and_nothing_is_half_written(project: Path) -> None:
@@ -152,7 +153,7 @@ def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path)
     write_pipeline(project, more="methods: [weighted-sum]\nablate: {layers: [[3], [20, 21]], method: weighted-sum}\n")
     layout, config = settings(project)
     report = pipeline.run(layout, config, track=False)
-    ablation = find_ablation(layout.stage("ablate"), again="")
+    ablation = find_ablation(layout.stage("ablate"))
     assert ablation is not None
     assert list(ablation.sets.values()) == [(3,), (20, 21)]
     assert ablation.notes[0].startswith("Layers are not ranked: no method of this pipeline has a density.")

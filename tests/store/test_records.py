@@ -26,7 +26,7 @@ from daamctl.store.records import (
 )
 from tests.fixtures.records import importance_of, maps_of, write_importance
 
-AGAIN = "daamctl importance --pipeline toy"
+AGAIN = "daamctl importance toy"
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
@@ -84,26 +84,26 @@ def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
     path = tmp_path / "toy" / "summary.json"
     write_importance(path.parent, importance_of({"daam-v1": maps_of([2, 1])}, note="Two."))
     text = path.read_text()
-    assert find_importance(path.parent, again=AGAIN, hide=tmp_path) is not None
+    assert find_importance(path.parent, hide=tmp_path) is not None
     for before, after in (("0.25", "0.26"), ('"ranking"', '"rangking"'), ('"Two."', "null"), ("[]", "[1]")):
         if before in text:
             written(path, text.replace(before, after, 1))
-            with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n.*{AGAIN}$"):
-                find_importance(path.parent, again=AGAIN)
+            with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: "):
+                find_importance(path.parent)
     found = json.loads(text)
     del found["sha256"]
     written(path, json.dumps(found))
-    with pytest.raises(ArtifactError, match=rf"^{path} has no seal: .*\n.*{AGAIN}$"):
-        find_importance(path.parent, again=AGAIN)
+    with pytest.raises(ArtifactError, match=rf"^{path} has no seal: "):
+        find_importance(path.parent)
     written(path, json.dumps(json.loads(text)))  # the layout of the text does not matter
-    assert find_importance(path.parent, again=AGAIN) is not None
+    assert find_importance(path.parent) is not None
 
 
 def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "toy" / "summary.json"
     write_record(path, importance_of({}, run="demo"))
-    with pytest.raises(ArtifactError, match=rf"^{path} belongs to the run 'demo'\n  make it again: {AGAIN}$"):
-        find_importance(path.parent, again=AGAIN)
+    with pytest.raises(ArtifactError, match=rf"^{path} belongs to the run 'demo'$"):
+        find_importance(path.parent)
 
 
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     python scripts/same_numbers.py BEFORE AFTER            # two project folders, or their data folders
     python scripts/same_numbers.py BEFORE AFTER --ignore interval
 
-Reads every JSON record and CSV table below evaluate, ablate, importance, truncate, compare, score, mlm and report, and
-lists each number and text that differs. Hashes, times and versions are not compared.
+Reads every JSON record, CSV table and Parquet table of a run below evaluate, ablate, importance, truncate, compare,
+score, mlm and report, and lists each number and text that differs. Hashes, times and versions are not compared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 
 STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
@@ -46,14 +47,17 @@ def main(
 
 
 def files(root: Path) -> Iterator[Path]:
-    """Records and tables of a data folder."""
+    """Records and tables of a data folder; of Parquet files only those of a run, not those of its folds."""
     for stage in STAGES:
         for suffix in ("json", "csv"):
             yield from (root / stage).rglob(f"*.{suffix}")
+        yield from (root / stage).glob("*/*.parquet")
 
 
 def content(path: Path) -> Any:
-    """JSON as it is; CSV as a list of rows."""
+    """JSON as it is; tables as a list of rows."""
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path).to_dicts()
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.loads(text)

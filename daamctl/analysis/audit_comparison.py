@@ -1,4 +1,4 @@
-"""Compare the audited methods: one row each, the contrast of the two kinds of score, and a summary in words.
+"""Compare the audited methods: the contrast of the two kinds of score, and a summary in words.
 
 A method has an Importance Factor (kind "importance") or layer weights (kind "weight"). The papers claim that the
 Importance Factor shows which layers matter.
@@ -9,8 +9,7 @@ Letters: L layers, F folds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,15 +17,7 @@ from scipy.stats import rankdata
 
 from daamctl.analysis.rank_tests import LEVEL, Values, standardized
 from daamctl.analysis.scores import Scored
-from daamctl.artifacts.audit import (
-    Advantage,
-    Advantages,
-    AuditComparison,
-    AuditedMethod,
-    AuditRow,
-    Contrast,
-    KindDifference,
-)
+from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.terms import counted
 from daamctl.sign_flip import paired_sign_flip
 
@@ -44,40 +35,77 @@ VERDICTS = {
 KINDS = {"importance": "Importance Factors", "weight": "Layer weights"}
 
 
-@dataclass(frozen=True)
-class LearnedScore:
-    """Score that a method has learned, for the contrast of the two kinds of score.
-
-    Args:
-        score: (L,).
-        deletion: fold -> advantage of its order, averaged over seeds; empty if not measured.
-    """
+class LearnedScore(NamedTuple):
+    """Score (L,) that a method has learned, and fold -> advantage of deleting in its order; empty if not measured."""
 
     score: Values
     deletion: Mapping[int, float]
 
 
-def compare(
-    scores: Mapping[str, Scored], audited: Mapping[str, AuditedMethod], worth: Values | None, clip: str
-) -> AuditComparison:
-    """Compare the audited methods.
+class KindDifference(NamedTuple):
+    """Mean over the methods with an Importance Factor, mean over those with layer weights, and tests of both sides."""
+
+    importance: float
+    weights: float
+    p_better: float
+    p_worse: float
+
+
+class Contrast(NamedTuple):
+    """Whether Importance Factors predict the usefulness of layers better than layer weights.
+
+    tracking: difference in the rank correlation with the probes; deletion: in the deletion advantage; None if not
+    measured. verdict: better or worse if both p-values are at most the level of the audit.
+    """
+
+    tracking: KindDifference | None
+    deletion: KindDifference | None
+    verdict: Literal["better", "worse", "undecided"]
+
+
+def summary(
+    scores: Mapping[str, Scored],
+    tests: Sequence[LayerTest],
+    advantages: Mapping[str, Mapping[int, float]],
+    worth: Values | None,
+) -> str:
+    """Summary of the audit in one or two sentences.
 
     Args:
-        scores: method -> scores of its layers.
-        audited: method -> its audit.
+        scores: audited method -> scores of its layers.
+        advantages: method -> fold -> deletion advantage, averaged over seeds; empty if not measured.
         worth: (L,) accuracy of the linear probes; None if none was made.
-        clip: word for a clip.
     """
-    table = [_row(method, scores[method], entry) for method, entry in audited.items()]
-    learned: dict[str, list[LearnedScore]] = {"importance": [], "weight": []}
-    for row in table:
-        if row.learned:
-            scored = scores[row.method]
-            learned[scored.kind].append(LearnedScore(scored.mean, _by_fold(scored, audited[row.method].deletion)))
-    found = None
-    if worth is not None and learned["importance"] and learned["weight"]:
-        found = contrast(learned["importance"], learned["weight"], worth)
-    return AuditComparison(table, found, _sentence(table, found), NOTE.format(clip=clip))
+    if not scores:
+        return "The layer scores were not tested against the usefulness of the layers."
+    shown = {(one.method, one.test) for one in tests if one.score == "trained" and one.verdict == "yes"}
+    counts: list[str] = []
+    learned: dict[str, list[LearnedScore]] = {}
+    for kind, name in KINDS.items():
+        own = {method: scored for method, scored in scores.items() if scored.kind == kind}
+        tracks, beats = (sum((method, test) in shown for method in own) for test in ("probe", "deletion"))
+        learned[kind] = [
+            LearnedScore(scored.mean, advantages.get(method, {})) for method, scored in own.items() if scored.learned
+        ]
+        if own:
+            counts.append(
+                f"{name}, {counted(len(own), 'audited method')}: layers with a higher score are also better for a "
+                f"linear probe in {tracks}, and removing layers by score costs more accuracy than removing random "
+                f"ones in {beats}"
+            )
+    text = ". ".join(counts)
+    if worth is None or not learned["importance"] or not learned["weight"]:
+        return f"{text}. The two kinds of score can only be compared if methods of both kinds are trained."
+    found = contrast(learned["importance"], learned["weight"], worth)
+    details = []
+    for part, what, scale in (
+        (found.tracking, "mean rank correlation with the probe {:+.2f} against {:+.2f}", 1),
+        (found.deletion, "deletion advantage {:+.1f} against {:+.1f} points", 100),
+    ):
+        if part is not None:
+            p = part.p_worse if found.verdict == "worse" else part.p_better  # of the side that the verdict is about
+            details.append(f"{what.format(scale * part.importance, scale * part.weights)} (p = {p:.3f})")
+    return f"{VERDICTS[found.verdict]}: {', '.join(details)}. {text}."
 
 
 def contrast(importance: Sequence[LearnedScore], weights: Sequence[LearnedScore], worth: ArrayLike) -> Contrast:
@@ -133,76 +161,4 @@ def _mean_deletion(methods: Sequence[LearnedScore], folds: Sequence[int]) -> Val
 def _swap_test(differences: Values, *, importance: float, weights: float) -> KindDifference:
     better = paired_sign_flip(differences, one_sided=True)
     worse = paired_sign_flip(-differences, one_sided=True)
-    return KindDifference(importance, weights, p_better=better["p"], p_worse=worse["p"], floor=better["floor"])
-
-
-def _row(method: str, scored: Scored, entry: AuditedMethod) -> AuditRow:
-    agreement, agreement_untrained = entry.agreement, entry.agreement_untrained
-    deletion, deletion_untrained = _both(entry.deletion)
-    insertion, insertion_untrained = _both(entry.insertion)
-    return AuditRow(
-        method=method,
-        label=scored.label,
-        kind=scored.kind,
-        learned=not np.allclose(scored.trained, scored.untrained, rtol=0, atol=1e-6),
-        tracks_probe=agreement.verdict if agreement else None,
-        spearman_rho=agreement.spearman_rho if agreement else None,
-        p=agreement.p_one_sided if agreement else None,
-        spearman_rho_untrained=agreement_untrained.spearman_rho if agreement_untrained else None,
-        deletion_beats_random=deletion.verdict if deletion else None,
-        deletion_advantage=deletion.advantage if deletion else None,
-        deletion_p=deletion.p if deletion else None,
-        deletion_advantage_untrained=deletion_untrained.advantage if deletion_untrained else None,
-        insertion_beats_random=insertion.verdict if insertion else None,
-        insertion_advantage=insertion.advantage if insertion else None,
-        insertion_p=insertion.p if insertion else None,
-        insertion_advantage_untrained=insertion_untrained.advantage if insertion_untrained else None,
-    )
-
-
-def _both(found: Advantages | None) -> tuple[Advantage | None, Advantage | None]:
-    """Advantage of the trained and of the untrained score."""
-    return (None, None) if found is None else (found.score, found.untrained)
-
-
-def _by_fold(scored: Scored, deletion: Advantages | None) -> dict[int, float]:
-    """Fold -> deletion advantage, averaged over seeds; empty unless every run has it."""
-    if deletion is None or deletion.score is None or len(deletion.score.per_fold) != len(scored.folds):
-        return {}
-    by_fold: dict[int, list[float]] = {}
-    for fold, advantage in zip(scored.folds, deletion.score.per_fold, strict=True):
-        by_fold.setdefault(fold.fold, []).append(advantage)
-    return {number: float(np.mean(advantages)) for number, advantages in by_fold.items()}
-
-
-def _sentence(table: Sequence[AuditRow], found: Contrast | None) -> str:
-    """Summary of the audit in one or two sentences."""
-    if not table:
-        return "The layer scores were not tested against the usefulness of the layers."
-    by_kind = [[row for row in table if row.kind == kind] for kind in KINDS]
-    counts = ". ".join(_counts(rows) for rows in by_kind if rows)
-    if found is None:
-        return f"{counts}. The two kinds of score can only be compared if methods of both kinds are trained."
-    details = []
-    if found.tracking is not None:
-        means = f"{found.tracking.importance:+.2f} against {found.tracking.weights:+.2f}"
-        details.append(f"mean rank correlation with the probe {means} (p = {_p(found.tracking, found):.3f})")
-    if found.deletion is not None:
-        means = f"{100 * found.deletion.importance:+.1f} against {100 * found.deletion.weights:+.1f} points"
-        details.append(f"deletion advantage {means} (p = {_p(found.deletion, found):.3f})")
-    return f"{VERDICTS[found.verdict]}: {', '.join(details)}. {counts}."
-
-
-def _p(part: KindDifference, found: Contrast) -> float:
-    """The p-value of the side that the verdict is about."""
-    return part.p_worse if found.verdict == "worse" else part.p_better
-
-
-def _counts(rows: Sequence[AuditRow]) -> str:
-    tracks = sum(row.tracks_probe == "yes" for row in rows)
-    beats = sum(row.deletion_beats_random == "yes" for row in rows)
-    kind, methods = KINDS[rows[0].kind], counted(len(rows), "audited method")
-    return (
-        f"{kind}, {methods}: layers with a higher score are also better for a linear probe in {tracks}, and removing "
-        f"layers by score costs more accuracy than removing random ones in {beats}"
-    )
+    return KindDifference(importance, weights, better["p"], worse["p"])

@@ -78,13 +78,11 @@ class Scores:
     ranks: tuple[tuple[float, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class LayerProbes:
+class LayerProbes(NamedTuple):
     """Results of every probe.
 
-    Args:
-        fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`.
-        chance: always the most frequent class of the training clips.
+    fusions: `mean` of the layers, `average` of the scores of their probes, and their `concatenation`. chance: always
+    the most frequent class of the training clips.
     """
 
     layers: tuple[Scores, ...]

@@ -12,17 +12,17 @@ Smyth, 2010).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kendalltau, rankdata
+from scipy.stats import rankdata
 
 from daamctl.analysis.importance import num_distinct
-from daamctl.artifacts.audit import Agreement, Verdict
+from daamctl.artifacts.audit import Verdict
 
 Values = NDArray[np.float64]
 Orders = NDArray[np.int64]
@@ -40,6 +40,22 @@ PERMUTATIONS = 100_000
 def is_ranking(score: Float[NDArray[np.floating], " L"]) -> bool:
     """Whether a score (L,) distinguishes the layers."""
     return num_distinct(score) >= LEAST_DISTINCT
+
+
+class Agreement(NamedTuple):
+    """Rank correlation of a score with the usefulness of the layers, and p-values of three tests.
+
+    turned: share of the 2 L rotated and mirrored profiles with a rho at least as large; beside_depth: the same for the
+    ranks without their linear trend along depth, of which nothing may remain (None). verdict: as in `LayerTest`.
+    """
+
+    rho: float
+    p: float
+    floor: float
+    p_turned: float
+    rho_beside_depth: float | None
+    p_beside_depth: float | None
+    verdict: Verdict
 
 
 def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:
@@ -61,35 +77,26 @@ def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement
         raise ValueError(f"scores of shape {a.shape} against {b.shape}")
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
+    test = rank_test(a, b, seed=seed)
     ranks, others = standardized(rankdata(a)), standardized(rankdata(b))
+    assert test is not None
     assert ranks is not None
     assert others is not None
-    rho = float(ranks @ others)
-    orders, exact = _permutations(len(a), seed), len(a) <= EXACT_UP_TO
-    permuted = others[orders] @ ranks  # rho of every permutation
-    p_one_sided = _share(permuted, rho, exact)
-    p_turned = _p_turned(ranks, others, rho)
+    p_turned = _p_turned(ranks, others, test.rho)
     ranks_left, others_left = _beside_depth(ranks), _beside_depth(others)
     rho_beside = p_beside = None
     if ranks_left is not None and others_left is not None:
         rho_beside = float(ranks_left @ others_left)
         p_beside = _p_turned(ranks_left, others_left, rho_beside)
-    floor = 1 / len(orders) if exact else 1 / (1 + PERMUTATIONS)
-    tau = kendalltau(a, b)
-    return Agreement(
-        num_layers=len(a),
-        kendall_tau=float(tau.statistic),
-        kendall_p=float(tau.pvalue),
-        spearman_rho=rho,
-        spearman_p=_share(np.abs(permuted), abs(rho), exact),
-        p_one_sided=p_one_sided,
-        p_turned=p_turned,
-        rho_beside_depth=rho_beside,
-        p_beside_depth=p_beside,
-        floor=floor,
-        # A profile that is nothing but its trend along depth cannot pass the test beside that trend.
-        verdict=_verdict(p_one_sided, [p_turned, 1.0 if p_beside is None else p_beside], floor),
-    )
+    floor = 1 / math.factorial(len(a)) if len(a) <= EXACT_UP_TO else 1 / (1 + PERMUTATIONS)
+    verdict: Verdict = "yes"
+    if floor > LEVEL:
+        verdict = "cannot be told"
+    elif test.p > LEVEL:
+        verdict = "not shown"
+    elif p_turned > LEVEL or p_beside is None or p_beside > LEVEL:
+        verdict = "unclear"  # a profile that is nothing but its trend along depth is unclear too
+    return Agreement(test.rho, test.p, floor, p_turned, rho_beside, p_beside, verdict)
 
 
 class RankTest(NamedTuple):
@@ -117,14 +124,6 @@ def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
 def order_of(score: Float[NDArray[np.floating], " L"]) -> Int64[Orders, " L"]:
     """Indices (L,) of the layers by score, highest first; ties by depth."""
     return np.argsort(-np.asarray(score, dtype=np.float64), kind="stable")
-
-
-def _verdict(p: float, smooth: Sequence[float], floor: float) -> Verdict:
-    if floor > LEVEL:
-        return "cannot be told"
-    if p > LEVEL:
-        return "not shown"
-    return "yes" if max(smooth) <= LEVEL else "unclear"
 
 
 def standardized(values: Float64[Values, " L"]) -> Float64[Values, " L"] | None:

@@ -52,6 +52,11 @@ class Scored:
         """Name of the method in reports."""
         return self.folds[0].label
 
+    @property
+    def learned(self) -> bool:
+        """Whether training changed the score."""
+        return not np.allclose(self.trained, self.untrained, rtol=0, atol=1e-6)
+
 
 def read_maps(folds: Sequence[Fold]) -> list[Maps]:
     """Density maps: the mean over folds, then every fold. Empty for methods without a density.

@@ -6,14 +6,17 @@ as keys they are strings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
-from daamctl.artifacts.audit import Audit, PerLayer
-from daamctl.artifacts.statistics import Interval
-from daamctl.store.records import find_record
+from daamctl.artifacts import audit
+from daamctl.artifacts.audit import Audit, LayerTest
+from daamctl.artifacts.layer_sets import TABLE, LayerRow, read_rows
+from daamctl.store.records import check_file, find_record
 
+PROBE = "ridge-last"
+"""The method whose probe of each layer tells how well the layer carries what is asked."""
 FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 
 
@@ -46,14 +49,8 @@ class DensityMaps:
         folds: (fold, seed) of the runs.
         num_heads: number of heads that split the layers.
         ranking: layers by mean Importance Factor, highest first; empty if all are equal.
-        ranking_untrained: likewise for the untrained map.
-        mean_importance: mean Importance Factor of each layer.
-        mean_importance_untrained: likewise for the untrained map.
-        contribution_percent: share of each layer in the density, in percent.
-        contribution_percent_untrained: likewise for the untrained map.
         correlation_with_untrained: Pearson correlation with the untrained map; None for a constant map.
         head_positions: effect of the position inside the head; None if every head has one layer or there is one head.
-        head_positions_untrained: likewise for the untrained map.
         caution: why the map mostly reflects geometry; None if it does not.
     """
 
@@ -63,10 +60,6 @@ class DensityMaps:
     num_heads: int
     ranking: list[int]
     ranking_untrained: list[int]
-    mean_importance: PerLayer
-    mean_importance_untrained: PerLayer
-    contribution_percent: PerLayer
-    contribution_percent_untrained: PerLayer
     correlation_with_untrained: float | None
     head_positions: HeadPositions | None
     head_positions_untrained: HeadPositions | None
@@ -92,26 +85,24 @@ class Stability:
 
 @dataclass(frozen=True)
 class LayerScores:
-    """One score per layer of a method, mean over its runs.
+    """What is known of the layer scores of a method, which are rows of the table.
 
     Args:
         label: name of the method in results.
         kind: "importance" (mean Importance Factor) or "weight" (learned layer weight).
+        learned: whether training changed the score.
         folds: (fold, seed) of the runs.
         ranking: layers by score, highest first; empty if all are equal.
-        ranking_untrained: likewise before training.
         stability: agreement between runs.
-        stability_untrained: likewise before training.
         tau_with_untrained: Kendall's tau between the scores after and before training; None if one is constant.
         replacement: file name of a picture; None without curves.
     """
 
     label: str
     kind: str
+    learned: bool
     folds: list[tuple[int, int]]
     layers: list[int]
-    trained: PerLayer
-    untrained: PerLayer
     ranking: list[int]
     ranking_untrained: list[int]
     stability: Stability
@@ -122,56 +113,16 @@ class LayerScores:
 
 
 @dataclass(frozen=True)
-class LayerAccuracy:
-    """Accuracy of `ridge-last` on one layer alone.
-
-    Args:
-        low: lower end of its 95 % interval; None if there is no interval.
-        difference: from the best layer, over all test items, in the figure of the profile; 0 for the best.
-        p: of the paired test against the best layer, after Holm's correction; None for the best, or without a test.
-    """
-
-    layer: int
-    accuracy: float
-    low: float | None
-    high: float | None
-    difference: float = 0.0
-    p: float | None = None
-
-
-class Height(NamedTuple):
-    """The score of a layer, a fraction, and its interval if there is one."""
-
-    layer: int
-    value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
 class ProbedLayers:
     """Linear probes of every layer alone.
 
     Args:
         unit: what was scored: "utterance" or "clip".
         resampled: what the intervals resample and the tests take as independent, e.g. "speaker".
-        entity_f1: of the probes of words, one per layer; intervals over sentences. None for other items.
-        floor: smallest p-value that the tests allow after correction; None without a test.
     """
 
     unit: str
     resampled: str
-    layers: list[LayerAccuracy]
-    entity_f1: list[Interval] | None = None
-    floor: float | None = None
-
-    @property
-    def profile(self) -> list[Height]:
-        """How well each layer carries what is asked: entity F1 for words, accuracy for other items."""
-        if self.entity_f1 is None:
-            return [Height(one.layer, one.accuracy, one.low, one.high) for one in self.layers]
-        pairs = zip(self.layers, self.entity_f1, strict=True)
-        return [Height(one.layer, f1.value, f1.low, f1.high) for one, f1 in pairs]
 
 
 @dataclass(frozen=True)
@@ -182,9 +133,11 @@ class Importance:
         methods: method with a density -> its map.
         scores: method with a layer score -> its score.
         without_score: method -> why it has no score.
-        probed: accuracy of every layer; None if no layer was probed.
+        probed: None if no layer was probed.
         files: SHA-256 of the stage's other files.
         folds: content keys of the folds that it was computed from, sorted.
+        rows: figures of the layers: those of probes, scores, and shares in the density. They and the tests of the audit
+            are not in the record but in tables.
     """
 
     run: str
@@ -197,6 +150,20 @@ class Importance:
     probed: ProbedLayers | None = None
     files: dict[str, str] = field(default_factory=dict)
     folds: list[str] = field(default_factory=list)
+    rows: Sequence[LayerRow] = ()
+    tests: Sequence[LayerTest] = ()
+
+    @property
+    def profile(self) -> list[LayerRow]:
+        """How well each layer alone carries what is asked: entity F1 of words, accuracy of other items."""
+        probes = [row for row in self.rows if row.method == PROBE and row.fold is None]
+        found = [row for row in probes if row.kind == "entity_f1"]
+        return found or [row for row in probes if row.kind == "accuracy"]
+
+    def by_layer(self, method: str, kind: str) -> dict[int, LayerRow]:
+        """Layer -> figure of a method over all runs."""
+        own = (method, kind, None)
+        return {row.layers[0]: row for row in self.rows if (row.method, row.kind, row.fold) == own}
 
     @property
     def pictures(self) -> list[str]:
@@ -217,4 +184,9 @@ def find_importance(folder: Path, *, hide: Path | None = None) -> Importance | N
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Importance, hide=hide)
+    found = find_record(folder / FILE, Importance, hide=hide)
+    if found is None:
+        return None
+    for name in (TABLE, audit.TABLE):
+        check_file(folder / name, found.files.get(name))
+    return replace(found, rows=read_rows(folder), tests=audit.read_tests(folder))

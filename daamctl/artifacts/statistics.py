@@ -6,6 +6,7 @@ Scores are fractions. Differences are the first method minus the second.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -244,3 +245,20 @@ class Comparisons:
     comparisons: list[Comparison]
     ranks: dict[str, Ranks | None]
     notes: list[str]
+
+
+class NonInferiority(NamedTuple):
+    """Whether a method is at most a margin worse than a reference.
+
+    accuracy: over all items, averaged over seeds; entity_f1: likewise, of words. difference: entity F1, or else
+    accuracy, minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by
+    the margin or more; floor: the smallest p that the units allow. None without independent units.
+    """
+
+    accuracy: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    floor: float | None
+    entity_f1: float | None = None

@@ -20,7 +20,7 @@ PLAIN_WIDTH = 200
 ALPHA = 0.05
 
 
-TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers")
+TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers", "audit")
 
 
 def command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -26,19 +27,22 @@ def command(
 
     RUN is PIPELINE/METHOD; PIPELINE alone takes a closed-form probe, which is quick.
     """
-    from daamctl.artifacts.truncation import find_truncation
+    from daamctl.artifacts.layer_sets import find_truncation
     from daamctl.config import find_root
     from daamctl.stages import truncate
 
     path = truncate.run(find_root(), str(run.pipeline), margin=margin / 100, force=run.force)
+    found = find_truncation(path.parent)
+    assert found is not None
     if run.json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        record = json.loads(path.read_text(encoding="utf-8"))
+        shortest = found.shortest and found.shortest.layers[-1]
+        rows = [{**row._asdict(), "enough": found.enough.get(row.set)} for row in found.rows]
+        typer.echo(json.dumps({**record, "smallest": shortest, "layers": rows}, indent=2))
         return
     from daamctl.reporting.document import Folded, Table
     from daamctl.reporting.truncation import notes, section, sentence
 
-    found = find_truncation(path.parent)
-    assert found is not None
     content = section(found, embeddings_key=found.embeddings_key, command="")
     assert content is not None
     blocks = [inner for block in content.blocks for inner in (block.blocks if isinstance(block, Folded) else [block])]

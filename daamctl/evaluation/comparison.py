@@ -38,10 +38,10 @@ from daamctl.artifacts.statistics import (
     Interval,
     Intervals,
     MetricComparison,
+    NonInferiority,
     Ranks,
     SignFlipTest,
 )
-from daamctl.artifacts.truncation import NonInferiority
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals

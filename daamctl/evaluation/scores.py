@@ -1,22 +1,26 @@
 """Results as tidy tables, one row per figure: Parquet files that any tool reads (docs/reports.md#tables-of-results).
 
-`evaluate` writes all but `layers`, which the importance stage writes. Scores are fractions, losses as trained.
-Differences are first minus second. Methods have their own names, without marks such as *undertrained*.
+`evaluate` writes all but `layers` and `audit`, of which other stages write a part each. Scores are fractions, losses
+as trained. Differences are first minus second. Methods have their own names, without marks such as
+*undertrained*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts.audit import AUDIT
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
+from daamctl.artifacts.layer_sets import LAYERS, Ablation, LayerRow, Truncation, find_ablation, find_truncation
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import Comparisons, Interval, MetricComparison
 from daamctl.errors import UnknownNameError
+from daamctl.evaluation.scoring import score_predictions
 from daamctl.layout import Layout
 from daamctl.store.files import csv_text
 from daamctl.store.records import check_file
@@ -53,15 +57,15 @@ HISTORY: Schema = {
     "train_accuracy": NUMBER, "dev_accuracy": NUMBER, "test_accuracy": NUMBER,
 }  # fmt: skip
 """Learning curves: one row per record, per clip."""
-LAYERS: Schema = {
-    "method": TEXT, "kind": TEXT, "layer": INTEGER, "value": NUMBER, "low": NUMBER, "high": NUMBER, "untrained": NUMBER,
-}  # fmt: skip
-"""Layers. kind: accuracy or entity_f1 of a linear probe of the layer alone; importance or weight of a trained method,
-and the same before training (untrained)."""
 TABLES: dict[str, Schema] = {
     "figures": FIGURES, "scores": SCORES, "comparisons": COMPARISONS, "confusion": CONFUSION, "speakers": SPEAKERS,
-    "history": HISTORY, "layers": LAYERS,
+    "history": HISTORY, "layers": LAYERS, "audit": AUDIT,
 }  # fmt: skip
+SPREAD: dict[str, dict[str, Callable[..., Ablation | Importance | Truncation | None]]] = {
+    "layers": {"ablate": find_ablation, "importance": find_importance, "truncate": find_truncation},
+    "audit": {"ablate": find_ablation, "importance": find_importance},
+}
+"""Table -> the stages that write a part of it, with what reads their records."""
 
 
 def write_scores(folder: Path, evaluation: Evaluation, folds: Mapping[str, Sequence[Fold]]) -> list[Path]:
@@ -84,19 +88,6 @@ def write_scores(folder: Path, evaluation: Evaluation, folds: Mapping[str, Seque
     return [table_file(folder, name) for name in frames]
 
 
-def write_layers(folder: Path, importance: Importance) -> Path:
-    """Write the table of the layers; return its file. Its hash belongs into the summary's `files`."""
-    rows: list[dict[str, Any]] = []
-    if importance.probed is not None:
-        kind = "accuracy" if importance.probed.entity_f1 is None else "entity_f1"
-        rows += [{"method": "ridge-last", "kind": kind, **one._asdict()} for one in importance.probed.profile]
-    for method, one in importance.scores.items():
-        for layer, value, untrained in zip(one.layers, one.trained, one.untrained, strict=True):
-            rows.append({"method": method, "kind": one.kind, "layer": layer, "value": value, "untrained": untrained})
-    write_frame(table_file(folder, "layers"), pl.DataFrame(rows, LAYERS), {"run": importance.run, "table": "layers"})
-    return table_file(folder, "layers")
-
-
 def table_file(folder: Path, table: str) -> Path:
     """File of a table in the folder of its stage."""
     return folder / f"{table}.parquet"
@@ -115,15 +106,32 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
-    stage = "importance" if table == "layers" else "evaluate"
-    folder = layout.stage(stage)
-    if files is None and stage == "importance":
-        summary = find_importance(folder)
-        files = {} if summary is None else summary.files
-    elif files is None:
-        files = read_evaluation(folder).files
-    path = table_file(folder, table)
+    stage = "evaluate"
+    if table in SPREAD:
+        parts = []
+        for stage, find in SPREAD[table].items():
+            if find(layout.stage(stage)) is not None:  # the table is as recorded
+                parts.append(read_frame(table_file(layout.stage(stage), table))[0])
+        if parts:
+            return pl.concat(parts)
+        stage, files = "importance", {}
+    files = read_evaluation(layout.stage(stage)).files if files is None else files
+    path = table_file(layout.stage(stage), table)
     return read_frame(check_file(path, files.get(path.name)))[0]
+
+
+def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
+    """Accuracy in every run after training on a set of layers, and the primary figure of the task.
+
+    Args:
+        unit: utterance or clip.
+    """
+    rows = []
+    for fold in folds:
+        scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
+        for kind in dict.fromkeys(("accuracy", fold.task.primary)):
+            rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
+    return rows
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

@@ -80,19 +80,6 @@ def with_holm(tests: Sequence[Test | None]) -> list[Test | None]:
     return [replace(test, p_holm=p) if test else None for test, p in zip(tests, adjusted, strict=True)]
 
 
-def passed_in_sequence(p_values: Sequence[float | None], *, alpha: float = 0.05) -> int:
-    """Number of tests that pass one after the other, in an order fixed beforehand, until the first that does not.
-
-    Each test has the full level. The probability of one or more wrong passes is at most alpha, without a correction,
-    because a wrong pass needs the first true null hypothesis of the order to be rejected (Maurer, Hothorn and
-    Lehmacher 1995; Westfall and Krishen 2001).
-
-    Args:
-        p_values: in that order; None: there is no test, so it does not pass.
-    """
-    return next((index for index, p in enumerate(p_values) if p is None or p > alpha), len(p_values))
-
-
 def minimal_detectable_difference(
     differences: Sequence[float] | Floats, *, power: float = 0.8, alpha: float = 0.05
 ) -> Detectable:

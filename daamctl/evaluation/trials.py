@@ -9,14 +9,12 @@ trials (seeds, samples of training items), which share the test items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.statistics import Interval, MetricComparison
-from daamctl.artifacts.truncation import NonInferiority
+from daamctl.artifacts.statistics import Interval, MetricComparison, NonInferiority
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.engine import FLIPS, Statistic, intervals, randomisation, redrawn
@@ -187,10 +185,10 @@ def primary_not_worse(
     found = {}
     for name, result in tested.items():
         gap = values[name] - values[reference]
-        found[name] = replace(result, entity_f1=values[name], difference=gap, low=None, high=None)
+        found[name] = result._replace(entity_f1=values[name], difference=gap, low=None, high=None)
         if result.p is not None:
             interval, p, floor = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
-            found[name] = replace(found[name], low=interval.low, high=interval.high, p=p, floor=floor)
+            found[name] = found[name]._replace(low=interval.low, high=interval.high, p=p, floor=floor)
     return found
 
 

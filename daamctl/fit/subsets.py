@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
+import torch
 
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import Split
@@ -18,11 +19,23 @@ from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold, train_all, train_fold
-from daamctl.fit.trial import FoldSpec, FusionTrial, trials_of
+from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, trials_of
 from daamctl.layout import Layout
 from daamctl.methods import NEEDS_DEV, resolve_method
 from daamctl.store.files import content_key
 from daamctl.tracking import Tracker
+
+
+def misfits(method: str, sizes: Iterable[int], features: Features, config: Config) -> dict[int, MethodError]:
+    """The numbers of layers for which a method cannot be built, and why."""
+    found = {}
+    for size in sizes:
+        try:
+            with torch.device("meta"):
+                build_method(method, config, size, features.head.embed_dim, len(features.head.classes))
+        except MethodError as error:
+            found[size] = error
+    return found
 
 
 def train_on_layers(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from daamctl.artifacts.ablation import Ablation, GroupAccuracy
 from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation, Spread
 from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.layer_sets import Ablation, minus, over_runs
 from daamctl.artifacts.results import marked
 from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
@@ -22,7 +22,6 @@ from daamctl.reporting.document import (
     plural,
     spread,
 )
-from daamctl.reporting.layers import paired_mean
 from daamctl.reporting.verdict import names
 
 EPOCHS = {
@@ -190,22 +189,23 @@ def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linke
 
 def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
     """Accuracy after training on some layers alone."""
-    found = _group(ours, layers)
-    if found is None:
-        return _no_group(ours, layers)
-    return Linked(
-        spread(found), f"{marked(_ablated(ours), found.mark)}, n = {found.n}", ours.links(f"ablate/{ours.pipeline}")
-    )
+    made, name = ours.ablation, _set(ours, layers)
+    if made is None or name is None:
+        return _no_set(ours, layers)
+    found = over_runs(made.runs(name).values())
+    words = f"{marked(_ablated(ours), made.marks.get(name, ''))}, n = {found.n}"
+    return Linked(spread(found), words, ours.links(f"ablate/{ours.pipeline}"))
 
 
 def high_minus_low(ours: Ours) -> Linked:
     """Layers of high Importance Factor minus layers of low, over the folds that both have."""
     layers_high, layers_low = ours.experiment.layers("high"), ours.experiment.layers("low")
-    high, low = _group(ours, layers_high), _group(ours, layers_low)
-    if high is None or low is None:
-        return _no_group(ours, layers_low if high else layers_high)
-    words = marked(_ablated(ours), high.mark or low.mark)
-    return Linked(Number(paired_mean(high, low), "points"), words, ours.links(f"ablate/{ours.pipeline}"))
+    made, high, low = ours.ablation, _set(ours, layers_high), _set(ours, layers_low)
+    if made is None or high is None or low is None:
+        return _no_set(ours, layers_low if high else layers_high)
+    gap = over_runs(minus(made.runs(high), made.runs(low)).values()).mean
+    words = marked(_ablated(ours), made.marks.get(high) or made.marks.get(low, ""))
+    return Linked(Number(gap, "points"), words, ours.links(f"ablate/{ours.pipeline}"))
 
 
 def layers_by_importance(ours: Ours, method: str) -> Linked:
@@ -274,13 +274,13 @@ def _per(ours: Ours, unit: str) -> str:
     return f"per {unit if speech and unit == 'clip' else ours.experiment.item}"
 
 
-def _group(ours: Ours, layers: Sequence[int]) -> GroupAccuracy | None:
-    """The results of training on some layers alone."""
-    groups = ours.ablation.groups if ours.ablation else []
-    return next((group for group in groups if group.layers == list(layers)), None)
+def _set(ours: Ours, layers: Sequence[int]) -> str | None:
+    """Name of some layers in the ablation; None if it does not train on them."""
+    sets = ours.ablation.sets if ours.ablation else {}
+    return next((name for name, own in sets.items() if own == tuple(layers)), None)
 
 
-def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
+def _no_set(ours: Ours, layers: Sequence[int]) -> Linked:
     """Why there is no result of training on some layers alone."""
     if ours.ablation is None:
         return ours.not_run("ablate")
@@ -295,4 +295,4 @@ def _ablated(ours: Ours) -> str:
         return ""
     rule = ours.evaluation.selection if ours.evaluation else ""
     epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
-    return f"{made.method}; {_per(ours, made.unit)}{epoch}"
+    return f"{made.label}; {_per(ours, made.unit)}{epoch}"

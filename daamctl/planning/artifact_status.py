@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 import pyarrow.parquet as pq
 
-from daamctl.analysis.ablation import LayerGroup
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings
 from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
 from daamctl.artifacts.results import Fold, intact_folds
@@ -103,14 +102,14 @@ class ArtifactStatus:
         folds = intact_folds(self.layout.method(method))
         return [fold for fold in folds if sizes.get(fold.fold) == _sizes(fold) and self._is_current(fold, modality)]
 
-    def ablated(self, method: str, groups: Sequence[LayerGroup], runs: Runs) -> list[Fold]:
-        """Finished folds of a method on layer groups of the ablation."""
+    def ablated(self, method: str, sets: Mapping[str, tuple[int, ...]], runs: Runs) -> list[Fold]:
+        """Finished folds of a method on sets of layers of the ablation."""
         if self.features is None:
             return []
         kept = []
-        for group in groups:
-            folder = self.layout.stage("ablate") / f"{group.name}-{method}"
-            kept += self._kept(folder, method, runs, self.features.subset(group.layers))
+        for name, layers in sets.items():
+            folder = self.layout.stage("ablate") / f"{name}-{method}"
+            kept += self._kept(folder, method, runs, self.features.subset(layers))
         return kept
 
     def finished_file(self, stage: str) -> Path | None:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.evaluation import MARKS, Evaluation, MethodFairness, ReferenceComparison
-from daamctl.artifacts.importance import Importance, ProbedLayers
+from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.terms import listed
-from daamctl.artifacts.truncation import Truncation
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -43,15 +43,16 @@ def answers(
         stale: notes on folds that no longer match the evaluation.
         truncation: how few layers are enough; None if that was not asked.
     """
-    probed = summary.probed if summary else None
-    blocks: list[Block] = [Text(text, caution=True) for text in evaluation.leaks]
+    profile = summary.profile if summary else []
+    text = _layers(evaluation, summary) if summary and profile else f"The layers were not probed yet. Run: `{command}`"
+    blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [
-        Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
+        Text(text),
         Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
-        _figure(evaluation, probed)
+        _figure(evaluation, profile)
         if evaluation.entities is None
-        else drawn(entities.figure(evaluation.entities, probed.profile if probed else [])),
+        else drawn(entities.figure(evaluation.entities, profile)),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]
     steps = next_steps(evaluation)
@@ -74,30 +75,32 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     return steps
 
 
-def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
+def _layers(evaluation: Evaluation, summary: Importance) -> str:
     """Which layers carry the label, or the entities."""
-    profile = probed.profile
+    profile, probed = summary.profile, summary.probed
+    assert probed is not None
     best, last = max(profile, key=lambda one: one.value), profile[-1]
     interval = "" if best.low is None or best.high is None else f" [{percent(best.low)}, {percent(best.high)}]"
     score = f"{percent(best.value)} %{interval}"
-    if probed.entity_f1 is None:
+    if best.kind == "accuracy":
         what, does = "the label", f"classifies {score} of {evaluation.task.unit(probed.unit)}s with a ridge probe"
     else:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
-    others = [one for one in probed.layers if one.layer != best.layer]
-    near = [one.layer for one in others if one.p is None or one.p > ALPHA]
-    text = f"Layer {best.layer} carries {what} best: alone it {does}"
-    if others and (probed.floor is None or probed.floor > ALPHA):
+    others, top = [one for one in profile if one is not best], best.layers[0]
+    near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA]
+    floor = min((one.floor for one in others if one.floor is not None), default=1.0)
+    text = f"Layer {top} carries {what} best: alone it {does}"
+    if others and floor > ALPHA:
         why = f"too few {probed.resampled or 'fold'}s to test whether other layers are worse"
-        text = f"Layer {best.layer} has the highest figure: alone it {does}; {why}"
+        text = f"Layer {top} has the highest figure: alone it {does}; {why}"
     elif others and len(near) == len(others):
-        return f"No layer stands out: layer {best.layer} alone {does}; no other layer is shown to be worse."
+        return f"No layer stands out: layer {top} alone {does}; no other layer is shown to be worse."
     elif near:
-        text = f"Layer {best.layer} has the highest figure: alone it {does}; not shown to be worse than it: "
+        text = f"Layer {top} has the highest figure: alone it {does}; not shown to be worse than it: "
         text += f"layer{'s' if len(near) > 1 else ''} {layers_text(near)}"
     if best is last:
         return f"{text}. It is the last layer."
-    return f"{text}. The last layer, {last.layer}, reaches {percent(last.value)} %."
+    return f"{text}. The last layer, {last.layers[0]}, reaches {percent(last.value)} %."
 
 
 def fusing(evaluation: Evaluation) -> str:
@@ -205,7 +208,7 @@ def _at_edge(one: MethodFairness) -> list[str]:
     return [name for name, number in one.edges.items() if number > one.runs / 2]
 
 
-def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
+def _figure(evaluation: Evaluation, profile: Sequence[LayerRow]) -> Block:
     label = f"Accuracy per {evaluation.item}"
     methods = {}
     for name in order(evaluation):
@@ -215,10 +218,9 @@ def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
         methods[short] = (evaluation.accuracy(name).mean, ends)
     means = ", ".join(f"{name} {percent(value)} %" for name, (value, _) in methods.items())
     alt = f"{label} of every method: {means}."
-    if probed:
-        best = max(probed.profile, key=lambda one: one.value)
-        top = f"highest {percent(best.value)} % at layer {best.layer}"
+    if profile:
+        best = max(profile, key=lambda one: one.value)
+        top = f"highest {percent(best.value)} % at layer {best.layers[0]}"
         alt = f"Accuracy of a ridge probe of every layer, {top}. {alt}"
-    layers = probed.profile if probed else []
     chance = evaluation.main_chance.majority_fraction
-    return figures.drawn(figures.answers(layers, methods, chance, label, f"{alt} The numbers are in the tables."))
+    return figures.drawn(figures.answers(profile, methods, chance, label, f"{alt} The numbers are in the tables."))

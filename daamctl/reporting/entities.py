@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import Evaluation
-from daamctl.artifacts.importance import Height
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
@@ -77,7 +77,7 @@ def order(found: Entities) -> list[str]:
     return sorted(found.methods, key=lambda name: -found.methods[name].f1.value)
 
 
-def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
+def figure(found: Entities, layers: Sequence[LayerRow] = ()) -> Figure:
     """F1 of a linear probe of every layer, and of every method: its interval, and its trials.
 
     Args:
@@ -106,7 +106,8 @@ def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
     every += [end for one in layers for end in (one.value, one.low, one.high) if end is not None]
     limits, height = (100 * min(every) - 2.0, 100 * max(every) + 2.0), 0.4 + 0.27 * max(len(names), 8)
     best = max(layers, key=lambda one: one.value)
-    alt = f"Entity F1 of a linear probe of every layer, highest {percent(best.value)} % at layer {best.layer}. {alt}"
+    top = f"highest {percent(best.value)} % at layer {best.layers[0]}"
+    alt = f"Entity F1 of a linear probe of every layer, {top}. {alt}"
     panels = [  # the names of methods are long: on the left they have room
         Panel("Methods", Axis("Entity F1", "%", limits=limits), rows(names), marks, (3.6, height)),
         profile(layers, "Entity F1", limits, height),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from daamctl.artifacts.importance import Height
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.statistics import Ranks
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
@@ -80,7 +80,7 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
 
 
 def profile(
-    layers: Sequence[Height], label: str, limits: tuple[float, float], height: float, chance: float | None = None
+    layers: Sequence[LayerRow], label: str, limits: tuple[float, float], height: float, chance: float | None = None
 ) -> Panel:
     """Score of a linear probe of every layer.
 
@@ -96,12 +96,12 @@ def profile(
              filled=True, width=1.5, band=band, band_name="95 % interval of a layer"),
         *([] if chance is None else [Rule(100 * chance)]),
     ]  # fmt: skip
-    places = Axis("Layer", names=[str(one.layer) for one in layers])
+    places = Axis("Layer", names=[str(one.layers[0]) for one in layers])
     return Panel("Layers", places, Axis(label, "%", limits=limits), marks, (4.2, height))
 
 
 def answers(
-    layers: Sequence[Height],
+    layers: Sequence[LayerRow],
     methods: Mapping[str, tuple[float, tuple[float, float] | None]],
     chance: float,
     label: str,

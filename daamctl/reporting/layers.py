@@ -5,11 +5,11 @@ Input: the results of the importance stage and of the ablation. If one is missin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from daamctl.artifacts.ablation import Ablation, AloneTest, LayerAccuracy, ProbedDifference
-from daamctl.artifacts.audit import Audit, AuditRow
-from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores, ProbedLayers
+from daamctl.artifacts.audit import LayerTest
+from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
+from daamctl.artifacts.layer_sets import ALL, Ablation, LayerRow, minus, over_runs
 from daamctl.artifacts.results import marked
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, Task
@@ -22,6 +22,7 @@ from daamctl.reporting.document import (
     Bullets,
     Cell,
     Folded,
+    Kind,
     Number,
     Section,
     Table,
@@ -32,7 +33,10 @@ from daamctl.reporting.document import (
 
 Labels = Mapping[str, str]
 AllMaps = Mapping[str, MethodMaps]
+Shares = Mapping[int, LayerRow]
+"""Layer -> its figure over all runs."""
 
+SCORES = ("trained", "untrained")
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 ALONE = (
     "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
@@ -64,8 +68,8 @@ def importance(
         blocks += _maps(summary, maps, labels)
     else:
         blocks.append(Text(summary.note))
-    blocks += _scores(summary.scores, labels) if summary.scores else [Text("No method has a layer score.")]
-    blocks += [*_audit(summary.audit, labels), *(_probe(summary.probed) if summary.probed else [])]
+    blocks += _scores(summary, labels) if summary.scores else [Text("No method has a layer score.")]
+    blocks += [*_audit(summary, labels), *_probe(summary)]
     unscored = [f"{labels.get(name, name)}: {why}" for name, why in summary.without_score.items()]
     if unscored:
         blocks.append(Folded("Methods without a layer score", [Bullets(unscored)]))
@@ -96,12 +100,19 @@ def ablation(
     if result is None:
         return Section("ablation", title, [Text(f"Not computed yet. Run: `{command}`")])
     notes = [Text(note) for note in result.notes]
-    if not result.groups:
+    if not result.rows:
         return Section("ablation", title, [*notes, *published]) if published else None
-    baseline = result.baseline
-    rows = [_layers_row("baseline", baseline, baseline)]
-    rows += [_layers_row(group.name, group, baseline) for group in result.groups]
-    text = f"The method “{result.method}” is trained again on the chosen layers only."
+    rows: list[list[Cell]] = []
+    for name, layers in {ALL: result.rows[0].layers, **result.sets}.items():
+        own, shown = result.runs(name), "baseline" if name == ALL else name
+        found = over_runs(own.values())
+        gap: Cell = DASH
+        if name != ALL:
+            gap = Number(over_runs(minus(own, result.runs(ALL)).values()).mean, "points")
+        probe = spread(over_runs(result.probed(name).values()))
+        numbers, runs = layers_text(layers), Number(found.n, "count")
+        rows.append([marked(shown, result.marks.get(name, "")), numbers, spread(found), runs, gap, probe])
+    text = f"The method “{result.label}” is trained again on the chosen layers only."
     if result.probe:
         text += f" Beside it, the closed-form probe {result.probe} is solved on the same layers."
     if result.ranking:
@@ -133,8 +144,9 @@ def _maps(summary: Importance, maps: AllMaps, labels: Labels) -> list[Block]:
         blocks.append(Text(f"{text}{listed(list(cautions))}.", caution=True))
         blocks.append(Folded("Reasons", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
     blocks += _positions_table(methods)
-    blocks += _maps_figure(methods, maps)
-    return [*blocks, _geometry_table(methods), _contribution_table(methods)]
+    shares = {labels.get(name, name): summary.by_layer(name, "contribution") for name in summary.methods}
+    blocks += _maps_figure(methods, shares, maps)
+    return [*blocks, _geometry_table(methods), _contribution_table(shares)]
 
 
 def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
@@ -161,17 +173,15 @@ def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
-def _maps_figure(methods: Mapping[str, DensityMaps], maps: AllMaps) -> list[Block]:
+def _maps_figure(methods: Mapping[str, DensityMaps], shares: Mapping[str, Shares], maps: AllMaps) -> list[Block]:
     """Maps and layer contribution of every method; empty without maps."""
     shown = {name: maps[name] for name in methods if name in maps}
     if not shown:
         return []
     described = []
     for name, entry in methods.items():
-        shares = entry.contribution_percent.values()
-        described.append(
-            f"{name}: {_highest_clause(entry)}, contribution from {min(shares):.2f} to {max(shares):.2f} %"
-        )
+        own = [100 * row.value for row in shares[name].values()]
+        described.append(f"{name}: {_highest_clause(entry)}, contribution from {min(own):.2f} to {max(own):.2f} %")
     alt = (
         "Importance Factor and layer contribution, trained beside untrained. "
         f"{'; '.join(described)}. The numbers are in the tables."
@@ -208,30 +218,26 @@ def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
     return Table("geometry", caption, columns, rows, frozenset({1, 2}), note)
 
 
-def _contribution_table(methods: Mapping[str, DensityMaps]) -> Folded:
-    columns = ["Layer"]
-    for name in methods:
-        columns += [name, f"{name}, untrained"]
+def _contribution_table(shares: Mapping[str, Shares]) -> Folded:
+    columns = ["Layer", *(column for name in shares for column in (name, f"{name}, untrained"))]
     rows: list[list[Cell]] = []
-    for layer in sorted({layer for entry in methods.values() for layer in entry.layers}):
-        row: list[Cell] = [str(layer)]
-        for entry in methods.values():
-            for shares in (entry.contribution_percent, entry.contribution_percent_untrained):
-                share = shares.get(str(layer))
-                row.append(Number(None if share is None else share / 100, "share"))
-        rows.append(row)
+    for layer in sorted({layer for own in shares.values() for layer in own}):
+        found = [own.get(layer) for own in shares.values()]
+        pairs = [(row.value, row.untrained) if row else (None, None) for row in found]
+        rows.append([str(layer), *(Number(share, "share") for pair in pairs for share in pair)])
     table = Table("contribution", "Layer contribution in percent of the density, mean over runs", columns, rows)
     return Folded(table.caption, [table])
 
 
-def _scores(scores: Mapping[str, LayerScores], labels: Labels) -> list[Block]:
+def _scores(summary: Importance, labels: Labels) -> list[Block]:
+    scores = summary.scores
     rows: list[list[Cell]] = []
     for name, entry in scores.items():
         rows.append(
             [
                 labels.get(name, name),
                 SCORE_KINDS.get(entry.kind, entry.kind),
-                _highest_layers(entry),
+                _highest_layers(entry, summary.by_layer(name, entry.kind)),
                 Number(entry.stability.tau_mean, "signed"),
                 Number(entry.stability.tau_min, "signed"),
                 Number(entry.stability.pairs, "count"),
@@ -254,13 +260,23 @@ def _scores(scores: Mapping[str, LayerScores], labels: Labels) -> list[Block]:
     return [Text(text), table] if tied else [table]
 
 
-def _audit(audit: Audit, labels: Labels) -> list[Block]:
-    compared = audit.comparison
-    blocks: list[Block] = [Text(compared.sentence)] if compared.sentence else []
+def _audit(summary: Importance, labels: Labels) -> list[Block]:
+    audit = summary.audit
+    blocks: list[Block] = [Text(audit.sentence)] if audit.sentence else []
     missing = [*audit.missing, *([audit.no_ablation] if audit.no_ablation else [])]
-    missing += [line for entry in audit.methods.values() for line in entry.missing]
+    missing += [line for lines in audit.methods.values() for line in lines]
     blocks += [Text(line, caution=True) for line in missing]
-    rows = [_audit_row(row, labels) for row in compared.table]
+    tests = {(one.method, one.score, one.test): one for one in summary.tests}
+    rows: list[list[Cell]] = []
+    for name in audit.methods:
+        scored = summary.scores[name]
+        kind = SCORE_KINDS.get(scored.kind, scored.kind) + ("" if scored.learned else ", not learned")
+        row: list[Cell] = [labels.get(name, scored.label), kind]
+        for test in ("probe", "deletion", "insertion"):
+            one, before = (tests.get((name, score, test), LayerTest(name, score, test)) for score in SCORES)
+            unit: Kind = "signed" if test == "probe" else "points"
+            row += [Number(one.value, unit), Number(one.p, "p"), one.verdict or DASH, Number(before.value, unit)]
+        rows.append(row)
     if rows:
         columns = [
             "Method", "Score", "ρ with probe", "p (probe)", "Tracks the probe?", "ρ, untrained",
@@ -270,7 +286,7 @@ def _audit(audit: Audit, labels: Labels) -> list[Block]:
         note = (
             "Probe: accuracy of ridge-last on each layer alone. Deletion and insertion: area between the "
             "accuracy curve in the order of the score and the curve of random orders; above 0 is better than random. "
-            f"Untrained: the same for the score before training. {compared.note}"
+            f"Untrained: the same for the score before training. {audit.note}"
         )
         table = Table("audit", "Do layer scores reflect how useful the layers are?", columns, rows,
                       frozenset({1, 4, 8, 12}), note)  # fmt: skip
@@ -281,38 +297,17 @@ def _audit(audit: Audit, labels: Labels) -> list[Block]:
     return blocks
 
 
-def _audit_row(row: AuditRow, labels: Labels) -> list[Cell]:
-    return [
-        labels.get(row.method, row.label),
-        SCORE_KINDS.get(row.kind, row.kind) + ("" if row.learned else ", not learned"),
-        Number(row.spearman_rho, "signed"),
-        Number(row.p, "p"),
-        row.tracks_probe or DASH,
-        Number(row.spearman_rho_untrained, "signed"),
-        Number(row.deletion_advantage, "points"),
-        Number(row.deletion_p, "p"),
-        row.deletion_beats_random or DASH,
-        Number(row.deletion_advantage_untrained, "points"),
-        Number(row.insertion_advantage, "points"),
-        Number(row.insertion_p, "p"),
-        row.insertion_beats_random or DASH,
-        Number(row.insertion_advantage_untrained, "points"),
-    ]
-
-
-def _probe(probed: ProbedLayers) -> list[Block]:
+def _probe(summary: Importance) -> list[Block]:
     """The figures behind “which layer is best”."""
-    metric = FIGURES["accuracy" if probed.entity_f1 is None else "entity_f1"]
-    rows: list[list[Cell]] = [
-        [
-            str(one.layer),
-            Number(one.value, low=one.low, high=one.high),
-            Number(layer.difference, "points"),
-            Number(layer.p, "p"),
-        ]
-        for one, layer in zip(probed.profile, probed.layers, strict=True)
-    ]
-    unit = f" per {probed.unit}" if probed.entity_f1 is None else ""
+    probed, profile = summary.probed, summary.profile
+    if probed is None or not profile:
+        return []
+    by_accuracy, metric = profile[0].kind == "accuracy", FIGURES[profile[0].kind]
+    rows: list[list[Cell]] = []
+    for one in profile:
+        value = Number(one.value, low=one.low, high=one.high)
+        rows.append([str(one.layers[0]), value, Number(one.difference, "points"), Number(one.p, "p")])
+    unit = f" per {probed.unit}" if by_accuracy else ""
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
     note = (
         "The mean over folds and seeds, as for every method; the last layer is the method ridge-last. The difference "
@@ -331,9 +326,10 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
         label, entry, score = labels.get(name, name), summary.methods.get(name), summary.scores.get(name)
         alts: dict[str, str] = {}
         if entry:
-            alts |= {entry.heatmap: _heatmap_alt(label, entry), entry.layers_picture: _bars_alt(label, entry)}
+            alts[entry.heatmap] = _heatmap_alt(label, entry)
+            alts[entry.layers_picture] = _bars_alt(label, entry, summary.by_layer(name, "contribution"))
         if score:
-            alts[score.band] = _band_alt(label, score)
+            alts[score.band] = _band_alt(label, score, summary.by_layer(name, score.kind))
         if score and score.replacement:
             alts[score.replacement] = _replacement_alt(label)
         blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
@@ -349,21 +345,20 @@ def _heatmap_alt(label: str, entry: DensityMaps) -> str:
     )
 
 
-def _bars_alt(label: str, entry: DensityMaps) -> str:
-    shares = entry.contribution_percent
+def _bars_alt(label: str, entry: DensityMaps, shares: Shares) -> str:
     if not entry.ranking:
         return f"Layer contribution in {label}, trained beside untrained: the same for every layer."
-    high, low = max(shares, key=lambda layer: shares[layer]), min(shares, key=lambda layer: shares[layer])
+    low, high = min(shares.values(), key=lambda row: row.value), max(shares.values(), key=lambda row: row.value)
     return (
-        f"Layer contribution in {label}, trained beside untrained: from {shares[low]:.2f} % (layer {low}) to "
-        f"{shares[high]:.2f} % (layer {high})."
+        f"Layer contribution in {label}, trained beside untrained: from {100 * low.value:.2f} % (layer "
+        f"{low.layers[0]}) to {100 * high.value:.2f} % (layer {high.layers[0]})."
     )
 
 
-def _band_alt(label: str, score: LayerScores) -> str:
+def _band_alt(label: str, score: LayerScores, values: Shares) -> str:
     return (
         f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score)}."
+        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score, values)}."
     )
 
 
@@ -374,9 +369,9 @@ def _replacement_alt(label: str) -> str:
     )
 
 
-def _highest_layers(entry: LayerScores) -> str:
+def _highest_layers(entry: LayerScores, values: Shares) -> str:
     """The highest layers, unless the score does not rank layers."""
-    distinct = {round(value, 9) for value in entry.trained.values()}
+    distinct = {round(row.value, 9) for row in values.values()}
     return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 
@@ -389,36 +384,18 @@ def _first_layers(ranking: Sequence[int]) -> str:
     return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
 
 
-def _layers_row(name: str, row: LayerAccuracy, baseline: LayerAccuracy) -> list[Cell]:
-    gap: Cell = DASH if row is baseline else Number(paired_mean(row, baseline), "points")
-    numbers = layers_text(row.layers)
-    return [marked(name, row.mark), numbers, spread(row), Number(row.n, "count"), gap, spread(row.probe)]
-
-
-def paired_mean(group: LayerAccuracy, baseline: LayerAccuracy) -> float | None:
-    """Mean difference between two groups of layers, over the runs (fold and seed) that both have."""
-    base = {(row.fold, row.seed): row.compared for row in baseline.per_fold}
-    gaps = [row.compared - base[key] for row in group.per_fold if (key := (row.fold, row.seed)) in base]
-    return sum(gaps) / len(gaps) if gaps else None
-
-
 def _differences(result: Ablation) -> list[Table]:
-    named: list[tuple[str, ProbedDifference]] = []
-    named += [(f"{part.k} highest minus {part.k} lowest", part) for part in result.differences]
-    named += [(f"{part.name}: {layers_text(part.high)} minus {layers_text(part.low)}", part) for part in result.presets]
     rows: list[list[Cell]] = []
-    for name, part in named:
-        ahead = sum(row.difference > 0 for row in part.per_fold)
-        rows.append(
-            [
-                name,
-                spread(part, "points"),
-                Number(part.n, "count"),
-                f"{ahead} of {len(part.per_fold)}",
-                spread(part.probe, "points"),
-                "yes" if part.contradicts else "no" if part.judged else "not judged",
-            ]
-        )
+    for one in result.contrasts:
+        high, low = result.sets[one.high], result.sets[one.low]
+        name = f"{one.name}: {layers_text(high)} minus {layers_text(low)}"
+        if one.high.startswith("highest-"):
+            name = f"{len(high)} highest minus {len(low)} lowest"
+        gaps = minus(result.runs(one.high), result.runs(one.low))
+        probe = over_runs(minus(result.probed(one.high), result.probed(one.low)).values())
+        found, ahead = over_runs(gaps.values()), f"{sum(gap > 0 for gap in gaps.values())} of {len(gaps)}"
+        ends: list[Cell] = [ahead, spread(probe, "points"), one.contradicted]
+        rows.append([name, spread(found, "points"), Number(found.n, "count"), *ends])
     if not rows:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Closed-form probe (points)", "Contradicted?"]
@@ -426,32 +403,30 @@ def _differences(result: Ablation) -> list[Table]:
         "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
         "method was not trained well on one of the groups, or there are too few runs."
     )
-    metric = FIGURES[result.metric]
+    metric = result.task.metric
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
     return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
 
 def _alone(result: Ablation) -> list[Table]:
-    rows = [_alone_cells(test) for test in result.alone]
+    rows = list(_alone_rows(result.tests))
     if not rows:
         return []
-    metric = FIGURES[result.metric]
+    metric = result.task.metric
     note = (
         f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
         f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."
     )
     caption = f"Do layers of high importance give a higher {metric} when trained alone?"
-    return [Table("alone", caption, ALONE, rows, frozenset({4, 5}), note)]
+    return [Table("alone", caption, ALONE, [cells for _, cells in rows], frozenset({4, 5}), note)]
 
 
 def _alone_by_score(summary: Importance | None, labels: Labels) -> list[Table]:
     """The test of `_alone` for the score of every method."""
-    if summary is None:
-        return []
     rows: list[list[Cell]] = []
-    for name, entry in summary.audit.methods.items():
-        kind = summary.scores[name].kind if name in summary.scores else ""
-        rows += [[labels.get(name, name), SCORE_KINDS.get(kind, kind), *_alone_cells(test)] for test in entry.alone]
+    for name, cells in _alone_rows(summary.tests) if summary else ():
+        kind = summary.scores[name].kind if summary and name in summary.scores else ""
+        rows.append([labels.get(name, name), SCORE_KINDS.get(kind, kind), *cells])
     if not rows:
         return []
     note = (
@@ -463,15 +438,13 @@ def _alone_by_score(summary: Importance | None, labels: Labels) -> list[Table]:
     return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
 
 
-def _alone_cells(test: AloneTest) -> list[Cell]:
-    return [
-        str(test.k),
-        Number(test.num_groups, "count"),
-        Number(test.spearman_rho, "signed"),
-        Number(test.p_groups, "p"),
-        layers_text(test.high) or DASH,
-        layers_text(test.low) or DASH,
-        Number(test.difference, "points"),
-        Number(test.p_folds, "p"),
-        Number(test.floor_folds, "p"),
-    ]
+def _alone_rows(tests: Sequence[LayerTest]) -> Iterator[tuple[str, list[Cell]]]:
+    """Method and cells of `ALONE` for each number of layers, which has two tests: over sets, and over folds."""
+    gaps = {(one.method, one.k): one for one in tests if one.test == "alone-folds"}
+    for one in tests:
+        if one.test == "alone":
+            gap = gaps[one.method, one.k]
+            high, low = (layers_text(list(map(int, end.split(",")))) if end else DASH for end in (one.high, one.low))
+            sets = Number(one.number, "count"), Number(one.value, "signed"), Number(one.p, "p")
+            folds = Number(gap.value, "points"), Number(gap.p, "p"), Number(gap.floor, "p")
+            yield one.method, [str(one.k), *sets, high, low, *folds]

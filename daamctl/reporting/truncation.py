@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daamctl.artifacts.truncation import LayersResult, Truncation
-from daamctl.data.task import task_of
+from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
     DASH,
@@ -27,11 +26,11 @@ TITLE = "The shortest encoder that is enough"
 
 def sentence(found: Truncation) -> str:
     """The answer in one sentence."""
-    margin = f"margin {percent(found.margin)} points{'' if found.whole.entity_f1 is None else ' of entity F1'}"
+    margin = f"margin {percent(found.margin)} points{'' if found.task.by_accuracy else f' of {found.task.metric}'}"
     whole = f"all {len(found.whole.layers)} layers ({found.method}, {margin})"
     if all(one.p is None for one in found.prefixes):
         return f"Whether fewer layers are enough cannot be tested: {found.design.reason}."
-    best = found.enough
+    best = found.shortest
     if best is None:
         longest = found.prefixes[-1]
         gap = f"layers {_range(longest)} differ by {_gap(longest)} from {whole}"
@@ -47,7 +46,7 @@ def sentence(found: Truncation) -> str:
 
 def notes(found: Truncation) -> list[str]:
     """What to bear in mind about the numbers."""
-    if found.whole.entity_f1 is not None or found.design.n_folds == 1:
+    if not found.task.by_accuracy or found.design.n_folds == 1:
         return found.notes
     means = "Accuracies are means over folds; differences and intervals are over all items, so signs may disagree."
     return [*found.notes, means]
@@ -84,31 +83,33 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
 def figure(found: Truncation) -> Figure:
     """Accuracy, or entity F1, against cost, of layers 1 to k and of single layers."""
     rows = [*found.prefixes, found.whole]
-    base = 100 * found.whole.compared
+    base = 100 * found.whole.value
     marks: list[Mark] = []
     band = None
-    ends = [(one.low, one.high) for one in rows]
+    ends = [(one.difference_low, one.difference_high) for one in rows]
     if all(low is not None and high is not None for low, high in ends):
         band = ([base + 100 * (low or 0.0) for low, _ in ends], [base + 100 * (high or 0.0) for _, high in ends])
     marks.append(
-        Line([_cost(found, one) for one in rows], [100 * one.compared for one in rows], "Layers 1 to k",
+        Line([_cost(found, one) for one in rows], [100 * one.value for one in rows], "Layers 1 to k",
              marker="circle", filled=True, width=1.5, band=band,
              band_name=f"{100 * found.level:.0f} % interval of the difference from all layers",
              notes=[f"layers {_range(one)}: {_gap(one)}" for one in rows])
     )  # fmt: skip
     if found.singles:
         marks.append(
-            Line([_cost(found, one) for one in found.singles], [100 * one.compared for one in found.singles],
-                 "One layer alone", "grey", None, "circle", notes=[f"layer {one.highest}" for one in found.singles])
+            Line([_cost(found, one) for one in found.singles], [100 * one.value for one in found.singles],
+                 "One layer alone", "grey", None, "circle", notes=[f"layer {one.layers[0]}" for one in found.singles])
         )  # fmt: skip
-    if found.enough is not None:
-        best = found.enough
+    if (best := found.shortest) is not None:
         marks.append(
-            Line([_cost(found, best)], [100 * best.compared], "Shortest that is enough", "orange", None, "diamond",
-                 filled=True, size=9.0, texts=[f"  1–{best.highest}"], notes=[f"layers {_range(best)}: {_gap(best)}"])
+            Line([_cost(found, best)], [100 * best.value], "Shortest that is enough", "orange", None, "diamond",
+                 filled=True, size=9.0, texts=[f"  1–{best.layers[-1]}"],
+                 notes=[f"layers {_range(best)}: {_gap(best)}"])
         )  # fmt: skip
     marks.append(Rule(base - 100 * found.margin, f"All layers minus {percent(found.margin)} points"))
-    name = {"time": "Encoder's time", "parameters": "Encoder's parameters", None: "Layers"}[found.cost]
+    name = "Encoder's time"
+    if found.whole.time is None:
+        name = "Layers" if found.whole.parameters is None else "Encoder's parameters"
     panel = Panel("", Axis(name, "%", limits=(0.0, 105.0)), Axis(_label(found), "%"), marks, (5.4, 3.2))
     return Figure(
         "truncation", f"{_label(found)} against cost. {sentence(found)} The numbers are in the tables.", {(): [panel]}
@@ -117,23 +118,22 @@ def figure(found: Truncation) -> Figure:
 
 def _label(found: Truncation) -> str:
     """The primary figure, with the unit that accuracy has."""
-    task = task_of(found.modality)
-    return task.title + task.per(found.unit)
+    return found.task.title + found.task.per(found.unit)
 
 
-def _cost(found: Truncation, one: LayersResult) -> float:
-    """Percent of the whole encoder; of the number of layers if nothing else is known."""
-    share = {"time": one.time, "parameters": one.parameters, None: None}[found.cost]
-    return 100 * (one.highest / found.whole.highest if share is None else share)
+def _cost(found: Truncation, one: LayerRow) -> float:
+    """Percent of the whole encoder's time, or else of its parameters, or of the number of layers."""
+    share = one.parameters if found.whole.time is None else one.time
+    return 100 * (one.layers[-1] / found.whole.layers[-1] if share is None else share)
 
 
-def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResult]) -> Table:
+def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayerRow]) -> Table:
     """Of layers 1 to k with the tests, of single layers without."""
     tested = key == "truncation"
     level = f"{100 * found.level:.0f} %"
     columns = [
         "Layers",
-        task_of(found.modality).title,
+        found.task.title,
         f"Minus all layers (points) [{level} interval]",
         "Time (%)",
         "Parameters (%)",
@@ -149,23 +149,27 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResul
     return Table(key, f"{caption}, in percent", columns, cells, frozenset({6} if tested else ()), note)
 
 
-def _cells(one: LayersResult, found: Truncation) -> list[Cell]:
-    gap: Cell = DASH if one is found.whole else Number(one.difference, "points", low=one.low, high=one.high)
-    return [_range(one), Number(one.compared), gap, Number(one.time), Number(one.parameters)]
+def _cells(one: LayerRow, found: Truncation) -> list[Cell]:
+    gap: Cell = DASH
+    if one != found.whole:
+        gap = Number(one.difference, "points", low=one.difference_low, high=one.difference_high)
+    return [_range(one), Number(one.value), gap, Number(one.time), Number(one.parameters)]
 
 
-def _test(one: LayersResult, found: Truncation) -> list[Cell]:
-    if one.enough is None:
-        return [DASH, DASH if one is found.whole else "not tested"]
-    return [Number(one.p, "p"), "yes" if one.enough else "no"]
+def _test(one: LayerRow, found: Truncation) -> list[Cell]:
+    enough = found.enough.get(one.set)
+    if enough is None:
+        return [DASH, DASH if one == found.whole else "not tested"]
+    return [Number(one.p, "p"), "yes" if enough else "no"]
 
 
-def _range(one: LayersResult) -> str:
+def _range(one: LayerRow) -> str:
     first, last = one.layers[0], one.layers[-1]
-    whole = len(one.layers) > 1 and one.layers == list(range(first, last + 1))
+    whole = len(one.layers) > 1 and one.layers == tuple(range(first, last + 1))
     return f"{first}–{last}" if whole else layers_text(one.layers)
 
 
-def _gap(one: LayersResult) -> str:
-    ends = "" if one.low is None or one.high is None else f" [{points(one.low)}, {points(one.high)}]"
+def _gap(one: LayerRow) -> str:
+    low, high = one.difference_low, one.difference_high
+    ends = "" if low is None or high is None else f" [{points(low)}, {points(high)}]"
     return f"{points(one.difference)} points{ends}"

@@ -17,11 +17,11 @@ from typing import Any, cast
 from daamctl import __version__
 from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
+from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.statistics import Intervals
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.truncation import layers_name
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
 from daamctl.corpora import CORPORA

@@ -10,15 +10,16 @@ Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>
   draw from 1) and number of layers touched; accuracy is a fraction of clips.
 - pictures: `<method>-heatmap.png` and `<method>-layers.png` of methods with a density, `<method>-band.png` of every
   method with a score, `<method>-replacement.png` of every method with curves.
-- summary.json: see `daamctl.artifacts.importance`, and for its audit `daamctl.artifacts.audit`.
+- layers.parquet and audit.parquet: see `daamctl.artifacts.layer_sets` and `daamctl.artifacts.audit`.
+- summary.json: see `daamctl.artifacts.importance`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,27 +37,25 @@ from daamctl.analysis.importance import (
     rank_correlation,
     stability,
 )
-from daamctl.analysis.probe import Rows
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
-from daamctl.artifacts.ablation import Ablation, find_ablation
+from daamctl.artifacts.audit import write_tests
 from daamctl.artifacts.importance import (
     CURVES_FILE,
     FILE,
     MAPS_FILE,
+    PROBE,
     DensityMaps,
     Importance,
-    LayerAccuracy,
     LayerScores,
     ProbedLayers,
     Stability,
 )
+from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.statistics import Interval
-from daamctl.config import Config, TrainConfig
+from daamctl.config import Config
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.metrics import score
-from daamctl.evaluation.scores import write_layers
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import with_holm
 from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
@@ -73,23 +72,13 @@ from daamctl.store.tables import write_frame
 logger = logging.getLogger(__name__)
 
 SCHEMA = {
-    "method": pl.String,
-    "fold": pl.Int32,
-    "seed": pl.Int32,
-    "layer": pl.Int32,
-    "feature": pl.Int32,
-    "density": pl.Float32,
-    "importance": pl.Float32,
-    "untrained_density": pl.Float32,
+    "method": pl.String, "fold": pl.Int32, "seed": pl.Int32, "layer": pl.Int32, "feature": pl.Int32,
+    "density": pl.Float32, "importance": pl.Float32, "untrained_density": pl.Float32,
     "untrained_importance": pl.Float32,
-}
+}  # fmt: skip
 KINDS = {"deletion": "Layers replaced", "insertion": "Layers put back"}
 LABELS = {"importance": "Mean Importance Factor", "weight": "Layer weight"}
 UNSCORED = {True: "it has neither a density nor one weight per layer", False: "it has no finished fold"}
-NO_GROUPS = (
-    "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same size; "
-    "see ablate.k, ablate.layers and ablate.presets"
-)
 
 
 def run(layout: Layout, config: Config) -> Path:
@@ -122,16 +111,18 @@ def run(layout: Layout, config: Config) -> Path:
     def accuracy_of(predictions: pl.DataFrame) -> float:
         return score(items_of(predictions, unit))["accuracy"]
 
-    audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows, accuracy_of)
-    if audit.methods and audit.no_ablation is None:
-        ablation = find_ablation(layout.stage("ablate"))
-        audit = replace(audit, no_ablation=_nothing_alone(ablation))
+    audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, accuracy_of)
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
     _write_pictures(folder, pictures)
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
     write_frame(folder / CURVES_FILE, curves, {"run": layout.run_name})
+    resampled, probed = _probe_rows(probes, unit) if probes else ("", [])
+    tables = [
+        write_rows(folder, layout.run_name, [*probed, *_score_rows(scores, maps)]),
+        write_tests(folder, layout.run_name, tests),
+    ]
     drawn = set(curves["method"].unique())
     without = [method for method in folds if method not in maps]
     summary = Importance(
@@ -142,30 +133,30 @@ def run(layout: Layout, config: Config) -> Path:
         scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
-        probed=_probed(probes, unit),
-        files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
+        probed=ProbedLayers(unit, resampled) if probes else None,
+        files=hashes_of([*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
-    layers = write_layers(folder, summary)
-    write_record(folder / FILE, asdict(replace(summary, files={**summary.files, **hashes_of([layers])})))
+    record = asdict(summary)
+    del record["rows"], record["tests"]
+    write_record(folder / FILE, record)
     logger.info(summary.note)
-    lacking = [line for entry in audit.methods.values() for line in entry.missing]
-    for line in (*audit.missing, audit.no_ablation, *lacking, audit.comparison.sentence):
+    lacking = [line for lines in audit.methods.values() for line in lines]
+    for line in (*audit.missing, audit.no_ablation, *lacking, audit.sentence):
         if line is not None:
             logger.info(line)
     if audit.methods:
-        logger.info(
-            "audit: %.0f s for linear probes, %.0f s for replacing layers",
-            audit.seconds.probe,
-            audit.seconds.replacement,
-        )
+        seconds = audit.probe_s, audit.replacement_s
+        logger.info("audit: %.0f s for linear probes, %.0f s for replacing layers", *seconds)
     return folder / FILE
 
 
-def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
-    """How `ridge-last` does on every layer alone, and whether worse than on the best one; None without probes."""
-    if not probes:
-        return None
+def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[LayerRow]]:
+    """How `ridge-last` does on every layer alone, and whether worse than on the best one.
+
+    Returns:
+        What the tests take as independent, e.g. "speaker", and rows of every run and over all runs.
+    """
     folds, layers = [part.fold for part in probes], probes[0].layers
     tables = {
         str(layer): item_table(folds, [items_of(part.predictions[index], unit) for part in probes])
@@ -174,7 +165,7 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
     task = folds[0].task
     intervals = method_intervals(tables, task=task)
     values = np.mean([part.accuracy for part in probes], axis=0)
-    f1: list[Interval] | None = None
+    f1: list[Interval] = []
     if not task.by_accuracy:
         parts = [[(part.fold, part.predictions[index]) for part in probes] for index in range(len(layers))]
         trials = [trials_of(task, own) for own in parts]
@@ -191,29 +182,33 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
     against = dict(zip(others, zip(found, tests, strict=True), strict=True))
     rows = []
     for index, layer in enumerate(layers):
+        probe = partial(LayerRow, layers_name((layer,)), (layer,), PROBE)
+        rows += [probe("accuracy", float(part.accuracy[index]), part.fold.fold, part.fold.seed) for part in probes]
         interval = intervals[str(layer)].metrics["accuracy"]
         low, high = (interval.low, interval.high) if interval else (None, None)
+        row = probe("accuracy", float(values[index]), low=low, high=high)
+        if f1:
+            rows.append(row)
+            row = probe(task.primary, f1[index].value, low=f1[index].low, high=f1[index].high)
         gap, test = against.get(index, (None, None))
-        difference, p = -gap.difference if gap else 0.0, test.p_holm if test else None
-        rows.append(LayerAccuracy(layer, float(values[index]), low, high, difference, p))
-    floors = [min(1.0, len(others) * test.floor) for test in tests if test is not None]
-    word = next(iter(intervals.values())).unit_word
-    return ProbedLayers(unit, word, rows, f1, min(floors, default=None))
+        row = row._replace(difference=-gap.difference if gap else 0.0)
+        rows.append(row._replace(p=test.p_holm, floor=min(1.0, len(others) * test.floor)) if test else row)
+    return next(iter(intervals.values())).unit_word, rows
 
 
-def _split_rows(clips: pl.DataFrame, fold: Fold) -> Rows:
-    """Row numbers of the parts of a fold, from the settings it was trained with."""
-    run = fold.result["run"]
-    stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
-    changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
-    split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
-    return Rows(split.train, split.dev, split.test)
-
-
-def _nothing_alone(ablation: Ablation | None) -> str | None:
-    """Note if the ablation has too few groups for a test, otherwise None."""
-    sizes = Counter(len(layers) for layers in {tuple(group.layers) for group in (ablation.groups if ablation else [])})
-    return NO_GROUPS if max(sizes.values(), default=0) < 2 else None
+def _score_rows(scores: Mapping[str, Scored], maps: Mapping[str, list[Maps]]) -> list[LayerRow]:
+    """Scores of the layers of every method, and their shares in its density."""
+    kinds: list[tuple[str, str, Map, Map]] = [
+        (method, one.kind, one.mean, one.mean_untrained) for method, one in scores.items()
+    ]
+    for method, (mean, *_) in maps.items():
+        shares = [layer_contribution(part) / 100 for part in (mean.trained, mean.untrained)]
+        kinds.append((method, "contribution", shares[0], shares[1]))
+    return [
+        LayerRow(layers_name((layer,)), (layer,), method, kind, float(value), untrained=float(before))
+        for method, kind, trained, untrained in kinds
+        for layer, value, before in zip(scores[method].layers, trained, untrained, strict=True)
+    ]
 
 
 def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
@@ -245,10 +240,6 @@ def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> 
         num_heads=num_heads,
         ranking=order_layers(scored.mean, layers),
         ranking_untrained=order_layers(scored.mean_untrained, layers),
-        mean_importance=_per_layer(layers, scored.mean),
-        mean_importance_untrained=_per_layer(layers, scored.mean_untrained),
-        contribution_percent=_per_layer(layers, layer_contribution(mean.trained)),
-        contribution_percent_untrained=_per_layer(layers, layer_contribution(mean.untrained)),
         correlation_with_untrained=correlation,
         head_positions=positions,
         head_positions_untrained=before,
@@ -272,10 +263,9 @@ def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
     return LayerScores(
         label=scored.label,
         kind=scored.kind,
+        learned=scored.learned,
         folds=[(fold.fold, fold.seed) for fold in scored.folds],
         layers=scored.layers,
-        trained=_per_layer(scored.layers, scored.mean),
-        untrained=_per_layer(scored.layers, scored.mean_untrained),
         ranking=order_layers(scored.mean, scored.layers),
         ranking_untrained=order_layers(scored.mean_untrained, scored.layers),
         stability=Stability(**stability(list(scored.trained))),
@@ -284,10 +274,6 @@ def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
         band=f"{method}-band.png",
         replacement=f"{method}-replacement.png" if curves else None,
     )
-
-
-def _per_layer(layers: list[int], values: Map) -> dict[str, float]:
-    return {str(layer): float(value) for layer, value in zip(layers, values, strict=True)}
 
 
 def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:

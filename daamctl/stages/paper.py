@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from daamctl.analysis.learned import read_learned
-from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished, note_of, read_inventory, read_note
 from daamctl.config import PIPELINES_DIR

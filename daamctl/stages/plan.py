@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
-from daamctl.artifacts.ablation import find_ablation
+from daamctl.analysis.layer_sets import choose_sets
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted, encoder_label
@@ -34,10 +34,10 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
-from daamctl.planning.ablation import choose_method, choose_ranking, layer_scores, ranked
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
+from daamctl.planning.layer_sets import choose_method, choose_ranking, layer_scores, ranked
 from daamctl.planning.reconstruction import ReconstructionPlan
 from daamctl.planning.recorded import MEASURED, Rate, Recorded
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
@@ -46,7 +46,7 @@ from daamctl.store.records import Record
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""
-RANKED = ("highest", "lowest")
+RANKED = ("highest-", "lowest-")
 """Kinds of layer groups that a ranking chooses."""
 QUICK_BYTES = {"evaluate": 1_000_000, "report": 10_000_000}
 QUICK_PREDICTIONS = 500_000
@@ -305,9 +305,9 @@ class _Planner:
         except ConfigError as error:
             set_state(row, Obstacle(error.message, error.fix))
             return row
-        method = choose_method(self.layout, self.config, needs.sizes, {group.k for group in groups}).name
+        method = choose_method(self.layout, self.config, needs.sizes, set(map(len, groups.values()))).name
         if method is None:
-            groups = []
+            groups = {}
         row.work = f"{counted(len(groups), 'group')} × {counted(len(needs.runs), 'fold')}"
         row.total = max(1, len(groups) * len(needs.runs))
         if method is None or not groups:
@@ -315,13 +315,13 @@ class _Planner:
             row.done, row.basis = int(fresh), "quick"
             set_state(row, None, [extract, *ranking])
             return needs.fill_disk(row, 0)
-        settled = [group for group in groups if order is not None or group.kind not in RANKED]
+        settled = {name: layers for name, layers in groups.items() if order is not None or not name.startswith(RANKED)}
         kept = self.status.ablated(method, settled, needs.runs)
         row.took_s = train_seconds(kept)
         row.done = len(kept) if fresh else min(len(kept), row.total - 1)  # the table is still to be written
         if len(settled) < len(groups):
             row.notes.append(f"which layers it trains on is known once '{rank_by}' is trained")
-        sizes, problem = self._sizes_on(method, groups)
+        sizes, problem = self._sizes_on(method, list(groups.values()))
         set_state(row, problem, [extract, *ranking])
         needs.fill_disk(row, sum(needs.fold_bytes(4 * size.num_parameters) or 0 for size in sizes))
         if row.is_done or problem is not None:
@@ -329,7 +329,9 @@ class _Planner:
         if len(kept) == row.total:
             row.basis = "quick"
             return row
-        state = [needs.state_bytes(method, size, group.k) for size, group in zip(sizes, groups, strict=True)]
+        state = [
+            needs.state_bytes(method, size, len(group)) for size, group in zip(sizes, groups.values(), strict=True)
+        ]
         row.memory_bytes = needs.training_bytes(max(state))
         rate = self.recorded.training(method, needs.sizes)
         if rate is not None:
@@ -361,8 +363,8 @@ class _Planner:
             return None
         return None if found is None else found.ranking
 
-    def _groups(self, order: Sequence[int] | None) -> list[LayerGroup]:
-        """Layer groups of the ablation.
+    def _groups(self, order: Sequence[int] | None) -> dict[str, tuple[int, ...]]:
+        """Sets of layers of the ablation.
 
         Args:
             order: ranked layers; None: not known yet, so any layers stand for the highest and lowest.
@@ -374,13 +376,13 @@ class _Planner:
         assert sizes is not None
         stored = self.status.head.layers if self.status.head else range(1, sizes[0] + 1)
         layers = [layer for layer in stored if layer > 0]
-        return choose_groups(layers if order is None else order, settings.k, settings.layers, layers, settings.presets)
+        return choose_sets(layers if order is None else order, settings.k, settings.layers, layers, settings.presets)
 
-    def _sizes_on(self, method: str, groups: Sequence[LayerGroup]) -> tuple[list[MethodSize], Obstacle | None]:
+    def _sizes_on(self, method: str, groups: Sequence[tuple[int, ...]]) -> tuple[list[MethodSize], Obstacle | None]:
         """Size of a method on each layer group, or why it cannot be built on one of them."""
         sizes = []
         for group in groups:
-            size, problem = self.needs.method(method, group.k)
+            size, problem = self.needs.method(method, len(group))
             if size is None:
                 return [], problem
             sizes.append(size)

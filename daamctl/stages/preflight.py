@@ -22,7 +22,6 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from daamctl.analysis.ablation import over_runs
 from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data
 from daamctl.analysis.probe import (
     CONFIDENCE,
@@ -37,6 +36,7 @@ from daamctl.analysis.probe import (
     probe_layers,
 )
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import percent
@@ -225,7 +225,7 @@ def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sa
 def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
-        name: {**vars(over_runs(values.tolist())), "per_fold": values.tolist()}
+        name: {**over_runs(values.tolist())._asdict(), "per_fold": values.tolist()}
         for name, values in scores.values.items()
     }
 

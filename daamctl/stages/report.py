@@ -27,12 +27,11 @@ from safetensors import safe_open
 from daamctl.adapters import stage_of
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
-from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
+from daamctl.artifacts.layer_sets import Ablation, find_ablation, find_truncation
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
-from daamctl.artifacts.truncation import find_truncation
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
@@ -132,7 +131,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
     key = evaluation.provenance.embeddings_key
     current = truncation if truncation and truncation.embeddings_key == key else None
-    opened = {*OPEN, *(["truncation"] if current and current.enough else [])}
+    opened = {*OPEN, *(["truncation"] if current and current.shortest else [])}
     sections: list[Section | None] = [
         answers(evaluation, summary, stale=stale, command=command, truncation=current),
         entities.section(evaluation),

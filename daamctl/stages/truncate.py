@@ -2,45 +2,38 @@
 
 Trains the method on layers 1 to k for every k, and on every single layer, from the stored embeddings, as the train
 stage does. Tests that k layers are not worse than all layers by a margin, and tells what they cost
-(docs/sources.md#shortest-encoder). Writes `data/truncate/<run>/layers-1-to-<k>-<method>/fold*/`, `layer-<k>-<method>/`
-and truncation.json, see `daamctl.artifacts.truncation`. It is not a stage of the DAG; the report shows its result.
+(docs/sources.md#shortest-encoder). Writes `data/truncate/<run>/layers-1-to-<k>-<method>/fold*/`, `layer-<k>-<method>/`,
+layers.parquet and truncation.json, see `daamctl.artifacts.layer_sets`. It is not a stage of the DAG; the report shows
+its result.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from daamctl.adapters import stage_of
-from daamctl.artifacts.results import RESULT, Fold
+from daamctl.artifacts.layer_sets import TRUNCATION, LayerRow, Truncation, layers_name, write_layer_sets
+from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
-from daamctl.artifacts.statistics import Design
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.truncation import FILE, LayersResult, NonInferiority, Truncation, layers_name
 from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.cost import outline_shares, parameter_shares, time_shares
 from daamctl.encoders.encoder_size import PARTS, configuration_of
 from daamctl.encoders.load import open_encoder
-from daamctl.errors import ConfigError, EncoderError, MethodError
+from daamctl.errors import ConfigError, EncoderError
 from daamctl.evaluation.comparison import item_table, not_worse
+from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import passed_in_sequence
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.subsets import train_on_layers
-from daamctl.fit.trial import build_method
+from daamctl.fit.subsets import misfits, train_on_layers
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
-from daamctl.store.files import sha256_file
-from daamctl.store.records import write_record
 from daamctl.tracking import make_tracker
 
 log = logging.getLogger(__name__)
@@ -52,19 +45,13 @@ ALPHA = 0.05
 Layers = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Cost:
+class _Cost(NamedTuple):
     """Shares of the encoder up to each layer, from layer 0 on; None: unknown."""
 
     time: list[float] | None = None
     parameters: list[float] | None = None
     device: str | None = None
     note: str | None = None
-
-    def up_to(self, layer: int) -> tuple[float | None, float | None]:
-        """Shares of time and of parameters up to a layer."""
-        time, parameters = (None if shares is None else shares[layer] for shares in (self.time, self.parameters))
-        return time, parameters
 
 
 def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -> Path:
@@ -96,27 +83,55 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     features = load_features(layout, config)
     if len(features.layers) < 2:
         raise ConfigError(f"the embeddings of '{run_name}' have one layer, so there is nothing to leave out")
-    chosen, notes = _fitting(method, config, features)
+    every, unit, task = features.layers, config.evaluate.unit, features.head.task
+    sets, notes = _fitting(method, config, features)
     folder = layout.stage("truncate")
     folder.mkdir(parents=True, exist_ok=True)
-    folds: dict[Layers, list[Fold]] = {}
+    folds: dict[str, list[Fold]] = {}
     with closing(make_tracker(root, enabled=False)) as tracker:
-        for layers in chosen:
-            target = folder / f"{layers_name(layers)}-{method}"
-            folds[layers] = train_on_layers(
-                method, features, layers, target, layout, config, tracker, force=force
-            )  # fmt: skip
-    cost = _cost(config, features)
-    result = _result(layout.run_name, method, config, features, folds, cost, margin)
-    files = {path for group in folds.values() for fold in group for path in [fold.folder / RESULT]}
-    own = sorted(path for path in files if path.is_relative_to(folder))
-    result = replace(
-        result,
-        notes=[*result.notes, *notes, *([cost.note] if cost.note else [])],
-        files={str(path.relative_to(folder)): sha256_file(path) for path in own},
+        for layers in sets:
+            name = layers_name(layers)
+            folds[name] = train_on_layers(
+                method, features, layers, folder / f"{name}-{method}", layout, config, tracker, force=force
+            )
+    cost, whole = _cost(config, features), layers_name(every)
+    items = {name: item_table(own, [items_of(one.predictions(), unit) for one in own]) for name, own in folds.items()}
+    design, tested = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
+    tested = primary_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
+    rows: list[LayerRow] = []
+    for layers in sets:
+        name, found = layers_name(layers), tested[layers_name(layers)]
+        rows += run_rows(name, layers, folds[name], unit)
+        if found.entity_f1 is not None:
+            rows.append(LayerRow(name, layers, method, "accuracy", found.accuracy))
+        value = found.accuracy if found.entity_f1 is None else found.entity_f1
+        time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
+        rows.append(
+            LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,
+                     difference_high=found.high, p=found.p, floor=found.floor, time=time, parameters=parameters)
+        )  # fmt: skip
+    result = Truncation(
+        run=layout.run_name,
+        method=method,
+        label=folds[whole][0].label,
+        unit=unit,
+        modality=features.head.modality,
+        embeddings_key=features.head.key,
+        rows=rows,
+        margin=margin,
+        alpha=ALPHA,
+        level=1 - 2 * ALPHA,
+        design=design,
+        device=cost.device,
     )
-    write_record(folder / FILE, result.as_json())
-    return folder / FILE
+    if design.unit != "speaker":
+        result.notes.append(f"{design.reason[0].upper()}{design.reason[1:]}.")
+    floor = max((row.floor for row in result.prefixes if row.floor is not None), default=0.0)
+    if floor > ALPHA:
+        units = counted(design.n_units or 0, design.unit_word)
+        result.notes.append(f"With {units}, no p-value below {floor:.2g} exists.")
+    result.notes.extend([*notes, *([cost.note] if cost.note else [])])
+    return write_layer_sets(folder / TRUNCATION, result, (fold for own in folds.values() for fold in own))
 
 
 def _fitting(method: str, config: Config, features: Features) -> tuple[list[Layers], list[str]]:
@@ -128,81 +143,11 @@ def _fitting(method: str, config: Config, features: Features) -> tuple[list[Laye
     every = features.layers
     prefixes = [every[:number] for number in range(len(every), 0, -1) if every[number - 1] >= 1]
     wanted = list(dict.fromkeys([*prefixes, *((layer,) for layer in every)]))
-    unfit: dict[int, str] = {}
-    for size in {len(layers) for layers in wanted}:
-        try:
-            with torch.device("meta"):
-                build_method(method, config, size, features.head.embed_dim, len(features.head.classes))
-        except MethodError as error:
-            if size == len(every):
-                raise
-            unfit[size] = error.message
-    notes = [f"Not trained on {counted(size, 'layer')}: {why}." for size, why in sorted(unfit.items())]
+    unfit = misfits(method, {len(layers) for layers in wanted}, features, config)
+    if len(every) in unfit:
+        raise unfit[len(every)]
+    notes = [f"Not trained on {counted(size, 'layer')}: {error.message}." for size, error in sorted(unfit.items())]
     return [layers for layers in wanted if len(layers) not in unfit], notes
-
-
-def _result(
-    run_name: str,
-    method: str,
-    config: Config,
-    features: Features,
-    folds: dict[Layers, list[Fold]],
-    cost: _Cost,
-    margin: float,
-) -> Truncation:
-    """Score the folds and test every prefix against all layers."""
-    unit, every = config.evaluate.unit, features.layers
-    tables = {
-        layers_name(layers): item_table(group, [items_of(fold.predictions(), unit) for fold in group])
-        for layers, group in folds.items()
-    }
-    design, tested = not_worse(
-        tables, reference=layers_name(every), margin=margin, task=features.head.task, alpha=ALPHA
-    )
-    named = {layers_name(layers): group for layers, group in folds.items()}
-    tested = primary_not_worse(named, tested, reference=layers_name(every), margin=margin, alpha=ALPHA)
-    prefixes = [layers for layers in folds if layers == every[: len(layers)] and layers != every and layers[-1] >= 1]
-    p_values = [tested[layers_name(layers)].p for layers in prefixes]
-    passed = passed_in_sequence(p_values, alpha=ALPHA)
-    enough = [place < passed if place <= passed and p is not None else None for place, p in enumerate(p_values)]
-
-    def result(layers: Layers, enough: bool | None = None) -> LayersResult:
-        time, parameters = cost.up_to(layers[-1])
-        return LayersResult(
-            **vars(tested[layers_name(layers)]), layers=list(layers), time=time, parameters=parameters, enough=enough
-        )
-
-    return Truncation(
-        run=run_name,
-        method=method,
-        label=folds[every][0].label,
-        unit=unit,
-        modality=features.head.modality,
-        margin=margin,
-        alpha=ALPHA,
-        level=1 - 2 * ALPHA,
-        design=design,
-        embeddings_key=features.head.key,
-        whole=result(every),
-        prefixes=[result(layers, one) for layers, one in zip(prefixes, enough, strict=True)][::-1],
-        singles=[result((layer,)) for layer in every if (layer,) in folds],
-        smallest=prefixes[passed - 1][-1] if passed else None,
-        device=cost.device,
-        notes=_notes(design, [tested[layers_name(layers)] for layers in prefixes]),
-    )
-
-
-def _notes(design: Design, tested: Sequence[NonInferiority]) -> list[str]:
-    """What limits the tests."""
-    notes = []
-    if design.unit != "speaker":
-        notes.append(f"{design.reason[0].upper()}{design.reason[1:]}.")
-    floors = [one.floor for one in tested if one.floor is not None]
-    if floors and max(floors) > ALPHA:
-        notes.append(
-            f"With {counted(design.n_units or 0, design.unit_word)}, no p-value below {max(floors):.2g} exists."
-        )
-    return notes
 
 
 def _cost(config: Config, features: Features) -> _Cost:
@@ -229,7 +174,7 @@ def _measured(config: Config, features: Features, modality: Any) -> _Cost:
     log.info("measuring the time of the encoder's layers on %s", device)
     opened = open_encoder(
         config.extract,
-        modality=modality,
+        modality=features.head.modality,
         max_duration_s=config.segment.max_duration_s,
         device=device,
         precision=resolve_precision(config.extract.precision, device, work="encoder"),

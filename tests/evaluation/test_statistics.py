@@ -10,7 +10,6 @@ from daamctl.evaluation.statistics import (
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    passed_in_sequence,
     with_holm,
 )
 from daamctl.sign_flip import paired_sign_flip
@@ -201,11 +200,3 @@ def test_ranks_over_folds():
     for wrong in (two, one, uneven):
         with pytest.raises(ValueError, match="ranks need 3 methods or more"):
             friedman_nemenyi(wrong)
-
-
-@pytest.mark.parametrize(
-    ("p_values", "passed"),
-    [([], 0), ([0.01, 0.05, 0.06, 0.001], 2), ([0.2, 0.01], 0), ([0.01, None, 0.01], 1), ([0.01, 0.02], 2)],
-)
-def test_tests_pass_in_sequence_until_the_first_that_does_not(p_values, passed):
-    assert passed_in_sequence(p_values) == passed

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.truncation import NonInferiority
+from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.spans import word_id
 from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError

@@ -13,6 +13,7 @@ import torch
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import EmbeddingsMetadata
+from daamctl.artifacts.importance import CURVES_FILE
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
@@ -25,7 +26,7 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
 from daamctl.stages import download, importance, plan, segment, train
-from daamctl.store.files import read_json
+from daamctl.store.tables import read_frame
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu
 from tests.fixtures.embeddings import config, write_embeddings
@@ -193,10 +194,11 @@ def test_importance_repeats_the_accuracy_of_training(tmp_path: Path, method: str
         }
     )
     layout = folds_of(tmp_path, settings, method)
-    audited = read_json(importance.run(layout, settings))["audit"]["methods"][method]
-    folds = read_folds(layout.method(method))
-    expected = sum(float(fold.result["metrics"]["accuracy"] or 0) for fold in folds) / len(folds)
-    assert audited["accuracy"]["all_layers"] == pytest.approx(expected, abs=1e-6)
+    importance.run(layout, settings)
+    curves, _ = read_frame(layout.stage("importance") / CURVES_FILE)
+    rows = curves.filter(layers=0, kind="deletion", order="score").sort("fold", "seed")
+    expected = [fold.result["metrics"]["accuracy"] for fold in read_folds(layout.method(method))]
+    assert rows["accuracy"].to_list() == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_first_gpu_by_its_number_is_the_same(tmp_path: Path) -> None:

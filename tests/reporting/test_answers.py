@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daamctl.artifacts.importance import Importance, LayerAccuracy, ProbedLayers
-from daamctl.artifacts.statistics import Interval
+from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
 from daamctl.reporting.verdict import labelled
@@ -19,21 +19,21 @@ from tests.fixtures.records import importance_of, parsed
 
 
 def probed(
-    *accuracies: float, margin: float | None = 0.02, p: dict[int, float] | None = None, floor: float | None = 0.01
-) -> ProbedLayers:
+    *values: float,
+    margin: float | None = 0.02,
+    p: dict[int, float] | None = None,
+    floor: float | None = 0.01,
+    kind: str = "accuracy",
+) -> Importance:
     """Layers from 1 on; `p` of those that are not worse than the best beyond chance."""
-    ends = [(None, None) if margin is None else (value - margin, value + margin) for value in accuracies]
-    best, p = accuracies.index(max(accuracies)) + 1, p or {}
-    layers = [
-        LayerAccuracy(n, value, *ends[n - 1], value - max(accuracies), None if n == best else p.get(n, 0.01))
-        for n, value in enumerate(accuracies, start=1)
-    ]
-    return ProbedLayers("utterance", "speaker", layers, floor=floor)
-
-
-def summary_of(layers: ProbedLayers) -> Importance:
-    found = importance_of({}, probed=asdict(layers))
-    return parse_record(found, Importance, path=Path("summary.json"), fix="")
+    best, p, rows = max(values), p or {}, []
+    for n, value in enumerate(values, start=1):
+        row = LayerRow(f"layer-{n}", (n,), "ridge-last", kind, value, difference=value - best)
+        if margin is not None:
+            row = row._replace(low=value - margin, high=value + margin)
+        rows.append(row if value == best else row._replace(p=p.get(n, 0.01), floor=floor))
+    found = importance_of({}, probed={"unit": "utterance", "resampled": "speaker"})
+    return replace(parse_record(found, Importance, path=Path("summary.json"), fix=""), rows=rows)
 
 
 def fused(values: dict[str, float], **options: Any) -> dict[str, Any]:
@@ -43,8 +43,7 @@ def fused(values: dict[str, float], **options: Any) -> dict[str, Any]:
     return data
 
 
-def said(data: dict[str, Any], layers: ProbedLayers | None = None) -> str:
-    summary = summary_of(layers) if layers else None
+def said(data: dict[str, Any], summary: Importance | None = None) -> str:
     section = answers(labelled(parsed(data)), summary, stale=[], command="daamctl importance")
     return " ".join(block.text for block in section.blocks if isinstance(block, Text))
 
@@ -78,9 +77,7 @@ def test_too_few_speakers_to_compare_layers(floor: float | None) -> None:
 
 
 def test_words_are_told_by_entity_f1() -> None:
-    f1 = [Interval(value, value - 0.02, value + 0.02, 0.95, 160, 2000, "bootstrap") for value in (0.3, 0.5, 0.4)]
-    layers = replace(probed(0.91, 0.93, 0.92), entity_f1=f1)
-    text = said(fused(BASE), layers)
+    text = said(fused(BASE), probed(0.3, 0.5, 0.4, kind="entity_f1"))
     assert "Layer 2 carries the entities best: alone it reaches an entity F1 of 50.0 % [48.0, 52.0]" in text
     assert "The last layer, 3, reaches 40.0 %." in text
 
@@ -153,7 +150,7 @@ def test_missing_folds_and_missing_probe() -> None:
 
 
 def test_the_figure_shows_layers_and_methods() -> None:
-    summary = summary_of(probed(0.5, 0.6))
+    summary = probed(0.5, 0.6)
     section = answers(labelled(parsed(fused(BASE))), summary, stale=[], command="")
     (plot,) = [block for block in section.blocks if isinstance(block, Plot)]
     (panels,) = plot.figure.views.values()

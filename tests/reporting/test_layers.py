@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.reporting.document import Document, Section, Table, Text
 from daamctl.reporting.layers import UNRANKED, importance
 from daamctl.reporting.render import to_html, to_markdown
@@ -30,6 +32,9 @@ def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **
     found = importance_of(methods, scores=scores or {})
     found["audit"] |= audit
     summary = parse_record(found, Importance, path=Path("summary.json"), fix="")
+    figures = [(name, kind) for name in methods for kind in ("importance", "contribution")]
+    rows = [LayerRow(f"layer-{n}", (n,), name, kind, 0.5) for name, kind in figures for n in methods[name]["layers"]]
+    summary = replace(summary, rows=rows)
     pngs = {"h.png": b"", "l.png": b""}
     return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance toy")
 
@@ -73,11 +78,10 @@ def test_a_missing_ablation_is_said_in_both_forms(told: str | None) -> None:
 
 def test_a_score_that_ties_all_layers_has_no_highest_layers() -> None:
     tied = {**entry(2, None, []), "ranking": [], "ranking_untrained": [], "correlation_with_untrained": None}
-    layers = [str(layer) for layer in range(1, 8)]
     stable = {"tau_mean": None, "tau_min": None, "pairs": 0}
     score = {
-        "label": "DAAM 1", "kind": "importance", "folds": [[1, 1], [2, 1]], "layers": list(range(1, 8)),
-        "trained": dict.fromkeys(layers, 0.5), "untrained": dict.fromkeys(layers, 0.5),
+        "label": "DAAM 1", "kind": "importance", "learned": True, "folds": [[1, 1], [2, 1]],
+        "layers": list(range(1, 8)),
         "ranking": [], "ranking_untrained": [], "stability": stable, "stability_untrained": stable,
         "tau_with_untrained": None, "band": "h.png", "replacement": None,
     }  # fmt: skip

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from daamctl.artifacts.truncation import LayersResult
+from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.reporting.document import Folded, Table, Text
 from daamctl.reporting.truncation import figure, notes, section, sentence
-from tests.fixtures.truncations import DESIGN
+from tests.fixtures.truncations import DESIGN, ROWS
 from tests.fixtures.truncations import truncation as found
 
 
-def without_cost(one: LayersResult) -> LayersResult:
-    return replace(one, time=None, parameters=None)
+def changed(**values: float | None) -> list[LayerRow]:
+    return [one._replace(**values) for one in ROWS]
 
 
 def test_the_answer() -> None:
@@ -22,17 +22,16 @@ def test_the_answer() -> None:
         "Layers 1–2 are enough: −0.4 points [−1.4, +0.6] against all 4 layers (ridge-concat, margin 2.0 points); "
         "50 % of the encoder's time and 50 % of its parameters."
     )
-    bare = found(prefixes=[without_cost(one) for one in found().prefixes], whole=without_cost(found().whole))
-    assert sentence(bare).endswith("(ridge-concat, margin 2.0 points).")
-    assert sentence(found(smallest=None)) == (
+    assert sentence(found(rows=changed(time=None, parameters=None))).endswith("(ridge-concat, margin 2.0 points).")
+    assert sentence(found(rows=changed(p=0.2))) == (
         "No shorter encoder is shown to be enough: layers 1–3 differ by 0.0 points [−1.0, +1.0] from all 4 layers "
         "(ridge-concat, margin 2.0 points)."
     )
 
 
 def test_without_units_nothing_is_tested() -> None:
-    untested = [replace(one, p=None, low=None, high=None, enough=None) for one in found().prefixes]
-    one = found(prefixes=untested, smallest=None, design=replace(DESIGN, unit=None, reason="there is one fold"))
+    untested = changed(p=None, difference_low=None, difference_high=None)
+    one = found(rows=untested, design=replace(DESIGN, unit=None, reason="there is one fold"))
     assert sentence(one) == "Whether fewer layers are enough cannot be tested: there is one fold."
     (panel,) = figure(one).views[()]
     assert panel.marks[0].band is None
@@ -45,13 +44,12 @@ def test_the_section() -> None:
     rows = [[str(cell) for cell in row] for row in tables["truncation"].rows]
     assert rows[1] == ["1–2", "89.6", "−0.4 [−1.4, +0.6]", "50.0", "50.0", "0.010", "yes"]
     assert rows[-1] == ["1–4", "90.0", "–", "100.0", "100.0", "–", "–"]
-    shortest, middle, longest = found().prefixes
-    stopped = [replace(shortest, enough=None), replace(middle, enough=False), longest]
-    early = section(found(prefixes=stopped, smallest=3), embeddings_key="k", command="")
+    whole, longest, middle, *rest = ROWS
+    early = section(found(rows=[whole, longest, middle._replace(p=0.2), *rest]), embeddings_key="k", command="")
     assert early is not None
     (table, *_) = [block for block in early.blocks if isinstance(block, Table)]
     assert [list(map(str, cells[-2:])) for cells in table.rows] == [
-        ["–", "not tested"], ["0.010", "no"], ["0.010", "yes"], ["–", "–"],
+        ["–", "not tested"], ["0.200", "no"], ["0.010", "yes"], ["–", "–"],
     ]  # fmt: skip
     assert "to the first that fails, so p needs no correction. Intervals are not corrected." in table.note
     (folded,) = [block for block in part.blocks if isinstance(block, Folded)]
@@ -81,10 +79,7 @@ def test_no_result_and_one_of_other_embeddings() -> None:
      ({"time": None, "parameters": None}, "Layers", 25.0)],
 )  # fmt: skip
 def test_the_figure_takes_the_best_cost_that_is_known(change: dict[str, None], name: str, cost: float) -> None:
-    one = found(
-        whole=replace(found().whole, **change), prefixes=[replace(prefix, **change) for prefix in found().prefixes]
-    )
-    (panel,) = figure(one).views[()]
+    (panel,) = figure(found(rows=changed(**change))).views[()]
     assert panel.x.label == name
     line = panel.marks[0]
     assert line.x[0] == cost

@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from daamctl import pipeline
+from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
@@ -55,8 +56,9 @@ def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], mon
     assert "wavlm" not in page.replace("wavlm-large (authors", "")
     evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
     assert evaluation["comparison"]["result"]["design"]["n_units"] == 6  # speakers
-    layers = json.loads((layout.stage("importance") / "summary.json").read_text())["probed"]["layers"]
-    assert max(layers, key=lambda one: one["accuracy"])["layer"] == 2
+    summary = find_importance(layout.stage("importance"))
+    assert summary is not None
+    assert max(summary.profile, key=lambda one: one.value).layers == (2,)
     path = compare.run(layout.root, "mine/none-mlp", "mine/daam-v1-mlp")
     assert json.loads(path.read_text())["kind"] == "paired"
     assert json.loads(preflight.run(layout, config).read_text())["encoder"]["source"] == "mine.npz"

@@ -15,6 +15,7 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import read_head
+from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.corpora import CORPORA, demo_text, digits
@@ -78,9 +79,11 @@ def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head
         assert [result["run"]["test_group"] for result in results] == GROUPS, method
         assert {result["run"]["modality"] for result in results} == {item}
         assert sum(result["meta"]["num_test_clips"] for result in results) == ITEMS
-    ablation = read(layout, "ablate", "ablation.json")
+    ablation = find_ablation(layout.stage("ablate"))
+    assert ablation is not None
     ranked = read(layout, "importance", "summary.json")["methods"]["daam-v1-mlp"]["ranking"]
-    assert [(group["layers"], group["n"]) for group in ablation["groups"]] == [([ranked[0]], 3), ([ranked[-1]], 3)]
+    sets = [(layers, len(ablation.runs(name))) for name, layers in ablation.sets.items()]
+    assert sets == [((ranked[0],), 3), ((ranked[-1],), 3)]
     assert sorted(ranked) == list(made.layers)
     check_effects(layout, report, head)
     check_report(layout, report, config, item)

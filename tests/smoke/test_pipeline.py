@@ -12,6 +12,8 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_embeddings, read_head
+from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
@@ -41,13 +43,13 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     metrics = json.loads((layout.stage("metrics") / "none-mlp.json").read_text())
     assert metrics["accuracy"] > 0.8  # two tones; chance is 0.5
     assert {"accuracy.png", "learning.png"} <= {path.name for path in layout.stage("plots").iterdir()}
-    ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
-    assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1"]
-    audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
-    assert audit["no_ablation"] is None  # the first run already has what the ablation found
-    assert {name: len(entry["alone"]) for name, entry in audit["methods"].items()} == dict.fromkeys(
-        ("weighted-sum", "daam-v1-mlp"), 1
-    )
+    ablation = find_ablation(layout.stage("ablate"))
+    assert ablation is not None
+    assert list(ablation.sets) == ["highest-1", "lowest-1"]
+    summary = find_importance(layout.stage("importance"))
+    assert summary is not None
+    assert summary.audit.no_ablation is None  # the first run already has what the ablation found
+    assert [one.method for one in summary.tests if one.test == "alone"] == ["weighted-sum", "daam-v1-mlp"]
 
     before = {path: path.stat().st_mtime_ns for path in (layout.data / "train").rglob("result.json")}
     with caplog.at_level(logging.INFO, logger="daamctl"):
@@ -151,9 +153,10 @@ def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path)
     write_pipeline(project, more="methods: [weighted-sum]\nablate: {layers: [[3], [20, 21]], method: weighted-sum}\n")
     layout, config = settings(project)
     report = pipeline.run(layout, config, track=False)
-    ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
-    assert [group["layers"] for group in ablation["groups"]] == [[3], [20, 21]]
-    assert ablation["notes"][0].startswith("Layers are not ranked: no method of this pipeline has a density.")
+    ablation = find_ablation(layout.stage("ablate"))
+    assert ablation is not None
+    assert list(ablation.sets.values()) == [(3,), (20, 21)]
+    assert ablation.notes[0].startswith("Layers are not ranked: no method of this pipeline has a density.")
     assert "Layers are not ranked" in report.read_text(encoding="utf-8")  # beside the results of the chosen layers
     write_pipeline(project, more="methods: [weighted-sum]\n")
     report = pipeline.run(*settings(project), track=False)

@@ -17,22 +17,22 @@ from seqeval.metrics import f1_score
 from typer.testing import CliRunner
 
 from daamctl import pipeline
-from daamctl.artifacts.ablation import find_ablation
+from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.layer_sets import find_ablation, find_truncation, layers_name
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
-from daamctl.artifacts.truncation import find_truncation, layers_name
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.data.spans import sentence_of
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import sentence
-from daamctl.stages import compare, export, importance, predict, preflight, serve, shots, truncate
+from daamctl.stages import compare, export, predict, preflight, serve, shots, truncate
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
 
@@ -96,8 +96,6 @@ def check_layers(layout: Layout) -> None:
     """The F1 of a layer is that of a linear probe of its vectors, as seqeval computes it."""
     summary = find_importance(layout.stage("importance"))
     assert summary is not None
-    assert summary.probed is not None
-    assert summary.probed.entity_f1 is not None
     clips, vectors, _ = read_embeddings(layout.embeddings)
     classes = read_head(layout.embeddings).classes
     split = split_of(clips, 1, load_config(layout.root, "demo-tokens", QUICK).train)
@@ -105,8 +103,8 @@ def check_layers(layout: Layout) -> None:
     x = torch.from_numpy(vectors[:, 3])
     test = split.test
     guess = ridge_scores(x, y, split, len(classes), refit=False).argmax(-1).numpy()
-    assert len(summary.probed.entity_f1) == vectors.shape[1]
-    assert summary.probed.entity_f1[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
+    assert len(summary.profile) == vectors.shape[1]
+    assert summary.profile[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
 
 
 def check_ablation(layout: Layout) -> None:
@@ -114,25 +112,17 @@ def check_ablation(layout: Layout) -> None:
     found = find_ablation(layout.stage("ablate"))
     assert found is not None
     assert found.metric == "entity_f1"
-    assert [group.name for group in found.groups] == ["highest-1", "lowest-1"]
-    scores, probes = {}, {}
-    for group in found.groups:
-        (fold,) = read_folds(layout.stage("ablate") / f"{group.name}-ridge-last")
-        words = fold.predictions()
-        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
-        probes[group.name] = seqeval_f1(words, *tags, fold.result["run"]["classes"])
-        assert group.probe.mean == pytest.approx(probes[group.name])
-        (fold,) = read_folds(layout.stage("ablate") / f"{group.name}-last-layer")
-        words = fold.predictions()
-        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
-        (row,) = group.per_fold
-        assert row.entity_f1 == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
-        assert row.accuracy == pytest.approx((tags[0] == tags[1]).mean())
-        assert group.mean == row.entity_f1
-        scores[group.name] = row.entity_f1
-    (difference,) = found.differences
-    assert difference.mean == pytest.approx(scores["highest-1"] - scores["lowest-1"])
-    assert difference.probe.mean == pytest.approx(probes["highest-1"] - probes["lowest-1"])
+    assert list(found.sets) == ["highest-1", "lowest-1"]
+    for name in found.sets:
+        for method, runs in (("last-layer", found.runs(name)), ("ridge-last", found.probed(name))):
+            (fold,) = read_folds(layout.stage("ablate") / f"{name}-{method}")
+            words = fold.predictions()
+            tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+            f1 = seqeval_f1(words, *tags, fold.result["run"]["classes"])
+            assert list(runs.values()) == [pytest.approx(f1)]
+            own = (name, method, "accuracy")
+            (right,) = [row.value for row in found.rows if (row.set, row.method, row.kind) == own]
+            assert right == pytest.approx((tags[0] == tags[1]).mean())
 
 
 def check_truncation(project: Path, layout: Layout, whole: float) -> None:
@@ -140,14 +130,16 @@ def check_truncation(project: Path, layout: Layout, whole: float) -> None:
     truncate.run(project, "demo-tokens")
     found = find_truncation(layout.stage("truncate"))
     assert found is not None
-    assert found.whole.entity_f1 == pytest.approx(whole)
-    assert found.whole.entity_f1 < found.whole.accuracy
+    assert (found.whole.kind, found.whole.value) == ("entity_f1", pytest.approx(whole))
+    own = (found.whole.set, "accuracy", None)
+    (right,) = [row.value for row in found.rows if (row.set, row.kind, row.fold) == own]
+    assert found.whole.value < right
     for row in (*found.prefixes, *found.singles):
         (fold,) = read_folds(layout.stage("truncate") / f"{layers_name(row.layers)}-ridge-concat")
         words = fold.predictions()
         tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
         f1 = seqeval_f1(words, *tags, fold.result["run"]["classes"])
-        assert (row.entity_f1, row.difference) == pytest.approx((f1, f1 - whole))
+        assert (row.value, row.difference) == pytest.approx((f1, f1 - whole))
     assert "of entity F1)" in sentence(found)
 
 
@@ -206,7 +198,7 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
         assert fold.result["meta"]["num_test_clips"] == 1173
     clips, _, _ = read_embeddings(layout.embeddings)
     for fold in folds.values():  # the layers are probed on what trained the methods
-        train, _, test = importance._split_rows(clips, fold)
+        train, _, test = parts_of(clips, fold)
         assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
     found = read_evaluation(layout.stage("evaluate")).entities
     assert found is not None

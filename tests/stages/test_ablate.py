@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 
-from daamctl.artifacts.ablation import find_ablation
+from daamctl.artifacts.layer_sets import Ablation, find_ablation, minus
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.data.task import TASKS
@@ -37,8 +35,15 @@ def settings(methods=(), **ablate_settings):
     )
 
 
-def run(layout, config):
-    return json.loads(ablate.run(layout, config, track=False).read_text())
+def run(layout, config) -> Ablation:
+    path = ablate.run(layout, config, track=False)
+    found = find_ablation(path.parent)
+    assert found is not None
+    return found
+
+
+def mean(runs):
+    return np.mean(list(runs.values()))
 
 
 def write_constant(layout, method):
@@ -69,21 +74,26 @@ def untrained(monkeypatch):
 
 
 def test_groups_presets_and_their_tests(layout):
-    config = settings(k=[1, 3], presets=["speech-9-23"], layers=[[6], [9]])
-    result = json.loads(ablate.run(layout, config, track=False).read_text())
-    names = [group["name"] for group in result["groups"]]
+    result = run(layout, settings(k=[1, 3], presets=["speech-9-23"], layers=[[6], [9]]))
+    names = list(result.sets)
     assert names[:4] == ["highest-1", "lowest-1", "highest-3", "lowest-3"]
     assert names[4:] == ["layers-6", "layers-9", "layers-23"]
-    assert [group["kind"] for group in result["groups"]][4:] == ["given", "given", "preset"]
-    rows = {group["name"]: group["per_fold"] for group in result["groups"]}
-    (preset,) = result["presets"]
-    assert (preset["name"], preset["high"], preset["low"], preset["n"]) == ("speech-9-23", [9], [23], 3)
-    expected = [a["accuracy"] - b["accuracy"] for a, b in zip(rows["layers-9"], rows["layers-23"], strict=True)]
-    assert [row["difference"] for row in preset["per_fold"]] == pytest.approx(expected)
-    assert [part["k"] for part in result["alone"]] == [1, 3]
-    assert result["alone"][0]["high"] == [result["ranking"][0]]
-    assert result["embeddings_key"] == "test-0-16"
-    assert result["baseline"]["layers"] == list(range(1, 25))
+    assert [(one.name, one.high, one.low) for one in result.contrasts] == [
+        ("highest-1 minus lowest-1", "highest-1", "lowest-1"),
+        ("highest-3 minus lowest-3", "highest-3", "lowest-3"),
+        ("speech-9-23", "layers-9", "layers-23"),
+    ]
+    folds = {name: read_folds(layout.stage("ablate") / f"{name}-none-mlp") for name in names}
+    for name in names:
+        items = [items_of(fold.predictions(), "utterance") for fold in folds[name]]
+        assert list(result.runs(name).values()) == [(one.predictions == one.targets).mean() for one in items]
+    assert [(one.test, one.k) for one in result.tests] == [
+        (test, k) for k in (1, 3) for test in ("alone", "alone-folds")
+    ]
+    assert result.tests[0].high == str(result.ranking[0])
+    assert result.embeddings_key == "test-0-16"
+    assert result.rows[0].layers == tuple(range(1, 25))
+    assert {row.set for row in result.rows} == {"all", *names}
 
 
 @pytest.mark.parametrize(
@@ -110,10 +120,7 @@ def test_heads_that_do_not_fit_are_refused_before_training(layout, untrained, me
 def test_the_fix_is_one_and_what_is_left_is_said(layout):
     config = settings(method="daam-v1-mlp")
     fixed = {**config.method_settings, "daam-v1-mlp": {"hidden_dim": 8, "num_heads": 1}}
-    result = json.loads(
-        ablate.run(layout, config.model_copy(update={"method_settings": fixed}), track=False).read_text()
-    )
-    assert result["notes"][1] == (
+    assert run(layout, config.model_copy(update={"method_settings": fixed})).notes[1] == (
         "On highest-1, lowest-1 'daam-v1-mlp' does not weight anything: its initial weight is 1 for every input, and "
         "training can only change that constant (D6, D33). These rows measure the decoder, not the weighting."
     )
@@ -136,7 +143,7 @@ def test_the_fix_is_one_and_what_is_left_is_said(layout):
 def test_fusions_that_weigh_nothing_are_named(layout, method, changes, groups):
     config = settings(method=method).model_copy(update={"method_settings": {method: changes}})
     features = ablate.load_features(layout, config)
-    chosen = ablate.choose_groups([3, 7], config.ablate.k, (), features.layers)
+    chosen = ablate.choose_sets([3, 7], config.ablate.k, (), features.layers)
     notes = ablate._method_notes(method, config, features, chosen)
     assert [note.split(" '")[0].removeprefix("On ") for note in notes] == groups
 
@@ -186,9 +193,9 @@ def test_methods_are_chosen_among_those_listed(layout):
         write_method(layout, settings(), method, folds=(1, 2, 3), density_shape=shape)
     listed = ["daam-v2", "mha-published", "weighted-sum", "none-mlp", "daam-v1"]
     result = run(layout, settings(listed, rank_by=None, method=None))
-    assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
-    assert not any("ablate.rank_by" in caution for caution in result["cautions"])
-    assert not any("Not used" in note for note in result["notes"])
+    assert (result.rank_by, result.method) == ("daam-v1", "none-mlp")
+    assert not any("ablate.rank_by" in caution for caution in result.cautions)
+    assert not any("Not used" in note for note in result.notes)
 
 
 def test_methods_that_learned_nothing_are_passed_over(layout):
@@ -197,19 +204,19 @@ def test_methods_that_learned_nothing_are_passed_over(layout):
     write_method(layout, settings(), "gct-b0", folds=(1, 2, 3), density_shape=(24, 16))
     write_method(layout, settings(), "weighted-sum", folds=(1, 2, 3))
     result = run(layout, settings(["gct-b0", "none-mlp", "daam-v1", "weighted-sum"], rank_by=None, method=None))
-    assert (result["rank_by"], result["method"]) == ("gct-b0", "weighted-sum")
-    assert "Not used as ranking method: daam-v1: predicts the same class for every item of a fold." in result["notes"]
-    assert "Not used as method to train: none-mlp: predicts the same class for every item of a fold." in result["notes"]
-    assert not any("ablate.rank_by" in caution for caution in result["cautions"])
+    assert (result.rank_by, result.method) == ("gct-b0", "weighted-sum")
+    assert "Not used as ranking method: daam-v1: predicts the same class for every item of a fold." in result.notes
+    assert "Not used as method to train: none-mlp: predicts the same class for every item of a fold." in result.notes
+    assert not any("ablate.rank_by" in caution for caution in result.cautions)
 
 
 def test_named_methods_that_learned_nothing_are_used_with_a_caution(layout):
     write_constant(layout, "daam-v1")
     write_constant(layout, "none-mlp")
     result = run(layout, settings())
-    assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
-    assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
-    assert result["cautions"][0] == (
+    assert (result.rank_by, result.method) == ("daam-v1", "none-mlp")
+    assert list(result.sets) == ["highest-1", "lowest-1"]
+    assert result.cautions[0] == (
         "'daam-v1' learned nothing (predicts the same class for every item of a fold), but ablate.rank_by names it. "
         "Results based on it say nothing about the layers."
     )
@@ -222,10 +229,10 @@ def test_a_density_that_ties_all_layers_ranks_none(layout, rank_by):
     for fold in (1, 2, 3):
         write_fold(layout, settings(), "daam-v1", fold, 1, random_predictions(rng, fold, 1.0, 40), density=flat)
     result = run(layout, settings(["daam-v1"], rank_by=rank_by, layers=[[9]]))
-    assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
-    assert [group["name"] for group in result["groups"]] == ["layers-9"]
-    assert result["notes"][0].startswith("Layers are not ranked: ")
-    assert "its scores tie all layers" in result["notes"][0]
+    assert (result.ranking, [one.name for one in result.contrasts], list(result.tests)) == ([], [], [])
+    assert list(result.sets) == ["layers-9"]
+    assert result.notes[0].startswith("Layers are not ranked: ")
+    assert "its scores tie all layers" in result.notes[0]
 
 
 def test_a_border_that_cuts_through_a_tie_is_told(layout):
@@ -234,17 +241,17 @@ def test_a_border_that_cuts_through_a_tie_is_told(layout):
     for fold in (1, 2, 3):
         rows = random_predictions(rng, fold, 1.0, 40)
         write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
-    notes = run(layout, settings(k=[2]))["notes"]
+    notes = run(layout, settings(k=[2])).notes
     assert notes[1] == (
         "Layers 2 and 3 have the same score, but only the first is in highest-2: ties are broken by layer number."
     )
-    assert not any("have the same score" in note for note in run(layout, settings(k=[1]))["notes"])
+    assert not any("have the same score" in note for note in run(layout, settings(k=[1])).notes)
 
 
 def test_without_a_method_that_measures_layers_nothing_is_trained(layout, untrained):
     result = run(layout, settings(["daam-v1", "mha-published"], method=None, presets=["speech-9-23"]))
-    assert (result["rank_by"], result["method"], result["groups"], result["presets"]) == ("daam-v1", None, [], [])
-    assert result["notes"][-1] == (
+    assert (result.rank_by, result.method, result.rows, result.contrasts) == ("daam-v1", None, [], [])
+    assert result.notes[-1] == (
         "No layers are trained alone: no method of this pipeline without a density fits these groups. Add a method "
         "without a density, such as 'none'."
     )
@@ -253,11 +260,9 @@ def test_without_a_method_that_measures_layers_nothing_is_trained(layout, untrai
 def test_without_a_ranking_presets_still_run(layout):
     write_method(layout, settings(), "weighted-sum", folds=(1, 2, 3))
     config = settings(rank_by="weighted-sum", presets=["speech-9-23"])
-    result = json.loads(ablate.run(layout, config, track=False).read_text())
-    assert [group["name"] for group in result["groups"]] == ["layers-9", "layers-23"]
-    assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
-    means = {group["name"]: np.mean([row["accuracy"] for row in group["per_fold"]]) for group in result["groups"]}
-    assert result["presets"][0]["mean"] == pytest.approx(means["layers-9"] - means["layers-23"])
+    result = run(layout, config)
+    assert list(result.sets) == ["layers-9", "layers-23"]
+    assert (result.ranking, [one.name for one in result.contrasts], list(result.tests)) == ([], ["speech-9-23"], [])
 
 
 def write_ranking(layout, order):
@@ -274,24 +279,19 @@ def test_the_closed_form_probe_stands_beside_every_group(layout):
     """Layers 6 to 9 carry the class: the probe of the method's input finds it where two epochs of training do not."""
     write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
     result = run(layout, settings(k=[2], presets=["speech-9-23"]))
-    assert result["probe"] == "ridge-mean"
+    assert result.probe == "ridge-mean"
     means, layers = {}, {"highest-2": [6, 7], "lowest-2": [4, 5], "layers-9": [9], "layers-23": [23]}
     for name, numbers in {"all": list(range(1, 25)), **layers}.items():
         folds = read_folds(layout.stage("ablate") / f"{name}-ridge-mean")
         assert [fold.result["run"]["layers"] for fold in folds] == [numbers] * 3
         items = [items_of(fold.predictions(), "utterance") for fold in folds]
         means[name] = np.array([(part.predictions == part.targets).mean() for part in items])
-    assert result["baseline"]["probe"]["mean"] == pytest.approx(means["all"].mean())
-    assert any(caution.startswith("baseline: ") for caution in result["cautions"])
-    for group in result["groups"]:
-        assert group["probe"]["mean"] == pytest.approx(means[group["name"]].mean())
-        assert group["probe"]["n"] == 3
-    (found,), (preset,) = result["differences"], result["presets"]
-    expected = means["highest-2"] - means["lowest-2"]
-    assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx(expected)
-    assert found["probe"]["mean"] > 0.3
-    assert preset["probe"]["mean"] == pytest.approx((means["layers-9"] - means["layers-23"]).mean())
-    assert run(layout, settings(["ridge-mean"], k=[2], method="ridge-mean"))["probe"] is None
+    assert list(result.probed("all").values()) == pytest.approx(means["all"])
+    assert any(caution.startswith("baseline: ") for caution in result.cautions)
+    for name in layers:
+        assert list(result.probed(name).values()) == pytest.approx(means[name])
+    assert means["highest-2"].mean() - means["lowest-2"].mean() > 0.3
+    assert run(layout, settings(["ridge-mean"], k=[2], method="ridge-mean")).probe is None
 
 
 @pytest.mark.parametrize(
@@ -318,28 +318,27 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
     monkeypatch.setattr(ablate, "train_on_layers", planted)
     config = settings(k=[1])
     result = run(layout, config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"margin": 0.1})}))
-    assert [group["mark"] for group in result["groups"]] == marks
-    cautions = {caution.partition(":")[0]: caution for caution in result["cautions"]}
+    assert [result.marks[name] for name in result.sets] == marks
+    cautions = {caution.partition(":")[0]: caution for caution in result.cautions}
     assert [name in cautions for name in known] == list(map(bool, marks))
-    (found,) = result["differences"]
-    for group in result["groups"]:
-        if group["mark"]:
-            assert cautions[group["name"]].startswith(f"{group['name']}: {group['mark']}: ")
-            assert cautions[group["name"]].endswith(
+    for name, mark in result.marks.items():
+        if mark:
+            assert cautions[name].startswith(f"{name}: {mark}: ")
+            assert cautions[name].endswith(
                 "Training, rather than the layers, may explain this figure; ridge-mean reaches "
-                f"{100 * group['probe']['mean']:.1f} % on the same layers."
+                f"{100 * mean(result.probed(name)):.1f} % on the same layers."
             )
     assert ("highest-1 minus lowest-1" in cautions) == (contradicted == "yes")
+    found, probe = (mean(minus(part("highest-1"), part("lowest-1"))) for part in (result.runs, result.probed))
     if contradicted == "yes":
         assert cautions["highest-1 minus lowest-1"].startswith(
-            f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, the closed-form probe on "
-            f"the same layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either"
+            f"highest-1 minus lowest-1: the ablation finds {100 * found:+.1f} points, the closed-form probe on "
+            f"the same layers {100 * probe:+.1f}. They contradict each other by more than either"
         )
-    assert set(result["cautions"]) <= set(caplog.messages)
+    assert set(result.cautions) <= set(caplog.messages)
     again = "daamctl ablate toy"
-    read = find_ablation(layout.stage("ablate"))
-    part = ablation(read, None, [], labels={}, task=TASKS["speech"], command=again)
-    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result["cautions"]
+    part = ablation(result, None, [], labels={}, task=TASKS["speech"], command=again)
+    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result.cautions
     tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
     table = tables["high-low"]
     assert table.columns[-2:] == ["Closed-form probe (points)", "Contradicted?"]
@@ -355,10 +354,10 @@ def test_streamed_embeddings_are_ablated(layout, monkeypatch):
     for way, expected in (("auto", "memory"), ("stream", "stream")):
         config = settings()
         config = config.model_copy(update={"train": config.train.model_copy(update={"features": way, "epochs": 1})})
-        result = json.loads(ablate.run(layout, config, track=False).read_text())
-        assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
+        result = run(layout, config)
+        assert list(result.sets) == ["highest-1", "lowest-1"]
         folder = layout.stage("ablate")
         for name, taken in (("all-none-mlp", "stream"), ("highest-1-none-mlp", expected)):
             folds = read_folds(folder / name)
             assert [fold.result["meta"]["features"] for fold in folds] == [taken] * 3
-        assert folds[0].result["run"]["layers"] == result["ranking"][:1]
+        assert folds[0].result["run"]["layers"] == result.ranking[:1]

@@ -12,13 +12,14 @@ import torch
 import yaml
 from safetensors.numpy import save_file
 
-from daamctl.artifacts.ablation import find_ablation
+from daamctl.analysis.audit import parts_of
+from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.evaluation import read_evaluation
-from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.importance import Importance, find_importance
+from daamctl.artifacts.layer_sets import find_ablation, find_truncation, over_runs
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
-from daamctl.artifacts.truncation import find_truncation
 from daamctl.cli import show
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.errors import ArtifactError
@@ -48,6 +49,16 @@ CONFIG = Config.model_validate(
         "method_settings": {"daam-v1": {"num_heads": 2}},
     }
 )
+
+
+def made(layout) -> Importance:
+    found = find_importance(layout.stage("importance"))
+    assert found is not None
+    return found
+
+
+def named_tests(summary: Importance, method: str) -> dict[tuple[str, str], LayerTest]:
+    return {(one.score, one.test): one for one in summary.tests if one.method == method}
 
 
 @pytest.fixture
@@ -82,8 +93,9 @@ def test_summary(layout):
     entry = summary["methods"]["daam-v1"]
     mean = np.mean([fold.density()["trained"] for fold in read_folds(layout.method("daam-v1"))], axis=0, dtype=float)
     assert entry["ranking"] == (np.argsort(-mean.mean(axis=1)) + 1).tolist()
-    assert sum(entry["contribution_percent"].values()) == pytest.approx(100)
-    assert entry["contribution_percent"]["2"] == pytest.approx(100 * mean[1].sum() / mean.sum())
+    shares = made(layout).by_layer("daam-v1", "contribution")
+    assert sum(row.value for row in shares.values()) == pytest.approx(1)
+    assert shares[2].value == pytest.approx(mean[1].sum() / mean.sum())
     assert entry["num_heads"] == 2
     assert entry["folds"] == [[fold, 1] for fold in range(1, 6)]
     assert summary["without_density"] == ["none"]
@@ -138,7 +150,7 @@ def test_a_density_that_does_not_vary_ranks_no_layer(layout):
     summary = json.loads(importance.run(layout, config).read_text())
     entry, score = summary["methods"]["daam-v1"], summary["scores"]["daam-v1"]
     assert [part[key] for part in (entry, score) for key in ("ranking", "ranking_untrained")] == [[]] * 4
-    assert set(entry["mean_importance"].values()) == {0.0}
+    assert {row.value for row in made(layout).by_layer("daam-v1", "importance").values()} == {0.0}
     assert score["stability"] == {"tau_mean": None, "tau_min": None, "pairs": 0}
     assert list(summary["audit"]["not_audited"]) == ["daam-v1"]
 
@@ -157,7 +169,8 @@ def test_scores_and_their_stability(layout):
     }  # fmt: skip
     entry = summary["scores"]["weighted-sum"]
     assert (entry["kind"], entry["tau_with_untrained"]) == ("weight", None)
-    assert list(entry["trained"].values()) == pytest.approx(weights["trained"].mean(axis=0))
+    values = [row.value for row in made(layout).by_layer("weighted-sum", "weight").values()]
+    assert values == pytest.approx(weights["trained"].mean(axis=0))
     assert entry["stability"]["pairs"] == 10
     assert entry["stability_untrained"]["pairs"] == 0
     assert (len(entry["ranking"]), entry["ranking_untrained"]) == (6, [])  # before training all weigh the same
@@ -173,7 +186,8 @@ def test_head_positions_come_from_the_folds_own_settings(layout):
     entry = json.loads(importance.run(layout, CONFIG).read_text())["methods"]["daam-v1"]
     assert entry["num_heads"] == 3
     assert entry["head_positions"]["counts"] == [3, 3]
-    means = np.array(list(entry["mean_importance"].values())).reshape(3, 2).mean(axis=0)
+    scores = [row.value for row in made(layout).by_layer("daam-v1", "importance").values()]
+    means = np.array(scores).reshape(3, 2).mean(axis=0)
     assert entry["head_positions"]["means"] == pytest.approx(means)
     assert json.loads((layout.stage("importance") / "summary.json").read_text())["methods"]["daam-v2"]["num_heads"] == 1
 
@@ -184,9 +198,7 @@ def test_without_embeddings_the_maps_are_made_and_the_audit_says_what_is_missing
     assert line.startswith("No audit: no embeddings in ")
     assert line.endswith("make them: daamctl extract toy, then daamctl importance toy")
     assert summary["audit"]["methods"] == {}
-    assert summary["audit"]["comparison"]["sentence"] == (
-        "The layer scores were not tested against the usefulness of the layers."
-    )
+    assert summary["audit"]["sentence"] == ("The layer scores were not tested against the usefulness of the layers.")
     off = CONFIG.model_copy(update={"importance": CONFIG.importance.model_copy(update={"audit": False})})
     assert "switched off" in json.loads(importance.run(layout, off).read_text())["audit"]["missing"][0]
     curves, _ = read_frame(layout.stage("importance") / "audit-curves.parquet")
@@ -256,7 +268,8 @@ def planted(tmp_path_factory) -> Layout:
 @pytest.fixture(scope="module")
 def audited(planted):
     with blank_pictures():
-        return json.loads(importance.run(planted, PLANTED).read_text())
+        importance.run(planted, PLANTED)
+    return made(planted)
 
 
 @pytest.fixture
@@ -267,42 +280,42 @@ def copied(planted, tmp_path) -> Layout:
 
 
 def test_planted_weights_pass_the_audit(audited):
-    entry = audited["audit"]["methods"]["weighted-sum"]
-    assert entry["agreement"]["verdict"] == "yes"
-    assert entry["agreement"]["spearman_rho"] > 0.6
-    assert entry["agreement_untrained"] is None  # all layers weigh the same at the start
-    assert entry["deletion"]["score"]["verdict"] == "yes"
-    assert entry["deletion"]["untrained"] is None
-    assert entry["accuracy"]["all_layers"] > 0.9
-    assert entry["accuracy"]["no_layer"] < 0.5
-    (alone,) = entry["alone"]
-    assert (alone["k"], alone["num_groups"], alone["method"]) == (1, 4, "none-mlp")
-    assert STRENGTH[alone["high"][0] - 1] > STRENGTH[alone["low"][0] - 1]
-    assert alone["difference"] > 0.3
-    assert audited["audit"]["no_ablation"] is None
-    assert alone["p_folds"] == alone["floor_folds"] == 1 / 8
-    assert entry["missing"] == []
+    tests = named_tests(audited, "weighted-sum")
+    assert set(tests) == {  # all layers weigh the same at the start
+        ("trained", test)
+        for test in ("probe", "probe-turned", "probe-depth", "deletion", "insertion", "alone", "alone-folds")
+    }
+    assert tests["trained", "probe"].verdict == "yes"
+    assert tests["trained", "probe"].value > 0.6
+    assert tests["trained", "deletion"].verdict == "yes"
+    alone, over_folds = tests["trained", "alone"], tests["trained", "alone-folds"]
+    assert (alone.k, alone.number) == (1, 4)
+    assert STRENGTH[int(alone.high) - 1] > STRENGTH[int(alone.low) - 1]
+    assert over_folds.value > 0.3
+    assert over_folds.p == over_folds.floor == 1 / 8
+    assert audited.audit.no_ablation is None
+    assert audited.audit.methods["weighted-sum"] == []
 
 
 def test_probe_of_the_audit_follows_what_was_planted(audited):
-    assert [one["layer"] for one in audited["probed"]["layers"]] == list(range(1, 25))
-    values = np.array([one["accuracy"] for one in audited["probed"]["layers"]])
-    assert np.corrcoef(values, STRENGTH)[0, 1] > 0.9
+    assert [row.layers for row in audited.profile] == [(layer,) for layer in range(1, 25)]
+    assert np.corrcoef([row.value for row in audited.profile], STRENGTH)[0, 1] > 0.9
+    own = [row for row in audited.rows if row[1:4] == ((HIGH,), "ridge-last", "accuracy")]
+    runs = [row.value for row in own if row.fold is not None]
+    assert (len(runs), np.mean(runs)) == (3, pytest.approx(audited.profile[HIGH - 1].value))
 
 
-def test_methods_without_a_ranking_and_the_table(audited):
-    assert list(audited["without_score"]) == ["none-mlp"]
-    assert list(audited["audit"]["not_audited"]) == ["mean"]
-    comparison = audited["audit"]["comparison"]
-    rows = {row["method"]: row for row in comparison["table"]}
-    assert list(rows) == ["weighted-sum", "daam-v1-mlp"]
-    assert (rows["weighted-sum"]["tracks_probe"], rows["weighted-sum"]["deletion_beats_random"]) == ("yes", "yes")
-    assert rows["daam-v1-mlp"]["tracks_probe"] != "yes"
-    assert rows["daam-v1-mlp"]["deletion_advantage_untrained"] is not None
-    assert comparison["contrast"]["verdict"] != "better"
-    assert "There is no evidence that Importance Factors" in comparison["sentence"]
-    assert "Layer weights, 1 audited method: layers with a higher score" in comparison["sentence"]
-    assert "better for a linear probe in 1, and removing layers by score" in comparison["sentence"]
+def test_methods_without_a_ranking_and_the_summary(audited):
+    assert list(audited.without_score) == ["none-mlp"]
+    assert list(audited.audit.not_audited) == ["mean"]
+    assert list(audited.audit.methods) == ["weighted-sum", "daam-v1-mlp"]
+    tests = named_tests(audited, "daam-v1-mlp")
+    assert tests["trained", "probe"].verdict != "yes"
+    assert ("untrained", "deletion") in tests
+    sentence = audited.audit.sentence
+    assert "There is no evidence that Importance Factors" in sentence
+    assert "Layer weights, 1 audited method: layers with a higher score" in sentence
+    assert "better for a linear probe in 1, and removing layers by score" in sentence
 
 
 def test_curves_are_written_and_drawn(planted, audited):
@@ -310,22 +323,25 @@ def test_curves_are_written_and_drawn(planted, audited):
     curves, _ = read_frame(folder / "audit-curves.parquet")
     assert len(curves) == 2 * 3 * 7 * (20 + 21)  # kinds, folds, steps, orders: those of weighted-sum and of daam
     part = curves.filter((pl.col("method") == "weighted-sum") & (pl.col("order") == "score") & (pl.col("layers") == 0))
-    accuracy = part.filter(pl.col("kind") == "deletion")["accuracy"].mean()
-    assert accuracy == pytest.approx(audited["audit"]["methods"]["weighted-sum"]["accuracy"]["all_layers"])
+    assert part.filter(pl.col("kind") == "deletion")["accuracy"].mean() > 0.9
+    deletion = curves.filter((pl.col("method") == "weighted-sum") & (pl.col("kind") == "deletion"))
+    assert deletion.filter(pl.col("layers") == 24)["accuracy"].max() < 0.5
     assert curves.filter(pl.col("order") == "random")["draw"].unique().sort().to_list() == list(range(1, 20))
     for method in ("weighted-sum", "daam-v1-mlp"):
-        assert (folder / audited["scores"][method]["replacement"]).read_bytes()[:4] == b"\x89PNG"
-    assert audited["scores"]["mean"]["replacement"] is None
-    assert audited["audit"]["steps"] == [0, 1, 2, 4, 8, 16, 24]
-    assert audited["audit"]["seconds"]["replacement"] > 0
+        assert (folder / audited.scores[method].replacement).read_bytes()[:4] == b"\x89PNG"
+    assert audited.scores["mean"].replacement is None
+    assert part["layers"].unique().to_list() == [0]
+    assert curves["layers"].unique().sort().to_list() == [0, 1, 2, 4, 8, 16, 24]
+    assert audited.audit.replacement_s > 0
 
 
 def test_all_layers_give_the_accuracy_of_the_fold(copied):
     config = ONE.model_copy(update={"importance": ONE.importance.model_copy(update={"audit_clips": 400})})
-    audit = json.loads(importance.run(copied, config).read_text())["audit"]
+    importance.run(copied, config)
+    curves, _ = read_frame(copied.stage("importance") / "audit-curves.parquet")
+    own = curves.filter((pl.col("layers") == 0) & (pl.col("kind") == "deletion") & (pl.col("order") == "score"))
     folds = read_folds(copied.method("weighted-sum"))
-    expected = np.mean([fold.result["metrics"]["accuracy"] for fold in folds])
-    assert audit["methods"]["weighted-sum"]["accuracy"]["all_layers"] == pytest.approx(expected)
+    assert own["accuracy"].to_list() == pytest.approx([fold.result["metrics"]["accuracy"] for fold in folds])
 
 
 def test_random_scores_do_not_pass(copied):
@@ -333,40 +349,39 @@ def test_random_scores_do_not_pass(copied):
     for fold in read_folds(copied.method("weighted-sum")):
         save_file({"trained": weights, "untrained": np.roll(weights, 7)}, fold.folder / "layer_weights.safetensors")
         seal_fold(fold.folder)
-    audit = json.loads(importance.run(copied, ONE).read_text())["audit"]
-    entry = audit["methods"]["weighted-sum"]
-    assert entry["agreement"]["verdict"] == "not shown"
-    assert entry["deletion"]["score"]["verdict"] == "not shown"
-    assert entry["insertion"]["score"]["verdict"] == "not shown"
-    assert entry["deletion"]["untrained"] is not None
+    importance.run(copied, ONE)
+    tests = named_tests(made(copied), "weighted-sum")
+    assert {tests["trained", name].verdict for name in ("probe", "deletion", "insertion")} == {"not shown"}
+    assert ("untrained", "deletion") in tests
 
 
 def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
     (first, *_) = read_folds(copied.method("weighted-sum"))
     (first.folder / "weights.safetensors").unlink()
     shutil.rmtree(copied.stage("ablate"))
-    audit = json.loads(importance.run(copied, PLANTED).read_text())["audit"]
-    assert audit["missing"] == []
-    assert audit["no_ablation"] == (
+    importance.run(copied, PLANTED)
+    audit, tests = made(copied).audit, named_tests(made(copied), "weighted-sum")
+    assert audit.missing == []
+    assert audit.no_ablation == (
         "No layers trained alone on these embeddings; train them: daamctl ablate toy, then daamctl importance toy"
     )
-    entry = audit["methods"]["weighted-sum"]
-    (line,) = entry["missing"]
+    (line,) = audit.methods["weighted-sum"]
     assert line.startswith("weighted-sum fold 1 seed 1 has no curves: no file ")
     assert line.endswith("train it again: daamctl train toy --method weighted-sum")
-    assert len(entry["deletion"]["score"]["per_fold"]) == 2
-    assert entry["alone"] == []
-    assert audit["comparison"]["contrast"]["deletion"] is None
+    assert ("trained", "deletion") in tests
+    assert ("trained", "alone") not in tests
+    assert "deletion advantage" not in audit.sentence
 
 
 @pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
 def test_an_ablation_that_tests_nothing_is_named(copied, few):
     config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})
     ablate.run(copied, config.model_copy(update={"methods": PLANTED.methods}), track=False)
-    audit = json.loads(importance.run(copied, config).read_text())["audit"]
-    assert audit["methods"]["weighted-sum"]["alone"] == []
-    assert audit["missing"] == []
-    assert audit["no_ablation"] == (
+    importance.run(copied, config)
+    audit = made(copied).audit
+    assert ("trained", "alone") not in named_tests(made(copied), "weighted-sum")
+    assert audit.missing == []
+    assert audit.no_ablation == (
         "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same "
         "size; see ablate.k, ablate.layers and ablate.presets"
     )
@@ -387,16 +402,14 @@ def streaming(config: Config) -> Config:
 
 def test_audit_from_disk_is_that_from_memory(copied, monkeypatch):
     """Only rounding differs; the probes read one layer at a time."""
-    expected = json.loads(importance.run(copied, ONE).read_text())
+    importance.run(copied, ONE)
+    expected = made(copied)
     monkeypatch.setattr(StoredVectors, "load", lambda self: pytest.fail("read whole"))
-    found = json.loads(importance.run(copied, streaming(ONE)).read_text())
-    assert found["probed"] == expected["probed"]
-    found, expected = found["audit"], expected["audit"]
-    one, other = (each["methods"]["weighted-sum"] for each in (found, expected))
-    assert one["accuracy"] == pytest.approx(other["accuracy"])
-    for kind in ("deletion", "insertion"):
-        assert one[kind]["score"]["per_fold"] == pytest.approx(other[kind]["score"]["per_fold"])
-    assert one["agreement"]["spearman_rho"] == pytest.approx(other["agreement"]["spearman_rho"])
+    importance.run(copied, streaming(ONE))
+    found = made(copied)
+    assert found.profile == expected.profile
+    assert [one[:3] for one in found.tests] == [one[:3] for one in expected.tests]
+    assert [one.value for one in found.tests] == pytest.approx([one.value for one in expected.tests])
 
 
 def test_official_split_is_audited_as_it_was_trained(tmp_path):
@@ -414,16 +427,17 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     split = split_of(clips, 1, config.train)
     assert (len(split.train), len(split.dev)) == (60, 20)
     for fold in folds:
-        rows = importance._split_rows(clips, fold)
+        rows = parts_of(clips, fold)
         assert [part.tolist() for part in rows] == [split.train.tolist(), split.dev.tolist(), split.test.tolist()]
         assert split.test.tolist() == list(range(80, 160))
-    found = json.loads(importance.run(layout, config).read_text())
+    importance.run(layout, config)
+    found = made(layout)
     y = np.array([CLASSES.index(label) for label in clips["label"]])
     x = torch.from_numpy(vectors)
     logits = ridge_scores(x[:, 6], y, split, 4).reshape(40, 2, 4)  # two clips per utterance; no refit
     right = logits.mean(1).argmax(-1).numpy() == y[split.test][::2]
-    assert found["probed"]["layers"][6]["accuracy"] == pytest.approx(right.mean())
-    assert found["audit"]["settings"]["unit"] == "clip"
+    assert found.profile[6].value == pytest.approx(right.mean())
+    assert "per clip" in found.audit.note
 
 
 def test_one_figure_for_a_layer_alone(tmp_path, capsys):
@@ -457,22 +471,21 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     truncation = find_truncation(truncate.run(tmp_path, "toy").parent)
     before = json.loads(preflight.run(layout, config).read_text())["probe"]
 
-    by_layer = {one.layer: one.accuracy for one in summary.probed.layers}
+    by_layer = {one.layers[0]: one.value for one in summary.profile}
     assert len({round(value, 6) for value in by_layer.values()}) > 10  # figures that could differ
     assert summary.probed.unit == truncation.unit == "utterance"
-    assert {one.highest: one.accuracy for one in truncation.singles} == pytest.approx(by_layer)
+    assert {one.layers[0]: one.value for one in truncation.singles} == pytest.approx(by_layer)
     assert {int(layer): one["accuracy"]["mean"] for layer, one in before["layers"].items()} == pytest.approx(by_layer)
     assert evaluation.accuracy("ridge-last").mean == pytest.approx(by_layer[24])
-    assert evaluation.accuracy("ridge-concat").mean == pytest.approx(truncation.whole.accuracy)
-    assert before["concatenation"]["accuracy"]["mean"] == pytest.approx(truncation.whole.accuracy)
+    assert evaluation.accuracy("ridge-concat").mean == pytest.approx(truncation.whole.value)
+    assert before["concatenation"]["accuracy"]["mean"] == pytest.approx(truncation.whole.value)
     chosen = evaluation.accuracy("ridge-best-layer").mean
     assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
     assert before["mean"]["accuracy"]["mean"] == pytest.approx(evaluation.accuracy("ridge-mean").mean)
     ablation = find_ablation(ablate.run(layout, config, track=False).parent)
     assert ablation.probe == "ridge-mean"
-    assert {tuple(one.layers): one.probe.mean for one in ablation.groups} == pytest.approx(
-        {(6,): by_layer[6], (24,): by_layer[24]}
-    )
+    alone = {layers: over_runs(ablation.probed(name).values()).mean for name, layers in ablation.sets.items()}
+    assert alone == pytest.approx({(6,): by_layer[6], (24,): by_layer[24]})
 
     section = layer_sections.importance(summary, {}, defaultdict(bytes), labels={}, command="")
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
@@ -486,7 +499,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     assert fusing.text.startswith("Fusing layers does not help by more than chance")
     assert fusing.text in printed.replace("\n", " ")
     words = [line.split()[:2] for line in printed.splitlines() if line.startswith("ridge-concat")]
-    assert words == [["ridge-concat", f"{100 * truncation.whole.accuracy:.1f}"]]
+    assert words == [["ridge-concat", f"{100 * truncation.whole.value:.1f}"]]
     best = max(by_layer, key=lambda layer: by_layer[layer])
     assert f"Layer {best} has the highest figure: alone it classifies {100 * by_layer[best]:.1f} %" in text
     assert f"The last layer, 24, reaches {100 * by_layer[24]:.1f} %." in text
@@ -495,7 +508,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
 def test_layers_are_tested_against_the_best_in_pairs(copied):
     """The p-values are those of the comparison engine; a layer inside the interval of the best may still be worse."""
     importance.run(copied, ONE)
-    probed = find_importance(copied.stage("importance")).probed
+    profile = made(copied).profile
     clips, vectors, _ = read_embeddings(copied.embeddings)
     y = np.array([CLASSES.index(label) for label in clips["label"]])
     folds = read_folds(copied.method("weighted-sum"))
@@ -508,11 +521,11 @@ def test_layers_are_tested_against_the_best_in_pairs(copied):
             frame = clips[split.test].with_columns(target=pl.Series(y[split.test]), logits=pl.Series(logits.tolist()))
             items.append(items_of(frame, "utterance"))
         tables[str(layer + 1)] = item_table(folds, items)
-    best = max(probed.layers, key=lambda one: one.accuracy).layer
+    (best,) = max(profile, key=lambda one: one.value).layers
     assert STRENGTH[best - 1] > 0.5
     compared = compare_methods(tables, reference=str(best))
-    assert probed.floor == compared.family.floor_holm
-    found = {one.layer: (one.difference, one.p) for one in probed.layers}
+    assert min(one.floor for one in profile if one.floor is not None) == compared.family.floor_holm
+    found = {one.layers[0]: (one.difference, one.p) for one in profile}
     assert found.pop(best) == (0.0, None)
     expected = {
         int(pair.second): (-pair.metrics["accuracy"].difference, pair.metrics["accuracy"].primary.p_holm)

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from daamctl.artifacts.layer_sets import ABLATION, write_layer_sets
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.paper.numbers import experiments, numbers
 from daamctl.stages import evaluate, paper
 from daamctl.store.files import write_json
-from daamctl.store.records import write_record
 from tests.fixtures.folds import make_layout, seal_fold, write_method
-from tests.fixtures.records import ablation_of, group_of, importance_of, maps_of
+from tests.fixtures.records import ablation_of, importance_of, maps_of, write_importance
 
 LARGEST = "Largest of the three: best DAAM minus MHA"
 PIPELINES = [name for one in experiments() for name in (f"{one.key}-as-published", one.key)]
@@ -81,10 +81,11 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
     seal_fold(layout.method(method) / f"fold{fold}-seed1")
 
 
-def ablation(**values: float) -> dict[str, Any]:
-    """An ablation with groups of one layer: layer -> accuracy of both folds."""
-    groups = [group_of([int(layer[1:])], value, runs=2) for layer, value in values.items()]
-    return ablation_of(groups, method="mha-published", unit="clip")
+def write_ablation(layout: Layout, **values: float) -> None:
+    """An ablation with single layers: layer -> accuracy of both folds."""
+    sets = {f"layers-{layer[1:]}": ((int(layer[1:]),), value) for layer, value in values.items()}
+    found = ablation_of(sets, runs=2, run=layout.run_name, method="none", label="mha-published", unit="clip")
+    write_layer_sets(layout.stage("ablate") / ABLATION, found, ())
 
 
 def cells(root: Path, table: str) -> dict[str, dict[str, str]]:
@@ -135,9 +136,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for fold in (1, 2):
         write_weights(published, "daam-v1", fold)
     evaluate.run(published, config)
-    write_record(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
-    write_record(
-        published.stage("importance") / "summary.json",
+    write_ablation(published, l9=0.65, l23=0.60)
+    write_importance(
+        published.stage("importance"),
         importance_of(
             {"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")},
             run="iemocap-as-published",
@@ -151,7 +152,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_method(corrected, config, "sga", skill=1.5, changes={"run.reconstructed": "reading A, scalar"})
     write_method(corrected, config, "full-finetune", changes={"run.finetune": True, "run.layers": [24]})
     evaluate.run(corrected, config)
-    write_record(corrected.stage("ablate") / "ablation.json", ablation(l9=0.65))
+    write_ablation(corrected, l9=0.65)
     write_json(corrected.method("mha") / "skipped.json", {"method": "mha", "reason": "not listed by the pipeline"})
     write(root)
     return root

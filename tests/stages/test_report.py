@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from daamctl.artifacts.audit import LayerTest
+from daamctl.artifacts.layer_sets import ABLATION, TRUNCATION, Ablation, Contrast, read_rows, write_layer_sets
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.repair import repair_of
-from daamctl.reporting.truncation import TITLE as TRUNCATION
+from daamctl.reporting.truncation import TITLE
 from daamctl.stages import evaluate, importance, report
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import write_record
 from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, seal_fold, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
-from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
+from tests.fixtures.records import ablation_of, importance_of, write_importance
 from tests.fixtures.truncations import truncation
 
 SETTINGS = {
@@ -85,54 +87,49 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def ablation() -> dict[str, Any]:
-    gap = {**difference_of(0.03), "probe": difference_of(0.02), "contradicts": None, "judged": True}
-    groups = [
-        group_of([2], 0.55, name="highest-1", kind="highest"),
-        group_of([4], 0.52, name="lowest-1", kind="lowest"),
-    ]
+def ablation() -> Ablation:
+    sets = {"all": ((1, 2, 3, 4, 5, 6), 0.62), "highest-1": ((2,), 0.55), "lowest-1": ((4,), 0.52)}
     return ablation_of(
-        groups,
+        {**sets, "layers-9": ((9,), 0.56), "layers-23": ((23,), 0.53)},
         ranking=[2, 1, 3, 6, 5, 4],
-        baseline=group_of([1, 2, 3, 4, 5, 6], 0.62),
-        differences=[{"k": 1, **gap}],
-        presets=[{"name": "speech-9-23", "high": [9], "low": [23], **gap}],
-        alone=[{"k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5, "high": [2], "low": [4],
-                "difference": 0.03, "p_folds": 0.03125, "floor_folds": 0.03125}],
+        contrasts=[
+            Contrast("highest-1 minus lowest-1", "highest-1", "lowest-1", "no"),
+            Contrast("speech-9-23", "layers-9", "layers-23", "no"),
+        ],
+        tests=alone("daam-v1", 0.03),
         notes=["A one-layer DAAM is the identity at start."],
-    )  # fmt: skip
+    )
 
 
-def alone(difference: float) -> dict[str, Any]:
-    """A test on layers trained alone, as the audit has it for a method."""
-    return {
-        "method": "none", "unit": "utterance", "k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5,
-        "high": [2], "low": [4], "difference": difference, "p_folds": 0.03125, "floor_folds": 0.03125,
-    }  # fmt: skip
+def alone(method: str, difference: float, k: int = 1) -> list[LayerTest]:
+    """Tests of a method's score on layers trained alone."""
+    return [
+        LayerTest(method, "trained", "alone", 1.0, 0.5, number=2, k=k, high="2", low="4"),
+        LayerTest(method, "trained", "alone-folds", difference, 0.03125, 0.03125, number=5, k=k, high="2", low="4"),
+    ]
+
+
+TESTS = [
+    LayerTest("daam-v1", "trained", "probe", 0.125, 0.4, 0.01, "not shown"),
+    LayerTest("daam-v1", "untrained", "probe", 0.25, 0.3, 0.01, "not shown"),
+    LayerTest("daam-v1", "trained", "deletion", 0.0123, 0.05, 0.05, "yes"),
+    LayerTest("daam-v1", "untrained", "deletion", 0.01, 0.1, 0.05, "not shown"),
+    LayerTest("daam-v1", "trained", "insertion", -0.0234, 0.6, 0.05, "not shown"),
+    *alone("daam-v1", 0.03),
+    *alone("daam-v2", -0.0125),
+    *alone("daam-v2", 0.02, k=3),
+]
 
 
 def audit() -> dict[str, Any]:
-    row = {
-        "method": "daam-v1", "label": "daam-v1", "kind": "importance", "learned": True, "tracks_probe": "not shown",
-        "spearman_rho": 0.125, "p": 0.4, "spearman_rho_untrained": 0.25,
-        "deletion_beats_random": "yes", "deletion_advantage": 0.0123, "deletion_p": 0.05,
-        "deletion_advantage_untrained": 0.01,
-        "insertion_beats_random": "not shown", "insertion_advantage": -0.0234, "insertion_p": 0.6,
-        "insertion_advantage_untrained": None,
-    }  # fmt: skip
     return {
-        "missing": [],
+        **importance_of({})["audit"],
         "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it does not rank the layers"},
-        "settings": {"clips": 400, "orders": 19, "unit": "clip", "level": 0.05},
-        "steps": [0, 1, 2],
-        "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
-        "methods": {"daam-v1": audited_method(missing=["daam-v1 fold 4 seed 1 has no curves"], alone=[alone(0.03)]),
-                    "daam-v2": audited_method(alone=[alone(-0.0125), {**alone(0.02), "k": 3}])},
-        "seconds": {"probe": 1.0, "replacement": 2.0},
-        "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
-                       "note": "Not corrected."},
-    }  # fmt: skip
+        "methods": {"daam-v1": ["daam-v1 fold 4 seed 1 has no curves"]},
+        "sentence": "Importance Factors track nothing here.",
+        "note": "Not corrected.",
+    }
 
 
 def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) -> None:
@@ -161,9 +158,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_weights(layout, "daam-v1", folds=4, num_heads=2)
     evaluate.run(layout, CONFIG)
     importance.run(layout, CONFIG)
-    path = layout.stage("importance") / "summary.json"
-    write_record(path, {**json.loads(path.read_text()), "audit": audit()})
-    write_record(layout.stage("ablate") / "ablation.json", ablation())
+    folder = layout.stage("importance")
+    content = {**json.loads((folder / "summary.json").read_text()), "audit": audit()}
+    write_importance(folder, content, rows=read_rows(folder), tests=TESTS)
+    write_layer_sets(layout.stage("ablate") / ABLATION, ablation(), ())
     path = report.run(layout, CONFIG, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
 
@@ -441,7 +439,7 @@ def test_importance_audit_and_ablation(made: Made) -> None:
     row = table_of(layout, "audit")["daam-v1"]
     assert float(row["Deletion (points)"]) == pytest.approx(1.23)
     assert float(row["Insertion (points)"]) == pytest.approx(-2.34)
-    assert "| highest-1 | 2 | 55.0 ± 1.0 | 5 | −7.0 |" in markdown
+    assert "| highest-1 | 2 | 55.0 ± 0.0 | 5 | −7.0 | 56.0 ± 0.0 |" in markdown
     assert "| 1 highest minus 1 lowest | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
     assert "| speech-9-23: 9 minus 23 | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
     assert "| single-layer-high-if | 9 | 64.0 ± 2.7 |" in markdown
@@ -449,8 +447,8 @@ def test_importance_audit_and_ablation(made: Made) -> None:
     assert ["daam-v2", "Importance Factor", "1", "2", "+1.000", "0.500", "2", "4", "−1.2", "0.031", "0.031"] in rows
     assert [row[2] for row in rows if row[1] == "Importance Factor" and len(row) == 11] == ["1", "3"]
     assert float(table_of(layout, "alone-scores")["daam-v1"]["High minus low (points)"]) == pytest.approx(3.0)
-    summary = json.loads((layout.stage("importance") / "summary.json").read_text())
-    share = summary["methods"]["daam-v1"]["contribution_percent_untrained"]["3"]
+    rows = read_rows(layout.stage("importance"))
+    (share,) = [100 * (row.untrained or 0.0) for row in rows if row[1:4] == ((3,), "daam-v1", "contribution")]
     assert float(table_of(layout, "contribution")["3"]["daam-v1, untrained [%]"]) == pytest.approx(share)
 
 
@@ -575,12 +573,11 @@ def test_the_shortest_encoder_is_an_answer(tmp_path: Path) -> None:
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"]})
     write_method(layout, config, "none", folds=(1,), epochs=1)
     evaluate.run(layout, config)
-    path = layout.stage("truncate") / "truncation.json"
     for key, closed in ((EMBEDDINGS_KEY, False), ("other", True)):
-        write_record(path, truncation(embeddings_key=key).as_json())
+        write_layer_sets(layout.stage("truncate") / TRUNCATION, truncation(embeddings_key=key), ())
         page = report.run(layout, config, track=False)
         text = (page.parent / "report.md").read_text()
-        answers, part = (text.partition(f"## {title}")[2].partition("\n## ")[0] for title in ("Answers", TRUNCATION))
+        answers, part = (text.partition(f"## {title}")[2].partition("\n## ")[0] for title in ("Answers", TITLE))
         assert ("Layers 1–2 are enough" in answers) is not closed
         assert ("on other embeddings. Run again: daamctl truncate toy" in part) is closed
         assert ('data-figure="truncation"' in page.read_text()) is not closed

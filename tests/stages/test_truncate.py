@@ -11,11 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layer_sets import Truncation, find_truncation
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.truncation import Truncation, find_truncation
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
+from daamctl.fit import subsets
 from daamctl.layout import Layout
 from daamctl.stages import truncate
 from tests.fixtures import embeddings
@@ -66,24 +67,25 @@ def run(project: Path, name: str = "toy", **options: Any) -> Truncation:
 def test_layers_behind_the_class_are_not_needed(project: Path) -> None:
     found = run(project, margin=0.05)
     assert (found.method, found.unit, found.design.unit, found.margin) == ("ridge-concat", "utterance", "speaker", 0.05)
-    assert found.whole.layers == list(LAYERS)
-    assert [one.layers for one in found.prefixes] == [list(LAYERS[:k]) for k in range(1, 10)]
-    assert [one.layers for one in found.singles] == [[layer] for layer in LAYERS]
-    assert found.smallest is not None
-    assert 6 <= found.smallest < 10  # layers 1 to 5 are noise
-    expected = [True if one.highest >= found.smallest else False if one.highest == found.smallest - 1 else None
-                for one in found.prefixes]  # fmt: skip
-    assert [one.enough for one in found.prefixes] == expected
-    assert None in expected
-    assert found.prefixes[4].accuracy < 0.6 < found.prefixes[8].accuracy
-    assert found.prefixes[0].accuracy == found.singles[0].accuracy
+    assert found.whole.layers == LAYERS
+    assert [one.layers for one in found.prefixes] == [LAYERS[:k] for k in range(1, 10)]
+    assert [one.layers for one in found.singles] == [(layer,) for layer in LAYERS]
+    assert found.shortest is not None
+    smallest = found.shortest.layers[-1]
+    assert 6 <= smallest < 10  # layers 1 to 5 are noise
+    assert list(found.enough.values()) == [True] * (10 - smallest) + [False]
+    assert found.prefixes[4].value < 0.6 < found.prefixes[8].value
+    assert found.prefixes[0].value == found.singles[0].value
+    for one in found.sets:
+        runs = found.runs(one.set)
+        assert (len(runs), sum(runs.values()) / 3) == (3, pytest.approx(one.value))
     assert [one.time for one in found.prefixes] == SHARES[1:10]
-    assert (found.whole.parameters, found.cost) == (1.0, "time")
+    assert (found.whole.parameters, found.whole.time) == (1.0, 1.0)
     assert found.device is not None
     folder = project / "data/truncate/toy"
     result = json.loads((folder / "layers-1-to-7-ridge-concat/fold2-seed1/result.json").read_text())
     assert result["run"]["layers"] == list(LAYERS[:7])
-    assert len(found.files) == 3 * 19
+    assert len(found.files) == 1 + 3 * 19
 
 
 @pytest.mark.usefixtures("measured", "few")
@@ -110,7 +112,7 @@ def test_all_layers_are_those_of_the_train_stage(project: Path) -> None:
     found = run(project, "toy/none-mlp")
     assert len(read_folds(layout.method("none-mlp"))) == 3
     assert not (project / "data/truncate/toy/layers-1-to-10-none-mlp").exists()
-    assert len(found.files) == 6
+    assert len(found.files) == 1 + 6
     assert found.whole.time is found.whole.parameters is None
     assert "The encoder on this machine has another number of layers than the embeddings." in found.notes
 
@@ -120,7 +122,7 @@ def test_sizes_that_do_not_fit_are_left_out(project: Path, monkeypatch: pytest.M
         if num_layers < 3:
             raise MethodError("needs three layers")
 
-    monkeypatch.setattr(truncate, "build_method", build)
+    monkeypatch.setattr(subsets, "build_method", build)
     config = load_config(project, "toy")
     features = truncate.load_features(Layout.of(project, "toy", config), config)
     chosen, notes = truncate._fitting("none-mlp", config, features)
@@ -147,3 +149,8 @@ def test_the_command_prints_the_answer(project: Path, monkeypatch: pytest.Monkey
     assert lines[-2].startswith("Layers 1–")
     assert "are enough" in lines[-2]
     assert sum(line.startswith("1–10 ") for line in lines) == 1
+    shown = json.loads(CliRunner().invoke(app, ["truncate", "toy", "--margin", "5", "--json"]).stdout)
+    assert (shown["margin"], shown["smallest"]) == (0.05, 9)
+    assert {row["set"]: row["enough"] for row in shown["layers"]} == {
+        "layers-1-to-10": None, "layers-1-to-9": True, "layer-9": None,
+    }  # fmt: skip

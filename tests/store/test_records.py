@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daamctl.artifacts.ablation import Ablation, find_ablation
+from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.errors import ArtifactError
 from daamctl.store import records
 from daamctl.store.files import sha256_file
@@ -23,9 +24,9 @@ from daamctl.store.records import (
     seal_of,
     write_record,
 )
-from tests.fixtures.records import ablation_of, group_of
+from tests.fixtures.records import importance_of, maps_of, write_importance
 
-AGAIN = "daamctl ablate toy"
+AGAIN = "daamctl importance toy"
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
@@ -38,21 +39,24 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_a_record_survives_its_file(tmp_path: Path) -> None:
-    content = ablation_of([group_of([9], 0.5)], notes=["Layers are ranked."])
-    path = written(tmp_path / "ablation.json", json.dumps(sealed({**content, "of_tomorrow": 1})))
-    found = read_record(path, Ablation, fix=AGAIN)
-    assert (found.groups[0].layers, found.groups[0].per_fold[4].fold, found.notes) == ([9], 5, ["Layers are ranked."])
-    written(path, json.dumps(sealed(found.as_json())))
-    assert find_ablation(tmp_path) == found
+    content = importance_of({"daam-v1": maps_of([2, 1])}, run=tmp_path.name, note="Two layers.")
+    path = written(tmp_path / "summary.json", json.dumps(sealed({**content, "of_tomorrow": 1})))
+    found = read_record(path, Importance, fix=AGAIN)
+    assert (found.methods["daam-v1"].ranking, found.methods["daam-v1"].folds, found.note) == (
+        [2, 1], [(1, 1)], "Two layers.",
+    )  # fmt: skip
+    written(path, json.dumps(sealed(asdict(found))))
+    assert replace(read_record(path, Importance, fix=AGAIN), rows=(), tests=()) == found
 
 
 def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> None:
-    content = ablation_of([{**group_of([9], 0.5), "mean": "high"}])
+    content = importance_of({"daam-v1": maps_of([1], num_heads="many")})
     path = written(tmp_path / "a.json", json.dumps(sealed(content)))
     with pytest.raises(
-        ArtifactError, match=r"a\.json is incomplete or was made by another version of daamctl \(groups\.0\.mean: "
+        ArtifactError,
+        match=r"a\.json is incomplete or was made by another version .* \(methods\.daam-v1\.num_heads: ",
     ) as error:
-        read_record(path, Ablation, fix=AGAIN)
+        read_record(path, Importance, fix=AGAIN)
     assert "\n" not in error.value.message
     assert error.value.fix == AGAIN
 
@@ -60,54 +64,54 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ArtifactError, match="is not valid JSON" if text == "{" else "has no seal"):
-        read_record(written(tmp_path / "a.json", text), Ablation, fix=AGAIN)
+        read_record(written(tmp_path / "a.json", text), Importance, fix=AGAIN)
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with pytest.raises(ArtifactError, match="no file") as error:
-        read_record(path, Ablation, fix=AGAIN)
+        read_record(path, Importance, fix=AGAIN)
     assert error.value.fix == AGAIN
-    assert find_record(path, Ablation, fix=AGAIN) is None
+    assert find_record(path, Importance, fix=AGAIN) is None
     written(path, "\n")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
-        find_record(path, Ablation, fix=AGAIN)
+        find_record(path, Importance, fix=AGAIN)
     written(tmp_path / "skipped.json", "{}")
-    assert find_record(path, Ablation, fix=AGAIN) is None
+    assert find_record(path, Importance, fix=AGAIN) is None
 
 
 def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
-    path = tmp_path / "toy" / "ablation.json"
-    write_record(path, ablation_of([group_of([9], 0.5)], run="toy"))
+    path = tmp_path / "toy" / "summary.json"
+    write_importance(path.parent, importance_of({"daam-v1": maps_of([2, 1])}, note="Two."))
     text = path.read_text()
-    assert find_ablation(path.parent, hide=tmp_path) is not None
-    for before, after in (("0.5", "0.6"), ('"group"', '"groop"'), ('"daam-v1"', "null"), ("[]", "[1]")):
+    assert find_importance(path.parent, hide=tmp_path) is not None
+    for before, after in (("0.25", "0.26"), ('"ranking"', '"rangking"'), ('"Two."', "null"), ("[]", "[1]")):
         if before in text:
             written(path, text.replace(before, after, 1))
             with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: "):
-                find_ablation(path.parent)
+                find_importance(path.parent)
     found = json.loads(text)
     del found["sha256"]
     written(path, json.dumps(found))
     with pytest.raises(ArtifactError, match=rf"^{path} has no seal: "):
-        find_ablation(path.parent)
+        find_importance(path.parent)
     written(path, json.dumps(json.loads(text)))  # the layout of the text does not matter
-    assert find_ablation(path.parent) is not None
+    assert find_importance(path.parent) is not None
 
 
 def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "toy" / "ablation.json"
-    write_record(path, ablation_of([], run="demo"))
+    path = tmp_path / "toy" / "summary.json"
+    write_record(path, importance_of({}, run="demo"))
     with pytest.raises(ArtifactError, match=rf"^{path} belongs to the run 'demo'$"):
-        find_ablation(path.parent)
+        find_importance(path.parent)
 
 
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:
     note = f"no embeddings in {tmp_path}/data/extract/toy"
-    path = written(tmp_path / "a.json", json.dumps(sealed(ablation_of([], notes=[note]))))
-    found = find_record(path, Ablation, fix=AGAIN, hide=tmp_path)
+    path = written(tmp_path / "a.json", json.dumps(sealed(importance_of({}, run=tmp_path.name, note=note))))
+    found = find_record(path, Importance, fix=AGAIN, hide=tmp_path)
     assert found is not None
-    assert found.notes == ["no embeddings in data/extract/toy"]
+    assert found.note == "no embeddings in data/extract/toy"
 
 
 def test_seal_survives_json_and_nothing_else(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.planning.ablation import choose_method, choose_ranking, why_nothing
+from daamctl.planning.layer_sets import choose_method, choose_ranking, why_nothing
 from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, write_method
 
@@ -49,7 +49,7 @@ def test_what_is_named_is_used(layout: Layout) -> None:
 def test_what_could_not_be_trained_is_passed_over(layout: Layout) -> None:
     write_json(layout.method("none") / "skipped.json", {"reason": "no such GPU"})
     chosen = choose_method(layout, config("none", "mean"), SIZES, {1})
-    assert (chosen.name, chosen.reasons) == ("mean", "none: not trained, no such GPU")
+    assert (chosen.name, chosen.rejected) == ("mean", "none: not trained, no such GPU")
 
 
 def test_a_method_that_does_not_fit_few_layers_is_not_chosen(layout: Layout) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from daamctl.analysis.ablation import RANK_FIRST, TRAIN_FIRST, candidates, first_fit
 from daamctl.analysis.importance import layer_importance, mean_density, order_layers, ties_all
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import read_note
@@ -22,7 +21,7 @@ from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.fairness import judge
 from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
-from daamctl.methods import counterparts
+from daamctl.methods import CLOSED_FORM, counterparts, resolve_method
 from daamctl.methods.base import FusionClassifier
 from daamctl.store.records import SKIPPED_FILE
 
@@ -34,34 +33,20 @@ Sizes = tuple[int, int, int]
 """L, D and C."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The choice of a method.
-
-    Args:
-        name: the method; None if none of those listed is suitable.
-        rejected: unsuitable methods that would have come first, with the reasons.
-    """
+class Choice(NamedTuple):
+    """A method, None if none of those listed is suitable; the unsuitable that would have come first, with reasons."""
 
     name: str | None
-    rejected: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def reasons(self) -> str:
-        """The rejected methods with their reasons, as text."""
-        return "; ".join(f"{name}: {why}" for name, why in self.rejected.items())
+    rejected: str = ""
 
 
 def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> Choice:
     """Choose the method whose Importance Factor ranks the layers. A method that is not trained yet is suitable."""
     if config.ablate.rank_by is not None:
         return Choice(config.ablate.rank_by)
-    names = []
-    for name in candidates(config.methods, RANK_FIRST):
-        model = _built(name, config, sizes)
-        if model is not None and model.has_density:
-            names.append(name)
-    return Choice(*first_fit(names, lambda name: _unsuitable(layout, config, name, ranking=True)))
+    built = {name: _built(name, config, sizes) for name in _trainable(config, "daam-v1")}
+    dense = [name for name, model in built.items() if model is not None and model.has_density]
+    return _first(layout, config, dense, ranking=True)
 
 
 def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterable[int]) -> Choice:
@@ -75,12 +60,12 @@ def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterabl
     """
     if config.ablate.method is not None:
         return Choice(config.ablate.method)
-    names = []
-    for name in candidates(config.methods, TRAIN_FIRST):
+    fitting = []
+    for name in _trainable(config, "none"):
         models = [_built(name, config, (number, *sizes[1:])) for number in {sizes[0], *numbers}]
-        if all(map(_measures_layers, models)):
-            names.append(name)
-    return Choice(*first_fit(names, lambda name: _unsuitable(layout, config, name, ranking=False)))
+        if all(one is not None and not one.has_density and not one.traits.batch_dependent for one in models):
+            fitting.append(name)
+    return _first(layout, config, fitting, ranking=False)
 
 
 def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
@@ -126,18 +111,27 @@ def _folds(layout: Layout, name: str) -> list[Fold]:
         return []
 
 
-def _unsuitable(layout: Layout, config: Config, name: str, *, ranking: bool) -> str | None:
-    """Why a trained method is not suitable; None if it is, or is not trained yet."""
-    note = layout.method(name) / SKIPPED_FILE
-    if note.exists():
-        return f"not trained, {read_note(note)['reason']}"
-    if ranking and (folds := _folds(layout, name)) and tied(layer_scores(folds)):
-        return TIED
-    return why_nothing(layout, config, name)
+def _trainable(config: Config, first: str) -> list[str]:
+    """Methods of the pipeline without the closed-form ones; those of one fusion, with any decoder, first."""
+    trained = [name for name in config.methods if name not in CLOSED_FORM]
+    return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
 
 
-def _measures_layers(model: FusionClassifier | None) -> bool:
-    return model is not None and not model.has_density and not model.traits.batch_dependent
+def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: bool) -> Choice:
+    """The first method that has learned something, or is not trained yet, and why those before it are unsuitable."""
+    rejected: list[str] = []
+    for name in names:
+        note = layout.method(name) / SKIPPED_FILE
+        if note.exists():
+            why: str | None = f"not trained, {read_note(note)['reason']}"
+        elif ranking and (folds := _folds(layout, name)) and tied(layer_scores(folds)):
+            why = TIED
+        else:
+            why = why_nothing(layout, config, name)
+        if why is None:
+            return Choice(name, "; ".join(rejected))
+        rejected.append(f"{name}: {why}")
+    return Choice(None, "; ".join(rejected))
 
 
 def _built(name: str, config: Config, sizes: Sizes) -> FusionClassifier | None:

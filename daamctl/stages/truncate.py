@@ -31,7 +31,7 @@ from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import misfits, train_on_layers
+from daamctl.fit.subsets import misfits, train_on_layers
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
 from daamctl.tracking import make_tracker

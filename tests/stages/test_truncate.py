@@ -16,7 +16,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
-from daamctl.fit import layer_subsets
+from daamctl.fit import subsets
 from daamctl.layout import Layout
 from daamctl.repair import repair_of
 from daamctl.stages import truncate
@@ -125,7 +125,7 @@ def test_sizes_that_do_not_fit_are_left_out(project: Path, monkeypatch: pytest.M
         if num_layers < 3:
             raise MethodError("needs three layers")
 
-    monkeypatch.setattr(layer_subsets, "build_method", build)
+    monkeypatch.setattr(subsets, "build_method", build)
     config = load_config(project, "toy")
     features = truncate.load_features(Layout.of(project, "toy", config), config)
     chosen, notes = truncate._fitting("none-mlp", config, features)

@@ -111,7 +111,7 @@ def check_ablation(layout: Layout) -> None:
     """Groups of layers are compared by the F1 of seqeval, and so are their closed-form probes."""
     found = find_ablation(layout.stage("ablate"))
     assert found is not None
-    assert found.metric == "entity_f1"
+    assert found.task.primary == "entity_f1"
     assert list(found.sets) == ["highest-1", "lowest-1"]
     for name in found.sets:
         for method, runs in (("last-layer", found.runs(name)), ("ridge-last", found.probed(name))):

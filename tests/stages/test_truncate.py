@@ -18,6 +18,7 @@ from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
 from daamctl.fit import subsets
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import truncate
 from tests.fixtures import embeddings
 
@@ -96,8 +97,10 @@ def test_finished_folds_are_kept_and_damage_is_seen(project: Path) -> None:
     assert run(project) == first
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/*/result.json")} == times
     next(iter(times)).write_text("{}")
-    with pytest.raises(ArtifactError, match="daamctl truncate toy"):
+    with pytest.raises(ArtifactError, match="is damaged or from elsewhere") as error:
         find_truncation(folder)
+    assert error.value.path is not None
+    assert repair_of(error.value.path) == "make it again: daamctl truncate toy"
     assert replace(run(project), files={}) == replace(first, files={})  # trains that fold again
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.terms import Metric
-from daamctl.store.records import find_record
+from daamctl.store.artifact import Artifact
 
 FILE = "ablation.json"
 
@@ -199,4 +199,4 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Ablation, fix=f"make it again: {again}", hide=hide)
+    return Artifact(folder / FILE, Ablation, f"make it again: {again}", hide=hide).find()

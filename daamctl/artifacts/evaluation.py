@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.statistics import Comparisons, Intervals
 from daamctl.artifacts.terms import listed
-from daamctl.store.records import find_record, read_record
+from daamctl.store.artifact import Artifact
 
 FILE = "evaluation.json"
 Scores = dict[str, int | float]
@@ -465,9 +465,9 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
     Raises:
         ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
-    return read_record(folder / FILE, Evaluation, fix=f"make it: {again}")
+    return Artifact(folder / FILE, Evaluation, f"make it: {again}").read()
 
 
 def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
     """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
-    return find_record(folder / FILE, Evaluation, fix=f"make it again: {again}")
+    return Artifact(folder / FILE, Evaluation, f"make it again: {again}").find()

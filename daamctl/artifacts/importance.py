@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from daamctl.artifacts.audit import Audit, PerLayer
 from daamctl.artifacts.statistics import Interval
-from daamctl.store.records import find_record
+from daamctl.store.artifact import Artifact
 
 FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 
@@ -217,4 +217,4 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Importance, fix=f"make it again: {again}", hide=hide)
+    return Artifact(folder / FILE, Importance, f"make it again: {again}", hide=hide).find()

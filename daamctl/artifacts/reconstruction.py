@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.artifacts.utterances import frame_key
 from daamctl.errors import ArtifactError
-from daamctl.store.records import find_record, read_record
+from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_frame, write_frame
 
 CROPS = "crops.parquet"
@@ -128,26 +128,19 @@ def training_dir(folder: Path, seed: int) -> Path:
     return folder / f"seed{seed}"
 
 
-def read_reconstruction(folder: Path, *, again: str) -> Reconstruction:
-    """Read a training whose files are whole.
+def training_of(
+    place: Path, *, again: str | None = None, key: str = "", work: Path | None = None
+) -> Artifact[Reconstruction]:
+    """The training in a folder.
 
-    Raises:
-        ArtifactError: it is missing, or one of its files is missing or changed.
+    Args:
+        again: command that makes it again.
+        key: content key with which it is kept.
+        work: folder for unfinished work on the same file system.
     """
-    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
-    if found is None:
-        raise ArtifactError(f"no file {folder / RESULT}", fix=f"make it: {again}")
-    return found
-
-
-def find_reconstruction(folder: Path, key: str, *, again: str) -> Reconstruction | None:
-    """Read a training with a key whose files are whole; None if there is none with this key.
-
-    Raises:
-        ArtifactError: it is damaged, or one of its files is missing or changed.
-    """
-    found = find_record(folder / RESULT, Reconstruction, fix=f"make it again: {again}")
-    return found if found is not None and found.key == key else None
+    name = f"{place.parent.name}-{place.name}"
+    own, fix = work and work / name, again and f"make it again: {again}"
+    return Artifact(place / RESULT, Reconstruction, fix, keys=[key], work=own, what=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,4 +211,4 @@ def read_scores(path: Path, *, again: str) -> ArmScores:
     Raises:
         ArtifactError: it is missing, incomplete or changed.
     """
-    return read_record(path, ArmScores, fix=f"make it: {again}")
+    return Artifact(path, ArmScores, f"make it: {again}").read()

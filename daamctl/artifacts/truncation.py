@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.artifacts.statistics import Design
-from daamctl.store.records import find_record
+from daamctl.store.artifact import Artifact
 
 FILE = "truncation.json"
 
@@ -127,7 +127,7 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Truncation, fix=f"make it again: {again}", hide=hide)
+    return Artifact(folder / FILE, Truncation, f"make it again: {again}", hide=hide).find()
 
 
 def layers_name(layers: Sequence[int]) -> str:

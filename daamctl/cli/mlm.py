@@ -85,11 +85,10 @@ def _show(path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from daamctl.artifacts.masked import find_masked_run
+    from daamctl.artifacts.masked import masked_run
     from daamctl.reporting import perplexity
 
-    found = find_masked_run(path.parent, again="daamctl mlm --force")
-    assert found is not None
+    found = masked_run(path.parent, again="daamctl mlm --force").open()
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160

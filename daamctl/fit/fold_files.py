@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,16 +11,13 @@ import yaml
 
 from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
-from daamctl.artifacts.results import FOLD_DIR, RESULT, FoldResult, fold_dir, owner_of
+from daamctl.artifacts.results import FoldResult
 from daamctl.cpu_formats import cpu_formats
 from daamctl.fit.loop import Trained
 from daamctl.fit.trial import Trial
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.store.files import write_text
-from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
-
-log = logging.getLogger(__name__)
 
 
 def metrics_of(trained: Trained) -> dict[str, float | int | None]:
@@ -94,18 +88,17 @@ def fold_result(trial: Trial, trained: Trained, root: Path) -> tuple[FoldResult,
     return cast(FoldResult, result), own.targets
 
 
-def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> None:
-    """Write all files of a finished fold, `result.json` last.
+def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> FoldResult:
+    """Write all files of a finished fold but `result.json`, and return what belongs into that.
 
     Args:
         together: number of folds trained jointly.
     """
-    folder.mkdir()
     result, targets = fold_result(trial, trained, root)
     if together > 1:
         result["meta"]["together"] = together
     trial.write_weights(folder, trained)
-    head = {**owner_of(result["run"]), "classes": result["run"]["classes"]}
+    head = {**trial.owner, "classes": result["run"]["classes"]}
     clips = trial.clips.rows[trial.split.test]
     predictions = clips.select(label_columns(trial.clips.modality)).with_columns(
         pl.Series("target", targets.numpy()),
@@ -118,24 +111,4 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     columns = {name: pl.Int64 if name in ("step", "epoch") else pl.Float64 for name in history[0]}
     write_frame(folder / "history.parquet", pl.DataFrame(history, schema=columns), head)
     write_text(folder / "config.yaml", yaml.safe_dump(trial.config.model_dump(mode="json"), sort_keys=False))
-    result["files"] = hashes_of(folder.iterdir())
-    write_record(folder / RESULT, result)
-
-
-def result_mtime_ns(folder: Path) -> int | None:
-    """Modification time of a finished fold's result, which changes when the fold is replaced; None without a fold."""
-    path = folder / RESULT
-    return path.stat().st_mtime_ns if path.exists() else None
-
-
-def remove_strays(folder: Path, wanted: Iterable[tuple[int, int]]) -> None:
-    """Remove folds that the settings no longer ask for (fewer groups or other seeds), so that they are not evaluated.
-
-    Args:
-        wanted: pairs (fold, seed) to keep.
-    """
-    kept = {fold_dir(folder, fold, seed) for fold, seed in wanted}
-    for path in folder.glob("fold*-seed*"):
-        if FOLD_DIR.match(path.name) and path not in kept:
-            log.info("%s: removed, the settings no longer have it", path.name)
-            shutil.rmtree(path, ignore_errors=True)
+    return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,15 +15,15 @@ from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
-from daamctl.errors import ArtifactError, TrainingError
+from daamctl.errors import TrainingError
 from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
-from daamctl.fit.fold_files import remove_strays, result_mtime_ns, write_fold
+from daamctl.fit.fold_files import write_fold
 from daamctl.fit.loop import Event, Finished, Progress, Recorded, fit
 from daamctl.fit.trial import FoldSpec, Trainable, Trial, TrialData
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
-from daamctl.store.files import atomic_path, content_key, locked
+from daamctl.store.files import content_key, remove_others
 from daamctl.store.records import SKIPPED_FILE
 from daamctl.threads import use_free_cores
 from daamctl.tracking import Tracker, send_missing
@@ -43,7 +42,7 @@ def train_all(
     tracker: Tracker,
     *,
     force: bool = False,
-    remove_others: bool = False,
+    alone: bool = False,
     engine: Engine | None = None,
 ) -> list[Fold]:
     """Train the trials whose folds are not finished; return all folds, in the order of `trials`.
@@ -52,7 +51,7 @@ def train_all(
         trials: trials of one method on the same data; the data are read only if there is something to train.
         layout: provides the folder for unfinished work.
         force: train finished folds again.
-        remove_others: remove other folds from the folder.
+        alone: whether to remove other folds from the folder, so that they are not evaluated.
         engine: where to train; None: in this process, one group after another.
 
     Raises:
@@ -61,8 +60,9 @@ def train_all(
         WorkerError: a worker died too often.
     """
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
-    if remove_others:
-        remove_strays(folder, [(trial.spec.fold, trial.spec.seed) for trial in trials])
+    if alone:
+        own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
+        remove_others(folder, own, "fold[0-9]*-seed[0-9]*", folders=True)
     finished = [None if force else kept_fold(folder, trial) for trial in trials]
     missing = [trial for trial, fold in zip(trials, finished, strict=True) if fold is None]
     if len(missing) < len(trials):
@@ -84,18 +84,8 @@ def train_all(
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
     """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None."""
-    path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
-    if not (path / RESULT).exists():
-        return None
-    try:
-        fold = read_fold(path)
-        if fold.result["run"]["key"] not in trial.accepted_keys:
-            return None
-        fold.check()
-    except ArtifactError as error:
-        log.warning("%s %s is not kept: %s", folder.name, path.name, error.message)
-        return None
-    return fold
+    artifact = trial.artifact(folder)
+    return artifact.fold(artifact.keep())
 
 
 def _train_in_process(
@@ -173,15 +163,12 @@ def train_group(
         MethodError: the method does not fit the data.
     """
     missing = list(group if missing is None else missing)
-    names = {trial: f"{folder.name}-fold{trial.spec.fold}-seed{trial.spec.seed}" for trial in group}
-    targets = {trial: fold_dir(folder, trial.spec.fold, trial.spec.seed) for trial in group}
-    before = {trial: result_mtime_ns(targets[trial]) for trial in group}
+    artifacts = {trial: trial.artifact(folder, work) for trial in group}
+    names = {trial: artifact.what for trial, artifact in artifacts.items()}
     with ExitStack() as locks:
         for trial in sorted(group, key=names.__getitem__):  # all processes lock in one order, to avoid deadlock
-            locks.enter_context(locked(work / f"{names[trial]}.lock", what=trial.what))
-        for trial in list(missing):  # another process may have trained it while this one waited for the lock
-            fold = None if result_mtime_ns(targets[trial]) == before[trial] else kept_fold(folder, trial)
-            if fold is not None:
+            fold = artifacts[trial].fold(locks.enter_context(artifacts[trial].lock()))
+            if fold is not None and trial in missing:  # another process has trained it meanwhile
                 missing.remove(trial)
                 yield fold
         if not missing:
@@ -197,11 +184,10 @@ def train_group(
             if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                with atomic_path(targets[event.trial], at=work / names[event.trial] / "finished") as folder:
-                    write_fold(folder, event.trial, event.trained, root, together=len(trials))
-                yield read_fold(targets[event.trial])
-        for trial in group:
-            shutil.rmtree(work / names[trial], ignore_errors=True)
+                artifact = artifacts[event.trial]
+                with artifact.make() as new:
+                    artifact.seal(new, write_fold(new, event.trial, event.trained, root, together=len(trials)))
+                yield read_fold(artifact.folder)
 
 
 def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from torch import Tensor
 
 from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.results import RESULT, FoldArtifact, FoldResult, fold_dir
 from daamctl.artifacts.splits import Split, chosen_folds, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
@@ -181,8 +182,15 @@ class Trial(Trainable):
 
     @property
     def owner(self) -> dict[str, Any]:
-        """What every file of the fold says about it, see `daamctl.artifacts.results.owner_of`."""
+        """What every file of the fold says about it."""
         return {"key": self.key, "method": self.spec.method, "fold": self.spec.fold, "seed": self.spec.seed}
+
+    def artifact(self, method_dir: Path, work: Path | None = None) -> FoldArtifact:
+        """The fold in the folder of a method; `work`: folder for unfinished work."""
+        folder = fold_dir(method_dir, self.spec.fold, self.spec.seed)
+        name = f"{method_dir.name}-{folder.name}"
+        own = work and work / name
+        return FoldArtifact(folder / RESULT, FoldResult, keys=self.accepted_keys, work=own, what=name)
 
     @property
     def accepted_keys(self) -> set[str]:

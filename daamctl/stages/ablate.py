@@ -7,7 +7,6 @@ Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json, see `daamc
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +50,8 @@ from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
-from daamctl.store.files import sha256_file
-from daamctl.store.records import write_record
+from daamctl.store.files import remove_others
+from daamctl.store.records import hashes_of, write_record
 from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
@@ -122,7 +121,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
 
         folds = {name: train(method, name) for name in sets}
         probes = {name: {probe: train(probe, name) for probe in closest} for name in sets}
-        _remove_strays(folder, {f"{name}-{one}" for name in sets for one in (method, *closest)})
+        remove_others(folder, {f"{name}-{one}" for name in sets for one in (method, *closest)}, folders=True)
         send_missing(tracker, [fold for name in sets if name != "all" for fold in folds[name]])
     finally:
         tracker.close()
@@ -167,7 +166,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         notes=notes,
         cautions=cautions,
         run=layout.run_name,
-        files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
+        files=hashes_of(folder, folder.glob(f"*/*/{RESULT}")),
         metric=metric_of(features.head.modality),
     )
     write_record(folder / FILE, result.as_json())
@@ -326,13 +325,6 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
         fix = f"all groups and the baseline fit with {words}"
         break
     raise MethodError("; ".join(problems), fix=fix)
-
-
-def _remove_strays(folder: Path, wanted: set[str]) -> None:
-    """Remove layer groups that the settings or a new ranking no longer have."""
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in wanted:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _scores(folds: Sequence[Fold], unit: str) -> list[RunAccuracy]:

@@ -69,7 +69,7 @@ from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
 from daamctl.reporting.document import plural
-from daamctl.store.files import atomic_path
+from daamctl.store.files import atomic_path, remove_others
 from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 
@@ -147,11 +147,11 @@ def run(layout: Layout, config: Config) -> Path:
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
         probed=_probed(probes, unit),
-        files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
+        files=hashes_of(folder, [folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)]),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
     layers = write_layers(folder, summary)
-    write_record(folder / FILE, asdict(replace(summary, files={**summary.files, **hashes_of([layers])})))
+    write_record(folder / FILE, asdict(replace(summary, files={**summary.files, **hashes_of(folder, [layers])})))
     logger.info(summary.note)
     lacking = [line for entry in audit.methods.values() for line in entry.missing]
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.comparison.sentence):
@@ -361,7 +361,4 @@ def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:
     for name, picture in pictures.items():
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(picture)
-    # Readers would take pictures of methods that are no longer in the settings for results of this run.
-    for old in folder.glob("*.png"):
-        if old.name not in pictures:
-            old.unlink()
+    remove_others(folder, pictures, "*.png")

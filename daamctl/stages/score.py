@@ -21,15 +21,14 @@ from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.reconstruction import (
     EXAMPLES,
     HISTORY,
-    RESULT,
     SCORE,
     SCORES,
     ArmScores,
     Crops,
     Reconstruction,
     ScoredArm,
-    read_reconstruction,
     training_dir,
+    training_of,
 )
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
@@ -99,10 +98,10 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
     again = layout.command("reconstruct", f"--method {arm}")
     runs = []
     for seed in config.reconstruct.seeds:
-        found = read_reconstruction(training_dir(folder, seed), again=again)
+        artifact = training_of(training_dir(folder, seed), again=again)
+        found = artifact.open()
         if found.key != key_of(arm, seed, config, crops):
-            place = training_dir(folder, seed) / RESULT
-            raise ArtifactError(f"{place} was made with other settings or crops", fix=f"make it again: {again}")
+            raise ArtifactError(f"{artifact.path} was made with other settings or crops", fix=f"make it again: {again}")
         runs.append(found)
     return runs
 

@@ -39,8 +39,7 @@ from daamctl.fit.layer_subsets import train_on_layers
 from daamctl.fit.trials.fusion import build_method
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
-from daamctl.store.files import sha256_file
-from daamctl.store.records import write_record
+from daamctl.store.records import hashes_of, write_record
 from daamctl.tracking import make_tracker
 
 log = logging.getLogger(__name__)
@@ -108,12 +107,11 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
             )  # fmt: skip
     cost = _cost(config, features)
     result = _result(layout.run_name, method, config, features, folds, cost, margin)
-    files = {path for group in folds.values() for fold in group for path in [fold.folder / RESULT]}
-    own = sorted(path for path in files if path.is_relative_to(folder))
+    own = {fold.folder / RESULT for group in folds.values() for fold in group if fold.folder.is_relative_to(folder)}
     result = replace(
         result,
         notes=[*result.notes, *notes, *([cost.note] if cost.note else [])],
-        files={str(path.relative_to(folder)): sha256_file(path) for path in own},
+        files=hashes_of(folder, own),
     )
     write_record(folder / FILE, result.as_json())
     return folder / FILE

@@ -12,13 +12,12 @@ import pytest
 from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.errors import ArtifactError
 from daamctl.store import records
+from daamctl.store.artifact import Artifact
 from daamctl.store.files import sha256_file
 from daamctl.store.records import (
     LARGE,
     check_file,
-    find_record,
     hashes_of,
-    read_record,
     read_sealed,
     seal_of,
     write_record,
@@ -40,7 +39,7 @@ def written(path: Path, text: str) -> Path:
 def test_a_record_survives_its_file(tmp_path: Path) -> None:
     content = ablation_of([group_of([9], 0.5)], notes=["Layers are ranked."])
     path = written(tmp_path / "ablation.json", json.dumps(sealed({**content, "of_tomorrow": 1})))
-    found = read_record(path, Ablation, fix=AGAIN)
+    found = Artifact(path, Ablation, AGAIN).read()
     assert (found.groups[0].layers, found.groups[0].per_fold[4].fold, found.notes) == ([9], 5, ["Layers are ranked."])
     written(path, json.dumps(sealed(found.as_json())))
     assert find_ablation(tmp_path, again=AGAIN) == found
@@ -52,7 +51,7 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
     with pytest.raises(
         ArtifactError, match=r"a\.json is incomplete or was made by another version of daamctl \(groups\.0\.mean: "
     ) as error:
-        read_record(path, Ablation, fix=AGAIN)
+        Artifact(path, Ablation, AGAIN).read()
     assert "\n" not in error.value.message
     assert error.value.fix == AGAIN
 
@@ -60,20 +59,20 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ArtifactError, match="is not valid JSON" if text == "{" else "has no seal"):
-        read_record(written(tmp_path / "a.json", text), Ablation, fix=AGAIN)
+        Artifact(written(tmp_path / "a.json", text), Ablation, AGAIN).read()
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with pytest.raises(ArtifactError, match="no file") as error:
-        read_record(path, Ablation, fix=AGAIN)
+        Artifact(path, Ablation, AGAIN).read()
     assert error.value.fix == AGAIN
-    assert find_record(path, Ablation, fix=AGAIN) is None
+    assert Artifact(path, Ablation, AGAIN).find() is None
     written(path, "\n")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
-        find_record(path, Ablation, fix=AGAIN)
+        Artifact(path, Ablation, AGAIN).find()
     written(tmp_path / "skipped.json", "{}")
-    assert find_record(path, Ablation, fix=AGAIN) is None
+    assert Artifact(path, Ablation, AGAIN).find() is None
 
 
 def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
@@ -95,17 +94,10 @@ def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
     assert find_ablation(path.parent, again=AGAIN) is not None
 
 
-def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "toy" / "ablation.json"
-    write_record(path, ablation_of([], run="demo"))
-    with pytest.raises(ArtifactError, match=rf"^{path} belongs to the run 'demo'\n  make it again: {AGAIN}$"):
-        find_ablation(path.parent, again=AGAIN)
-
-
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:
     note = f"no embeddings in {tmp_path}/data/extract/toy"
     path = written(tmp_path / "a.json", json.dumps(sealed(ablation_of([], notes=[note]))))
-    found = find_record(path, Ablation, fix=AGAIN, hide=tmp_path)
+    found = Artifact(path, Ablation, AGAIN, hide=tmp_path).find()
     assert found is not None
     assert found.notes == ["no embeddings in data/extract/toy"]
 
@@ -123,7 +115,7 @@ def test_seal_survives_json_and_nothing_else(tmp_path: Path) -> None:
 def test_file_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"one")
-    wanted = hashes_of([path])["a.bin"]
+    wanted = hashes_of(tmp_path, [path])["a.bin"]
     assert check_file(path, wanted, fix=None) == path
     with pytest.raises(ArtifactError, match=rf"^{path} is not among the recorded files\n  make it$"):
         check_file(path, None, fix="make it")

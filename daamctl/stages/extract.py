@@ -56,7 +56,6 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.store.artifact import Artifact
 from daamctl.store.files import link_or_copy, put, write_json
 from daamctl.threads import use_free_cores
 
@@ -265,8 +264,21 @@ def _embed(
             for left in (work, parts_folder(work)):
                 shutil.rmtree(left, ignore_errors=True)
         elif (finished := _find_finished(layout, head, clips, config)) is not None:
-            _use_finished(*finished, artifact, head, clips)
-            return layout.embeddings
+            folder, found, own = finished
+            if folder != layout.embeddings:
+                log.info("the same embeddings exist in %s; linking them", folder)
+                with artifact.make() as new:
+                    for name in found.files.keys() - {LABELS_FILE}:
+                        link_or_copy(folder / name, new / name)
+                    write_head(new, own, clips.rows)
+                return layout.embeddings
+            log.info("embeddings in %s are up to date", folder)
+            with suppress(ArtifactError):
+                artifact.check(found)
+                if own == found:
+                    return folder
+            write_head(folder, own, clips.rows)
+            return folder
         stopwatch = Stopwatch(*gpus)
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
@@ -297,65 +309,38 @@ def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> Embed
     return with_keys(head, clips)
 
 
-def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
-    """The metadata that we would write in the number format of `found`, if ours is up to `auto`.
-
-    `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
-    """
-    theirs = found.encoder.get("precision")
-    if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
-        return head
-    return with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
-
-
 def _find_finished(
     layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config
-) -> tuple[Path, EmbeddingsMetadata] | None:
-    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
+) -> tuple[Path, EmbeddingsMetadata, EmbeddingsMetadata] | None:
+    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's.
+
+    Returns:
+        its folder, its metadata, and what these are for this pipeline: labels, settings that leave the clips as they
+        are, and names are its own.
+    """
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
     for folder in dict.fromkeys([layout.embeddings, *others]):
         try:
-            found = read_head(folder)
-            ours = _in_format_of(found, head, clips)
-            if found.vectors_key == ours.vectors_key and len(found.unreadable) <= tolerated:
-                shards = {name: wanted for name, wanted in found.files.items() if name != LABELS_FILE}
-                embeddings_in(folder).check(replace(found, files=shards))  # the labels can be written again
-                return folder, found
+            found, ours = read_head(folder), head
+            theirs, here = found.encoder.get("precision"), head.encoder.get("precision")
+            # `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+            if theirs != here and head.settings.get("extract", {}).get("precision") == "auto":
+                ours = with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
+            if found.vectors_key != ours.vectors_key or len(found.unreadable) > tolerated:
+                continue
+            shards = {name: wanted for name, wanted in found.files.items() if name != LABELS_FILE}
+            embeddings_in(folder).check(replace(found, files=shards))  # the labels can be written again
         except ArtifactError as error:
             if (folder / METADATA_FILE).exists():
                 log.warning("these embeddings are not used: %s", error.message)
+            continue
+        if ours is not head:
+            log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", folder, theirs, here)
+        own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
+        return folder, found, own
     return None
-
-
-def _use_finished(
-    finished: Path,
-    found: EmbeddingsMetadata,
-    artifact: Artifact[EmbeddingsMetadata],
-    head: EmbeddingsMetadata,
-    clips: ClipTable,
-) -> None:
-    """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
-    # Labels, settings that leave the clips as they are, and names are this pipeline's own.
-    ours = _in_format_of(found, head, clips)
-    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
-    if ours is not head:
-        words = finished, ours.encoder["precision"], head.encoder["precision"]
-        log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
-    if finished == artifact.folder:
-        log.info("embeddings in %s are up to date", finished)
-        with suppress(ArtifactError):
-            artifact.check(found)
-            if own == found:
-                return
-        write_head(finished, own, clips.rows)
-        return
-    log.info("the same embeddings exist in %s; linking them", finished)
-    with artifact.make() as new:
-        for name in found.files.keys() - {LABELS_FILE}:
-            link_or_copy(finished / name, new / name)
-        write_head(new, own, clips.rows)
 
 
 def _make_missing(

@@ -69,7 +69,7 @@ from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
 from daamctl.reporting.document import plural
-from daamctl.store.files import atomic_path, remove_others
+from daamctl.store.files import remove_others, write_bytes
 from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 
@@ -131,7 +131,8 @@ def run(layout: Layout, config: Config) -> Path:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
         audit = replace(audit, no_ablation=_nothing_alone(ablation))
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
-    _write_pictures(folder, pictures)
+    write_bytes(folder, pictures)
+    remove_others(folder, pictures, "*.png")
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
@@ -355,10 +356,3 @@ def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.Dat
         title = f"Layers of the trained {scored.label} replaced by their mean, {runs}"
         pictures[f"{method}-replacement.png"] = static.png(panels, title=title, dpi=dpi)
     return pictures
-
-
-def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:
-    for name, picture in pictures.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(picture)
-    remove_others(folder, pictures, "*.png")

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -127,6 +127,13 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each atomically."""
+    for name, data in files.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -190,13 +190,5 @@ class Ablation:
 
 
 def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Ablation | None:
-    """Read the ablation of a run; None if there is none, or if it was skipped on this machine.
-
-    Args:
-        folder: folder of the run, `data/ablate/<run>`.
-        hide: folder to remove from paths in texts.
-
-    Raises:
-        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
-    """
+    """The ablation in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
     return Artifact(folder / FILE, Ablation, f"make it again: {again}", hide=hide).find()

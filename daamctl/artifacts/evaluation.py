@@ -457,17 +457,10 @@ class Evaluation:
 
 
 def read_evaluation(folder: Path, *, again: str) -> Evaluation:
-    """Read the evaluation of a run.
-
-    Args:
-        folder: folder of the run, `data/evaluate/<run>`.
-
-    Raises:
-        ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
-    """
+    """The evaluation in the folder of a run, see `Artifact.read`."""
     return Artifact(folder / FILE, Evaluation, f"make it: {again}").read()
 
 
 def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
-    """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
+    """The same with its tables, see `Artifact.find`."""
     return Artifact(folder / FILE, Evaluation, f"make it again: {again}").find()

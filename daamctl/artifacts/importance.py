@@ -208,13 +208,5 @@ class Importance:
 
 
 def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Importance | None:
-    """Read the summary of a run; None if there is none, or if the stage was skipped on this machine.
-
-    Args:
-        folder: folder of the run, `data/importance/<run>`.
-        hide: folder to remove from paths in texts.
-
-    Raises:
-        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
-    """
+    """The summary in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
     return Artifact(folder / FILE, Importance, f"make it again: {again}", hide=hide).find()

@@ -203,12 +203,3 @@ class ArmScores:
     train_crops: int
     steps: int
     arms: list[ScoredArm]
-
-
-def read_scores(path: Path, *, again: str) -> ArmScores:
-    """Read score.json.
-
-    Raises:
-        ArtifactError: it is missing, incomplete or changed.
-    """
-    return Artifact(path, ArmScores, f"make it: {again}").read()

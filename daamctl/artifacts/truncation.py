@@ -118,15 +118,7 @@ class Truncation:
 
 
 def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Truncation | None:
-    """Read the truncation of a run; None if there is none.
-
-    Args:
-        folder: folder of the run, `data/truncate/<run>`.
-        hide: folder to remove from paths in texts.
-
-    Raises:
-        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
-    """
+    """The truncation in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
     return Artifact(folder / FILE, Truncation, f"make it again: {again}", hide=hide).find()
 
 

@@ -42,6 +42,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NOTHING, TORCH = "python -c pass", "python -c 'import torch'"
 LIGHT = ("help", "ls methods", "check --write", "check --inventory", "segment")
 """Commands that need no torch."""
+HEAVY, SERVED = ("extract", "train", "evaluate", "ablate", "importance", "report"), ", served"
+"""Stages that need torch; the same as stages of one `dvc repro`."""
 GOALS = {"help": "<= 0.35 s"}
 
 
@@ -60,6 +62,7 @@ def main(
             NOTHING: partial(run_in, tiny, "python", "-c", "pass"),
             TORCH: partial(run_in, tiny, "python", "-c", "import torch"),
             **{name: partial(run_in, tiny, "daamctl", *words) for name, words in commands().items()},
+            **{f"{name}{SERVED}": partial(served, tiny, *commands()[name]) for name in HEAVY},
             "dvc repro, one pipeline": partial(run_in, tiny, "dvc", "repro"),
         }
         if whole:
@@ -71,6 +74,7 @@ def main(
     named = [way for way in ways if way not in (NOTHING, TORCH)]
     ratios = [ratio(ways, "seconds", way, NOTHING, goal=goal_of(way)) for way in named]
     ratios += [ratio(ways, "seconds", way, TORCH) for way in commands() if way not in LIGHT]
+    ratios += [ratio(ways, "seconds", f"{name}{SERVED}", name) for name in HEAVY]
     sizes = {"pipelines": len(pipeline_names(REPOSITORY)) if whole else 1}
     conclude("startup", sizes, ways, ratios, device="cpu", out=out)
 
@@ -96,6 +100,15 @@ def goal_of(way: str) -> str | None:
 def run_in(root: Path, *words: str) -> dict[str, float]:
     """Run a command of this environment in a project."""
     return command([str(Path(sys.executable).parent / words[0]), *words[1:]], root)
+
+
+def served(root: Path, *words: str) -> dict[str, float]:
+    """Run a stage as DVC does: the server that it starts lives as long as this process."""
+    os.environ["DVC_STAGE"] = "stage"
+    try:
+        return run_in(root, "daamctl", *words)
+    finally:
+        del os.environ["DVC_STAGE"]
 
 
 def make_tiny(root: Path) -> None:

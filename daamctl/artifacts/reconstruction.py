@@ -123,24 +123,19 @@ class Reconstruction:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def training_dir(folder: Path, seed: int) -> Path:
-    """Folder of a training in that of its arm."""
-    return folder / f"seed{seed}"
-
-
 def training_of(
-    place: Path, *, again: str | None = None, key: str = "", work: Path | None = None
+    arm: Path, seed: int, *, again: str | None = None, key: str = "", work: Path | None = None
 ) -> Artifact[Reconstruction]:
-    """The training in a folder.
+    """A training in the folder of its arm.
 
     Args:
         again: command that makes it again.
         key: content key with which it is kept.
         work: folder for unfinished work on the same file system.
     """
-    name = f"{place.parent.name}-{place.name}"
+    name = f"{arm.name}-seed{seed}"
     own, fix = work and work / name, again and f"make it again: {again}"
-    return Artifact(place / RESULT, Reconstruction, fix, keys=[key], work=own, what=name)
+    return Artifact(arm / f"seed{seed}" / RESULT, Reconstruction, fix, keys=[key], work=own, what=name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from daamctl.artifacts.reconstruction import (
     Crops,
     Reconstruction,
     read_crops,
-    training_dir,
     training_of,
 )
 from daamctl.artifacts.skipped import folder_of
@@ -116,7 +115,7 @@ class ReconstructionPlan:
         folder, found = self.layout.stage("reconstruct") / arm, []
         for seed in self.config.reconstruct.seeds:
             key = key_of(arm, seed, self.config, crops)
-            found.append(training_of(training_dir(folder, seed), key=key).keep())
+            found.append(training_of(folder, seed, key=key).keep())
         return [one for one in found if one is not None]
 
     def _expected_crops(self) -> int | None:

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from daamctl.artifacts import reconstruction as files
-from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_dir, training_of
+from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_of
 from daamctl.artifacts.results import ENTRY
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
@@ -276,7 +276,7 @@ def _as_picture(images: Tensor) -> Tensor:
 
 
 class ArmWorker:
-    """Trains seeds of one arm; a task is a seed, and its result the folder of the training.
+    """Trains seeds of one arm; a task is a seed, and so is its result.
 
     Args:
         arm: a name from `BLOCKS`.
@@ -297,19 +297,19 @@ class ArmWorker:
         train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
         self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[Path]:
-        """Train every seed; yield the folder of each finished training.
+    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[int]:
+        """Train every seed; yield those that are finished.
 
         Raises:
             TrainingError: a step does not fit into memory, or there are fewer training crops than a batch has.
             DivergedError: a loss is no longer finite.
         """
         for trial in map(self.trial, tasks):
-            artifact = training_of(training_dir(self.folder, trial.seed), key=trial.key, work=self.work_dir)
+            artifact = training_of(self.folder, trial.seed, key=trial.key, work=self.work_dir)
             with artifact.lock() as made:
                 if made is None:
                     self._train(trial, artifact, advance)
-            yield artifact.folder
+            yield trial.seed
 
     def _train(self, trial: ArmTrial, artifact: Artifact[Reconstruction], advance: Callable[[int], None]) -> None:
         assert artifact.work is not None

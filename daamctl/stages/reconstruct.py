@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from daamctl.artifacts.inputs import crops_of
-from daamctl.artifacts.reconstruction import training_dir, training_of
+from daamctl.artifacts.reconstruction import training_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.engines.base import Engine
@@ -57,11 +57,11 @@ def run(
     folder = layout.stage("reconstruct") / method
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
-        remove_others(folder, [training_dir(folder, one).name for one in seeds], "seed*", folders=True)
+        remove_others(folder, [f"seed{one}" for one in seeds], "seed*", folders=True)
     again = layout.command("reconstruct", f"--method {method}")
     missing = []
     for one in seeds:
-        artifact = training_of(training_dir(folder, one), again=again, key=key_of(method, one, config, crops))
+        artifact = training_of(folder, one, again=again, key=key_of(method, one, config, crops))
         if force or artifact.keep() is None:
             missing.append(one)
     if len(missing) < len(seeds):
@@ -77,8 +77,8 @@ def run(
             results = open_worker(settings.device).work(missing, bar.advance)
         else:
             results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
-        for place in results:
-            found = training_of(place, again=again).read()
+        for one in results:
+            found = training_of(folder, one, again=again).read()
             log.info(
                 "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
                 *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),

@@ -27,7 +27,6 @@ from daamctl.artifacts.reconstruction import (
     Crops,
     Reconstruction,
     ScoredArm,
-    training_dir,
     training_of,
 )
 from daamctl.config import Config
@@ -98,7 +97,7 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
     again = layout.command("reconstruct", f"--method {arm}")
     runs = []
     for seed in config.reconstruct.seeds:
-        artifact = training_of(training_dir(folder, seed), again=again)
+        artifact = training_of(folder, seed, again=again)
         found = artifact.open()
         if found.key != key_of(arm, seed, config, crops):
             raise ArtifactError(f"{artifact.path} was made with other settings or crops", fix=f"make it again: {again}")
@@ -146,11 +145,11 @@ def _compare(layout: Layout, config: Config, crops: Crops, arms: dict[str, list[
 
 def _frame(layout: Layout, arm: str, run: Reconstruction, name: str) -> pl.DataFrame:
     """A table of a training, whose hash `_read_arm` has checked."""
-    return read_frame(training_dir(layout.stage("reconstruct") / arm, run.seed) / name)[0]
+    return read_frame(training_of(layout.stage("reconstruct") / arm, run.seed).folder / name)[0]
 
 
 def _shown(layout: Layout, arm: str, runs: list[Reconstruction]) -> ArmRuns:
-    tensors = load_file(training_dir(layout.stage("reconstruct") / arm, runs[0].seed) / EXAMPLES)
+    tensors = load_file(training_of(layout.stage("reconstruct") / arm, runs[0].seed).folder / EXAMPLES)
     pictures = np.moveaxis(tensors.pop("reconstructions"), 1, -1)
     curves = [_frame(layout, arm, one, HISTORY)["reconstruction"].to_list() for one in runs]
     return ArmRuns(runs, curves, pictures, tensors)

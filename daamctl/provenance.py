@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 DECISIVE = ("daamctl", "params.yaml", "pipelines")
 """Files of a project that a result can depend on: code and settings."""
-FOLD_CODE = ("daamctl.fit", "daamctl.artifacts.splits")
+FOLD_CODE = ("daamctl.fit", "daamctl.artifacts.splits", "daamctl.data.spans")
 """Modules that a fold depends on, besides its method's or adapter's own."""
 
 

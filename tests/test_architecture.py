@@ -40,6 +40,7 @@ LEVELS = [
     {"corpora", "encoders", "fit", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
+    {"data"},
     {"config", "registry", "errors", "store", "layout", "stage_table", "starter", "environment"}
     | {"devices", "cpu_formats", "threads", "attention", "energy"},
 ]
@@ -60,7 +61,6 @@ SIDEWAYS = {
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
-    ("fit", "evaluation"),  # the epoch of a tagger is selected by entity F1
     ("methods", "adapters"),  # `load_weights` opens fine-tuned encoders too
     ("adapters", "methods"),  # fusions of the layers of a fine-tuned encoder
 }
@@ -108,6 +108,31 @@ def test_imports_point_down() -> None:
     wrong = {(a, b) for a, b in pairs if LEVEL[a] >= LEVEL[b] and (a, b) not in SIDEWAYS}
     assert wrong == set()
     assert pairs >= SIDEWAYS  # an exception that nothing needs any more must go
+
+
+READ_INPUTS = {
+    "adapters", "artifacts", "config", "corpora", "encoders", "extraction", "methods", "models", "paper", "planning",
+    "stages/check", "stages/crop", "stages/download", "stages/export", "stages/extract", "stages/finetune",
+    "stages/new", "stages/predict", "stages/segment",
+}  # fmt: skip
+READ_INPUTS |= {"evaluation/printed"}  # printed scores of recordings are per utterance or clip
+READ_INPUTS |= {"fit/trials"}  # the classifier of an adapter is for texts or for words
+
+
+def test_only_readers_of_inputs_ask_for_the_modality() -> None:
+    """What an item is, what is independent and which figure counts is asked of the task (`data/task.py`)."""
+    asking = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+                if any(side.rpartition(".")[2] == "modality" for side in sides) and "None" not in sides:
+                    asking.add(path.relative_to(PACKAGE).with_suffix("").as_posix())
+    assert len(asking) > 20
+    places = {
+        next((place for place in READ_INPUTS if name.startswith(f"{place}/") or name == place), name) for name in asking
+    }
+    assert places == READ_INPUTS
 
 
 def test_only_reports_and_commands_use_the_paper() -> None:

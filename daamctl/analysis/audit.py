@@ -56,8 +56,8 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.results import WEIGHTS, Fold
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
+from daamctl.data.task import TASKS
 from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
 from daamctl.layout import Layout
@@ -226,7 +226,7 @@ def audit_scores(
                 data.probe(fold)
         if data.probes:
             worth = np.mean([one.accuracy for one in data.probes.values()], axis=0)
-    clip = terms_of(data.head.modality if data else "speech").clip
+    clip = (data.head.task if data else TASKS["speech"]).clip
     settings = config.importance
     audit = Audit(
         missing=missing,

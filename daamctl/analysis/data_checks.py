@@ -19,13 +19,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.terms import WORDS, Terms, counted, terms_of, with_article
-from daamctl.artifacts.words import terms_for
+from daamctl.artifacts.terms import counted, with_article
+from daamctl.data.task import TASKS, Task
 
 Floats = NDArray[np.floating[Any]]
 Severity = Literal["ok", "note", "warning"]
 
-SPEECH = WORDS["speech"]
+SPEECH = TASKS["speech"]
 NEAR_COSINE = 0.999
 """Mean-of-layers vectors above this cosine are near duplicates."""
 FEW_UTTERANCES, SOME_UTTERANCES = 20, 100
@@ -89,26 +89,22 @@ class CorpusFacts:
     """Facts that the checks need besides clips and vectors.
 
     Args:
+        lengths: whether the items are texts, whose lengths are checked.
         tested: groups that are tested; None: all.
         content: (N,) numbers that are equal if texts or images are; None: compare embeddings instead.
         max_tokens: longest text that is not truncated, in tokens that are averaged; None: no limit, or no text.
     """
 
-    classes: Sequence[str]
-    modality: str = "speech"
+    task: Task
+    lengths: bool = False
     tested: Sequence[str] | None = None
     content: NDArray[np.int64] | None = None
     max_tokens: int | None = None
 
     @property
-    def words(self) -> Terms:
-        """Terms of the modality."""
-        return terms_of(self.modality)
-
-    @property
     def num_checks(self) -> int:
         """Number of findings."""
-        return 10 if self.modality == "text" else 9
+        return 9 + self.lengths
 
 
 def check_data(
@@ -137,33 +133,33 @@ def check_data(
 def _checks(
     clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Drawn | None
 ) -> Iterator[Finding]:
-    words, classes = terms_for(known.modality, clips["utterance_id"], clips["speaker"]), known.classes
-    yield check_values(clips, x, words)
-    if known.modality == "text":
+    task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
+    yield check_values(clips, x, task)
+    if known.lengths:
         yield check_lengths(clips, known.max_tokens)
-    yield check_group_sizes(clips, known.tested, words)
-    yield check_class_balance(clips, classes, words)
-    yield check_absent_classes(clips, classes)
-    yield check_shared(clips, "speaker", words)
-    yield check_shared(clips, "utterance_id", words)
+    yield check_group_sizes(clips, known.tested, task)
+    yield check_class_balance(clips, task)
+    yield check_absent_classes(clips, task.classes)
+    yield check_shared(clips, "speaker", task)
+    yield check_shared(clips, "utterance_id", task)
     content = content_ids(x) if known.content is None else known.content
-    yield check_duplicates(clips, content, words, stored=known.content is None)
+    yield check_duplicates(clips, content, task, stored=known.content is None)
     if drawn is not None:
         pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
     else:
         assert isinstance(x, np.ndarray)
         pairs = near_pairs(clips, x, content)
-    yield check_near_duplicates(pairs, words, among=None if drawn is None else len(drawn.rows))
-    yield check_duplicate_labels(clips, content, pairs, words)
+    yield check_near_duplicates(pairs, task, among=None if drawn is None else len(drawn.rows))
+    yield check_duplicate_labels(clips, content, pairs, task)
 
 
-def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, words: Terms = SPEECH) -> Finding:
+def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, task: Task = SPEECH) -> Finding:
     """Find values that are not finite; in float16 these are mostly overflows."""
     bad = np.array([not np.isfinite(row).all() for row in x], dtype=bool)
     numbers = {"clips": int(bad.sum())}
     if not bad.any():
         return Finding("values", "ok", "All values of the embeddings are finite.", numbers)
-    text = f"Values that are not finite occur in {_clips(bad.sum(), words)}: training on them gives no usable numbers."
+    text = f"Values that are not finite occur in {_clips(bad.sum(), task)}: training on them gives no usable numbers."
     return Finding("values", "warning", text, numbers, _first(clips["clip_id"].gather(np.flatnonzero(bad))))
 
 
@@ -183,7 +179,7 @@ def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
     return Finding("lengths", severity, text, numbers, _first(clips["clip_id"].filter(cut)))
 
 
-def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, words: Terms = SPEECH) -> Finding:
+def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, task: Task = SPEECH) -> Finding:
     """Find too few groups, or tested groups with too few utterances to measure an accuracy."""
     rows = clips.group_by("group").agg(pl.col("utterance_id").n_unique().alias("size")).sort("size", "group")
     sizes = dict(rows.iter_rows())
@@ -197,7 +193,7 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     which = f"smallest of {len(sizes)} groups, {name}," if len(measured) > 1 else f"tested group, {name},"
     moved = 100 / smallest
     text = (
-        f"The {which} has {counted(smallest, words.item)}: one of them changes its accuracy by "
+        f"The {which} has {counted(smallest, task.item)}: one of them changes its accuracy by "
         f"{moved:.{1 if moved >= 0.1 else 3}f} points."
     )
     severity: Severity = "ok"
@@ -206,9 +202,9 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     return Finding("group-sizes", severity, text, numbers, examples)
 
 
-def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Terms = SPEECH) -> Finding:
+def check_class_balance(clips: pl.DataFrame, task: Task) -> Finding:
     """Find a dominant class: its share of all clips, and per group."""
-    found = Counter(clips["label"])
+    found, classes = Counter(clips["label"]), task.classes
     counts = {name: found[name] for name in classes}
     name = max(counts, key=lambda one: counts[one])
     share, even = counts[name] / max(clips.height, 1), 1 / len(classes)
@@ -217,13 +213,10 @@ def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Term
         for (group,), rows in sorted(clips.group_by("group"))
     }
     numbers = {"clips": counts, "most_frequent_share": share, "most_frequent_share_per_group": per_group}
-    text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the {words.clip}s"
+    text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the {task.clip}s"
     if share <= IMBALANCE * even:
         return Finding("class-balance", "ok", f"{text} (an even share is {100 * even:.0f} %).", numbers)
-    advice = "report balanced accuracy beside accuracy"
-    if words == WORDS["tokens"]:
-        advice = "accuracy tells little, so taggers are compared by entity F1"
-    text += f", {share / even:.1f} times an even share: {advice}."
+    text += f", {share / even:.1f} times an even share: {task.imbalance}."
     return Finding("class-balance", "note", text, numbers)
 
 
@@ -243,16 +236,16 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
     return Finding("absent-classes", "warning", text, numbers, examples)
 
 
-def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Finding:
+def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Finding:
     """Find speakers, or utterances with several clips, that are in more than one group.
 
     Args:
         clips: N rows.
         column: speaker or utterance_id.
     """
-    what, said = ("speaker", words.source) if column == "speaker" else ("utterance", words.item)
+    what, said = ("speaker", task.source) if column == "speaker" else ("utterance", task.item)
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
-        text = f"{words.unknown}: whether two groups share {with_article(said)} cannot be checked."
+        text = f"{task.unknown}: whether two groups share {with_article(said)} cannot be checked."
         return Finding("speakers", "note", text, {"speakers": None, "shared": None, "clips": None})
     rows = clips.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
     shared = rows.filter(pl.col("groups") > 1)[column].sort()
@@ -261,14 +254,14 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
     if shared.is_empty():
         return Finding(f"{what}s", "ok", f"No {said} is in two groups.", numbers)
     text = (
-        f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, words)}): "
+        f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, task)}): "
         f"test groups contain {said}s that were trained on, so their results are too high."
     )
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
 
 
 def check_duplicates(
-    clips: pl.DataFrame, content: NDArray[np.int64], words: Terms = SPEECH, *, stored: bool = True
+    clips: pl.DataFrame, content: NDArray[np.int64], task: Task = SPEECH, *, stored: bool = True
 ) -> Finding:
     """Find exactly equal clips of different utterances.
 
@@ -283,38 +276,38 @@ def check_duplicates(
     numbers = {"sets": len(sets), "clips": sum(map(len, sets)), "sets_across_groups": across}
     if not sets:
         alike = alike.replace("exactly ", "")
-        return Finding("duplicates", "ok", f"No two {words.item}s {alike}.", numbers)
+        return Finding("duplicates", "ok", f"No two {task.item}s {alike}.", numbers)
     # first the sets that leak across groups
     shown = sorted(sets, key=lambda rows: clips["group"].gather(rows).n_unique() == 1)
     examples = _first(" = ".join(_first(clips["clip_id"].gather(rows))) for rows in shown)
-    of = f" of different {words.item}s" if words.item != words.clip else ""
-    text = f"{_clips(numbers['clips'], words)}{of} {alike} ({counted(len(sets), 'set')})"
+    of = f" of different {task.item}s" if task.item != task.clip else ""
+    text = f"{_clips(numbers['clips'], task)}{of} {alike} ({counted(len(sets), 'set')})"
     if not across:
         return Finding("duplicates", "note", f"{text}, all within one group.", numbers, examples)
-    text += f", {across} of them across groups: test groups contain {words.original}s that were trained on."
+    text += f", {across} of them across groups: test groups contain {task.original}s that were trained on."
     return Finding("duplicates", "warning", text, numbers, examples)
 
 
-def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | None = None) -> Finding:
+def check_near_duplicates(pairs: Pairs, task: Task = SPEECH, *, among: int | None = None) -> Finding:
     """Find clips of different utterances and groups with almost equal embeddings.
 
     Args:
         among: number of clips that were compared; None: all.
     """
     numbers = {"pairs": pairs.across, "cosine": NEAR_COSINE, **({} if among is None else {"among_clips": among})}
-    where = "" if among is None else f" in a sample of {_clips(among, words)}"
+    where = "" if among is None else f" in a sample of {_clips(among, task)}"
     if not pairs.across:
         return Finding("near-duplicates", "ok", f"No two groups share almost equal embeddings{where}.", numbers)
-    of = f"different {words.item}s and" if words.item != words.clip else "different"
+    of = f"different {task.item}s and" if task.item != task.clip else "different"
     text = (
-        f"{counted(pairs.across, 'pair')} of {words.clip}s from {of} groups have almost equal embeddings"
-        f"{where} (cosine above {NEAR_COSINE}): {words.examine} them, they may be copies of one {words.original}."
+        f"{counted(pairs.across, 'pair')} of {task.clip}s from {of} groups have almost equal embeddings"
+        f"{where} (cosine above {NEAR_COSINE}): {task.examine} them, they may be copies of one {task.original}."
     )
     return Finding("near-duplicates", "warning", text, numbers, pairs.across_examples)
 
 
 def check_duplicate_labels(
-    clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, words: Terms = SPEECH
+    clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, task: Task = SPEECH
 ) -> Finding:
     """Find equal or almost equal embeddings, or clips of one utterance, with different labels.
 
@@ -329,9 +322,9 @@ def check_duplicate_labels(
     if not any(numbers.values()):
         return Finding("duplicate-labels", "ok", "No copies have different labels.", numbers)
     text = (
-        f"Different labels occur on {counted(len(equal), 'set')} of equal {words.clip}s, "
+        f"Different labels occur on {counted(len(equal), 'set')} of equal {task.clip}s, "
         f"{counted(pairs.mislabelled, 'pair')} of almost equal ones"
-        + (f" and the clips of {counted(len(split), 'utterance')}" if words.item != words.clip else "")
+        + (f" and the clips of {counted(len(split), 'utterance')}" if task.item != task.clip else "")
         + ": at most one label of each can be right."
     )
     examples = [" = ".join(_first(clips["clip_id"].gather(rows))) for rows in equal]
@@ -415,5 +408,5 @@ def _first(items: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in islice(items, MAX_EXAMPLES))
 
 
-def _clips(number: int, words: Terms) -> str:
-    return counted(int(number), words.clip)
+def _clips(number: int, task: Task) -> str:
+    return counted(int(number), task.clip)

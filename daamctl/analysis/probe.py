@@ -35,13 +35,13 @@ from daamctl.methods.settings import Sizes
 Ids = NDArray[np.int64]
 Values = NDArray[np.float64]
 
-Scoring = Callable[[Ids, Tensor], tuple[float, ...]]
-"""Accuracy, balanced accuracy and, of tagged words, entity F1, from row numbers (B,) and logits (B, C)."""
+Scoring = Callable[[Ids, Tensor], dict[str, float]]
+"""Figures by name, from row numbers (B,) and logits (B, C)."""
 
 CONFIDENCE = 0.95
 """Confidence level of one-sided statements about differences over folds."""
 WORTHWHILE = 0.01
-"""Smallest gain in accuracy or entity F1 that is worth a fusion: one point."""
+"""Smallest gain in the primary figure that is worth a fusion: one point."""
 
 Case = Literal["likely", "unlikely", "cannot be told"]
 
@@ -70,21 +70,12 @@ class Scores:
     """Results of one probe, one value per fold.
 
     Args:
-        accuracy: (K,) on the test group.
-        balanced_accuracy: (K,) on the test group; mean recall of the classes present.
-        entity_f1: (K,) of tagged words, on the test group; None for other items.
+        values: figure -> (K,) on the test group.
         ranks: sort keys of the probe among others, which do not see the test group; the smallest is the best.
     """
 
-    accuracy: Values
-    balanced_accuracy: Values
-    entity_f1: Values | None
+    values: dict[str, Values]
     ranks: tuple[tuple[float, ...], ...] = ()
-
-    @property
-    def compared(self) -> Values:
-        """What probes are compared by: entity F1 of tagged words, accuracy of other items."""
-        return self.accuracy if self.entity_f1 is None else self.entity_f1
 
 
 @dataclass(frozen=True)
@@ -186,7 +177,7 @@ def probe_layers(
         "average": (every, ridge_average),
         "concatenation": (every, ridge_concat),
     }
-    figures: dict[int | str, list[tuple[float, ...]]] = {name: [] for name in (*probes, "chance")}
+    figures: dict[int | str, list[dict[str, float]]] = {name: [] for name in (*probes, "chance")}
     ranks: dict[int | str, list[tuple[float, ...]]] = {name: [] for name in figures}
     for fold in folds:
         for name, (layers, build) in probes.items():
@@ -196,10 +187,10 @@ def probe_layers(
             on_step()
         counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
         figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
-    found = {}
-    for name, values in figures.items():
-        columns = list(np.array(values).T)
-        found[name] = Scores(columns[0], columns[1], columns[2] if len(columns) > 2 else None, tuple(ranks[name]))
+    found = {
+        name: Scores({one: np.array([fold[one] for fold in folds_of]) for one in folds_of[0]}, tuple(ranks[name]))
+        for name, folds_of in figures.items()
+    }
     fusions = {name: found[name] for name in probes if isinstance(name, str)}
     return LayerProbes(tuple(found[layer] for layer in every), fusions, found["chance"])
 
@@ -210,14 +201,13 @@ def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
     Returns:
         Results of the chosen candidates, and their K indices.
     """
-    folds = range(len(candidates[0].accuracy))
+    folds = range(len(candidates[0].ranks))
     chosen = [min(range(len(candidates)), key=lambda index: candidates[index].ranks[fold]) for fold in folds]
     found = {
-        name: np.array([getattr(candidates[index], name)[fold] for fold, index in enumerate(chosen)])
-        for name in ("accuracy", "balanced_accuracy", "entity_f1")
-        if getattr(candidates[0], name) is not None
+        name: np.array([candidates[index].values[name][fold] for fold, index in enumerate(chosen)])
+        for name in candidates[0].values
     }
-    return Scores(found["accuracy"], found["balanced_accuracy"], found.get("entity_f1")), chosen
+    return Scores(found), chosen
 
 
 def difference(values: Float64[Values, " K"], others: Float64[Values, " K"]) -> Difference:

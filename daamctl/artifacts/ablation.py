@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.terms import Metric
 from daamctl.store.artifact import Artifact
 
 FILE = "ablation.json"
@@ -182,7 +181,7 @@ class Ablation:
     cautions: list[str] = field(default_factory=list)
     run: str | None = None
     files: dict[str, str] = field(default_factory=dict)
-    metric: Metric = "accuracy"
+    metric: str = "accuracy"
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file."""

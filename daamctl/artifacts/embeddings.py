@@ -31,6 +31,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings
+from daamctl.data.task import Task, task_of
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
@@ -84,6 +85,11 @@ class EmbeddingsMetadata:
     modality: Modality = "speech"
     vectors_key: str = ""
     files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """What is asked of the corpus."""
+        return task_of(self.modality, self.classes)
 
 
 def with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:

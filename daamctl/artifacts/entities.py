@@ -1,77 +1,11 @@
-"""Entity scores: of one set of predicted tags, of a tagger, and of all taggers of a run.
-
-`daamctl.evaluation.entities` and `daamctl.evaluation.tagging` compute them.
-"""
+"""Entity scores of the taggers of a run, which `daamctl.evaluation.tagging` computes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from daamctl.artifacts.statistics import Interval, MetricComparison
-
-Rule = Literal["lenient", "strict"]
-"""How tags become entities, see `daamctl.evaluation.entities`."""
-
-
-@dataclass(frozen=True)
-class TypeScores:
-    """Scores of one entity type, or of all together (micro average).
-
-    Args:
-        gold: number of true entities.
-        predicted: number of predicted entities.
-        correct: number of predicted entities that have the boundaries and the type of a true one.
-        precision: correct / predicted; 0 if nothing is predicted.
-        recall: correct / gold; 0 if there is no true entity.
-        f1: 2 correct / (gold + predicted); 0 if both are 0.
-    """
-
-    gold: int
-    predicted: int
-    correct: int
-    precision: float
-    recall: float
-    f1: float
-
-
-@dataclass(frozen=True)
-class SpanErrors:
-    """What became of the true entities, and how many predicted entities have nothing to do with any.
-
-    Every true entity is in exactly one of the first five counts.
-
-    Args:
-        exact: predicted with the same boundaries and type.
-        wrong_type: predicted with the same boundaries, but another type.
-        wrong_boundaries: overlaps a predicted entity of the same type, with other boundaries.
-        wrong_both: overlaps predicted entities, with other boundaries and other types.
-        missed: overlaps no predicted entity.
-        spurious: predicted entities that overlap no true one.
-    """
-
-    exact: int
-    wrong_type: int
-    wrong_boundaries: int
-    wrong_both: int
-    missed: int
-    spurious: int
-
-
-@dataclass(frozen=True)
-class EntityScores:
-    """Entity scores of one set of predicted tags.
-
-    Args:
-        rule: how tags were read.
-        micro: over all types together.
-        per_type: entity type -> its scores.
-    """
-
-    rule: Rule
-    micro: TypeScores
-    per_type: dict[str, TypeScores]
-    errors: SpanErrors
+from daamctl.data.spans import EntityScores
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ and per metric, by the names in `daamctl.evaluation.METRICS`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.statistics import Comparisons, Intervals
 from daamctl.artifacts.terms import listed
+from daamctl.data.task import Task, task_of
 from daamctl.store.artifact import Artifact
 
 FILE = "evaluation.json"
@@ -426,6 +427,22 @@ class Evaluation:
     entities: Entities | None = None
     files: dict[str, str] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
+
+    @property
+    def task(self) -> Task:
+        """What the methods were trained for."""
+        task = task_of(self.modality, self.classes)
+        return replace(task, source=self.entities.unit) if self.entities else task
+
+    @property
+    def given(self) -> bool:
+        """Whether the embeddings were given, so that their encoder is not known."""
+        return self.modality == "embeddings"
+
+    @property
+    def item(self) -> str:
+        """The word for an item of the main unit."""
+        return self.task.unit(self.main_unit)
 
     @property
     def corpus_name(self) -> str:

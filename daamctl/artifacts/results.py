@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
+    from daamctl.data.task import Task
+
 log = logging.getLogger(__name__)
 
 FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
@@ -196,6 +198,13 @@ class Fold:
     def modality(self) -> str:
         """Modality of the clips."""
         return self.result["run"]["modality"]
+
+    @property
+    def task(self) -> Task:
+        """What it was trained for."""
+        from daamctl.data.task import task_of
+
+        return task_of(self.modality, self.result["run"]["classes"])
 
     @property
     def is_few_shot(self) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.words import OUTSIDE, are_words, sentence_of
 from daamctl.config import TrainConfig
+from daamctl.data.spans import OUTSIDE, are_words, sentence_of
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")

@@ -1,61 +1,10 @@
-"""Terms for each modality: recordings have speakers and clips; a text or an image is a single item."""
+"""Numbers, lists and names in texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from daamctl.artifacts.utterances import Modality
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Terms of one modality, in the singular.
-
-    Args:
-        item: what is classified, a row of the utterance table.
-        clip: what is trained on, a row of the clip table.
-        source: where an item comes from; the unit of independence.
-        original: what a corpus consists of.
-        examine: verb for checking whether two items are alike.
-        unknown: phrase for corpora in which every item is its own source.
-    """
-
-    item: str
-    clip: str
-    source: str
-    original: str
-    examine: str
-    unknown: str
-
-    def unit(self, unit: str) -> str:
-        """The term for a unit of scoring, "utterance" or "clip"."""
-        return self.clip if unit == "clip" else self.item
-
-
-Metric = Literal["accuracy", "entity_f1"]
-"""A metric by which models are compared."""
-METRIC_NAMES: dict[Metric, str] = {"accuracy": "accuracy", "entity_f1": "entity F1"}
-
-WORDS: dict[str, Terms] = {
-    "speech": Terms("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
-    "text": Terms("text", "text", "author", "text", "read", "Who wrote the texts is not known"),
-    "tokens": Terms("word", "word", "sentence", "word", "read", "The sentences of the words are not known"),
-    "embeddings": Terms("utterance", "item", "speaker", "item", "look at", "Who the items come from is not known"),
-    "image": Terms("image", "image", "source", "image", "look at", "Where the images come from is not known"),
-}
-
-
-def terms_of(modality: Modality | str) -> Terms:
-    """The terms of a modality."""
-    return WORDS[modality]
-
-
-def metric_of(modality: Modality | str) -> Metric:
-    """What models of a modality are compared by: taggers by entity F1, all else by accuracy."""
-    return "entity_f1" if modality == "tokens" else "accuracy"
+from typing import Any
 
 
 def counted(number: int, word: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
 from daamctl.store.files import content_key
 from daamctl.store.records import SEAL, seal_of
@@ -73,6 +74,11 @@ class CorpusTable:
     modality: Modality = "speech"
     content: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """What is asked of the corpus."""
+        return task_of(self.modality, self.classes)
 
 
 class UtteranceTable(CorpusTable):

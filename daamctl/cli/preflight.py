@@ -67,10 +67,11 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 def _show_probe(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from daamctl.artifacts.terms import METRIC_NAMES, percent
+    from daamctl.artifacts.terms import percent
+    from daamctl.data.task import FIGURES
 
     probe, headroom, metric = result["probe"], result["headroom"], result["metric"]
-    chance, what = probe["chance"], METRIC_NAMES[metric]
+    chance, what = probe["chance"], FIGURES[metric]
     low = chance[metric]["mean"]
     shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
     high = max(one[metric]["mean"] for one in shown)

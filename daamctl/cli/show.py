@@ -124,7 +124,6 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import percent, points
-    from daamctl.reporting.terms import item
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
     evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
@@ -147,7 +146,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    figure = "entity F1 %" if tagged else f"accuracy % per {item(evaluation)}"
+    figure = "entity F1 %" if tagged else f"accuracy % per {evaluation.item}"
     for heading in ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict"):
         table.add_column(common.escaped(heading))
     for name in rows:

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
+from daamctl.data.task import Task, task_of
 
 PREPARED: dict[str, Any] = {
     "utterance_id": pl.String,
@@ -68,15 +69,6 @@ PREPARED_EMBEDDINGS: dict[str, Any] = {
     "group": pl.String,
 }
 """Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
-
-UNITS: dict[Modality, str] = {
-    "speech": "utterances",
-    "text": "texts",
-    "image": "images",
-    "tokens": "words",
-    "embeddings": "items",
-}
-"""Name of a row of each modality, in the plural."""
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
 
@@ -173,3 +165,8 @@ class Corpus:
     modality: Modality | None = "speech"
     durations: Durations | None = None
     facts: Callable[[Path], dict[str, Any]] | None = None
+
+    @property
+    def task(self) -> Task:
+        """What is asked of it; of a table that has yet to be read, what is asked of recordings."""
+        return task_of(self.modality or "speech", self.classes)

@@ -18,12 +18,12 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.words import word_id
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON_LINES, read_table
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
+from daamctl.data.spans import word_id
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)

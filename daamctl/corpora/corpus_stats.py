@@ -9,10 +9,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import TEXTS, CorpusTable, Modality
-from daamctl.artifacts.words import word_id
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
+from daamctl.data.spans import word_id
 
 SENTENCE = 15
 """Words of a sentence, about, where the sentences are not known yet: 14.5 in CoNLL-2003, 17.9 in WNUT-17."""

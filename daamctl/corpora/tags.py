@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from daamctl.artifacts.words import OUTSIDE
+from daamctl.data.spans import OUTSIDE
 
 Scheme = Literal["BIO", "IOB1", "IOBES", "BILOU"]
 

@@ -42,7 +42,7 @@ from daamctl.artifacts.statistics import (
     SignFlipTest,
 )
 from daamctl.artifacts.truncation import NonInferiority
-from daamctl.artifacts.words import terms_for
+from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
 from daamctl.evaluation.metrics import ClassIds
@@ -56,8 +56,6 @@ from daamctl.evaluation.statistics import (
 )
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
 
-COMPARED = ("accuracy", "balanced_accuracy")
-"""Metrics compared: those that are means over items."""
 MIN_SPEAKERS = 5
 FIXED = {"target": "target", "speaker": "speaker", "n_test": "test-clip count", "n_train": "training-clip count"}
 """Column -> its name in errors. An item must have the same values in all seeds and methods. The counts are among them
@@ -157,7 +155,7 @@ def compare_methods(
     tables: Mapping[str, pl.DataFrame],
     *,
     reference: str | None = None,
-    modality: str = "speech",
+    task: Task = TASKS["speech"],
     same_folds: bool = True,
     alpha: float = 0.05,
     resamples: int = 10_000,
@@ -169,7 +167,7 @@ def compare_methods(
         tables: method -> its test items (`item_table`); at least one.
         reference: compare every other method with this one; None: compare all pairs. Choose it before looking at
             results.
-        modality: modality of the items, for the terms in texts.
+        task: of the items, for the terms in texts.
         same_folds: whether the methods share folds and numbers of clips; otherwise items are paired by id alone.
         alpha: two-sided level; intervals have the level 1 - alpha.
         resamples: number of draws of each bootstrap.
@@ -187,14 +185,14 @@ def compare_methods(
         none = [pl.lit(0, pl.Int64).alias(name) for name in ("fold", "n_test", "n_train")]
         averaged = {method: table.with_columns(none).sort("item") for method, table in averaged.items()}
     _check_same(averaged)
-    data = _data(next(iter(averaged.values())), modality, same_folds=same_folds)
+    data = _data(next(iter(averaged.values())), task, same_folds=same_folds)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
     if reference is None:
         pairs = list(combinations(tables, 2))
     else:
         pairs = [(reference, method) for method in tables if method != reference]
     metrics: list[dict[str, MetricComparison]] = [{} for _ in pairs]
-    for name in COMPARED:
+    for name in task.over_items:
         differences = [correct[first] - correct[second] for first, second in pairs]
         intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
         for (first, second), found, interval in zip(pairs, metrics, intervals, strict=True):
@@ -211,12 +209,12 @@ def compare_methods(
     ]
     floor = None if data.n_units is None else sign_flip_floor(data.n_units)
     family = family_of(list(tables), len(pairs), floor, alpha=alpha, reference=reference)
-    design = _design(data, tables, modality, same_folds=same_folds)
+    design = _design(data, tables, task, same_folds=same_folds)
     return Comparisons(
         family=family,
         design=design,
         comparisons=correct_family(comparisons),
-        ranks={name: _ranks(correct, data, name, alpha) for name in COMPARED},
+        ranks={name: _ranks(correct, data, name, alpha) for name in task.over_items},
         notes=_notes(family, design, tables),
     )
 
@@ -226,7 +224,7 @@ def not_worse(
     *,
     reference: str,
     margin: float,
-    modality: str = "speech",
+    task: Task = TASKS["speech"],
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
@@ -240,7 +238,7 @@ def not_worse(
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of accuracy; choose it before looking at results.
-        modality: modality of the items, for the terms in texts.
+        task: of the items, for the terms in texts.
         alpha: one-sided level.
         resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
@@ -253,7 +251,7 @@ def not_worse(
     """
     averaged = {method: _averaged(method, table) for method, table in tables.items()}
     _check_same(averaged)
-    data = _data(averaged[reference], modality)
+    data = _data(averaged[reference], task)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
     differences = {method: values - correct[reference] for method, values in correct.items()}
     intervals = _gap_intervals(list(differences.values()), data, "accuracy", 1 - 2 * alpha, resamples, seed)
@@ -269,13 +267,13 @@ def not_worse(
             p=test["p"] if test else None,
             floor=test["floor"] if test else None,
         )
-    return _design(data, tables, modality), found
+    return _design(data, tables, task), found
 
 
 def method_intervals(
     tables: Mapping[str, pl.DataFrame],
     *,
-    modality: str = "speech",
+    task: Task = TASKS["speech"],
     level: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
@@ -284,7 +282,7 @@ def method_intervals(
 
     Args:
         tables: method -> its test items (`item_table`), which may differ from method to method.
-        modality: modality of the items, for the terms in texts.
+        task: of the items, for the terms in texts.
         resamples: number of draws of the bootstrap.
 
     Raises:
@@ -303,11 +301,11 @@ def method_intervals(
             group.append(method)
     found: dict[str, Intervals] = {}
     for group in groups:
-        data = _data(averaged[group[0]], modality)
+        data = _data(averaged[group[0]], task)
         correct = [averaged[method]["correct"].to_numpy() for method in group]
-        drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in COMPARED}
+        drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
         for index, method in enumerate(group):
-            metrics = {name: drawn[name][index] for name in COMPARED}
+            metrics = {name: drawn[name][index] for name in task.over_items}
             found[method] = Intervals(data.unit, data.word, data.reason, metrics)
     return {method: found[method] for method in tables}
 
@@ -389,10 +387,10 @@ def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
                 )
 
 
-def _data(table: pl.DataFrame, modality: str, *, same_folds: bool = True) -> _Data:
+def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
     sizes = table.group_by("fold").agg(pl.col("n_test", "n_train").first()).sort("fold")
     names = table["speaker"]
-    unit, word, reason = _unit(table, modality, same_folds=same_folds)
+    unit, word, reason = _unit(table, task, same_folds=same_folds)
     return _Data(
         targets=table["target"].to_numpy(),
         folds=table["fold"].to_numpy(),
@@ -405,37 +403,37 @@ def _data(table: pl.DataFrame, modality: str, *, same_folds: bool = True) -> _Da
     )
 
 
-def _unit(table: pl.DataFrame, modality: str, *, same_folds: bool) -> tuple[str | None, str, str]:
+def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | None, str, str]:
     """Unit that the test takes as independent, its name, and the reason."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
-    words = terms_for(modality, table["item"], table["speaker"])
+    task = task.with_sources(table["item"], table["speaker"])
     if unknown:
-        why = f"the {words.source} of {unknown} of {len(table)} test items is unknown"
+        why = f"the {task.source} of {unknown} of {len(table)} test items is unknown"
     elif not speakers_known(table) and speakers >= MIN_SPEAKERS:
         return (
             "item",
-            words.item,
-            f"{words.unknown[0].lower()}{words.unknown[1:]}, so each {words.item} is its own unit",
+            task.item,
+            f"{task.unknown[0].lower()}{task.unknown[1:]}, so each {task.item} is its own unit",
         )
     elif table.select("fold", "speaker").n_unique() == speakers == folds:
-        why = f"each fold tests one {words.source}"
+        why = f"each fold tests one {task.source}"
     elif speakers < MIN_SPEAKERS:
-        why = f"only {speakers} {words.source}s are tested, {MIN_SPEAKERS} are needed"
+        why = f"only {speakers} {task.source}s are tested, {MIN_SPEAKERS} are needed"
     else:
-        return "speaker", words.source, f"{speakers} {words.source}s are tested"
+        return "speaker", task.source, f"{speakers} {task.source}s are tested"
     if folds < 2:
         folded = "there is one fold" if same_folds else "the folds differ"
         return None, "", f"no test is available: {why}, and {folded}"
-    text = f"the test over {words.source}s is not available: {why}; it runs over the {folds} folds instead"
+    text = f"the test over {task.source}s is not available: {why}; it runs over the {folds} folds instead"
     return "fold", "fold", text
 
 
-def _design(data: _Data, tables: Mapping[str, pl.DataFrame], modality: str, *, same_folds: bool = True) -> Design:
+def _design(data: _Data, tables: Mapping[str, pl.DataFrame], task: Task, *, same_folds: bool = True) -> Design:
     first = next(iter(tables.values()))
     return Design(
         unit=data.unit,
         unit_word=data.word,
-        source_word=terms_for(modality, first["item"], first["speaker"]).source,
+        source_word=task.with_sources(first["item"], first["speaker"]).source,
         reason=data.reason,
         n_units=data.n_units,
         n_items=len(data.targets),

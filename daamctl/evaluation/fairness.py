@@ -107,7 +107,7 @@ def assess_method(
         assert gap is not None
         reasons = [f"{-100 * gap:.1f} points below {counterpart}"]
         collapsed = sum(bool(fold.result["metrics"].get("collapsed")) for fold in own)
-        least = 0.0 if own[0].modality == "tokens" else -margin  # almost every word is outside of entities
+        least = -margin if own[0].task.by_accuracy else 0.0  # where accuracy tells little, no gap of it is small
         if collapsed:
             status = "collapsed"
             reasons.append(f"the refit collapsed in {collapsed} of {len(own)} runs")
@@ -185,21 +185,19 @@ def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Se
 def _gaps(
     method: str, folds: Mapping[str, Sequence[Fold]], tables: Mapping[str, pl.DataFrame]
 ) -> tuple[str | None, dict[str, float]]:
-    """The first available closed-form counterpart, and the accuracy minus its accuracy in every shared fold.
-
-    Of taggers the entity F1 instead.
-    """
+    """The first available closed-form counterpart, and the primary figure minus its figure in every shared fold."""
     counterpart = next((name for name in counterparts(method) if name in tables), None)
     if counterpart is None:
         return None, {}
-    if folds[method][0].modality == "tokens":
+    task = folds[method][0].task
+    if task.by_accuracy:
+        ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
+    else:
         own, probe = folds[method], folds[counterpart]
         if own[0].is_few_shot:  # a seed draws the training sentences
             shared = {fold.seed for fold in own} & {fold.seed for fold in probe}
             own, probe = ([fold for fold in part if fold.seed in shared] for part in (own, probe))
-        ours, theirs = _fold_f1(own), _fold_f1(probe)
-    else:
-        ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
+        ours, theirs = (_fold_figures(part, task.primary) for part in (own, probe))
     return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
 
 
@@ -209,11 +207,11 @@ def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:
     return dict(runs.group_by("fold").agg(pl.col("correct").mean()).iter_rows())
 
 
-def _fold_f1(folds: Sequence[Fold]) -> dict[int, float]:
-    """Fold -> entity F1, the mean over its seeds."""
+def _fold_figures(folds: Sequence[Fold], name: str) -> dict[int, float]:
+    """Fold -> a recorded figure, the mean over its seeds."""
     runs: dict[int, list[float]] = {}
     for fold in folds:
-        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"]["entity_f1"] or 0.0))
+        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"][name] or 0.0))
     return {number: mean(values) for number, values in runs.items()}
 
 

@@ -18,8 +18,9 @@ from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResu
 from daamctl.artifacts.evaluation import MethodFairness
 from daamctl.artifacts.results import Fold, marked
 from daamctl.artifacts.statistics import Comparisons
-from daamctl.artifacts.terms import listed, terms_of
+from daamctl.artifacts.terms import listed
 from daamctl.config import Config
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import (
     SCHEMA,
@@ -33,7 +34,7 @@ from daamctl.evaluation.consistency import differences, flat
 from daamctl.evaluation.fairness import identical_groups, judge
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
-from daamctl.evaluation.tagging import compare_taggers
+from daamctl.evaluation.trials import compare_primary
 
 MOST_DISAGREEMENTS = 10
 ALPHA = 0.05
@@ -100,9 +101,9 @@ class TrainedMethod:
         return f"{self.side}/{marked(self.folds[0].label, self.fairness.mark)}"
 
     @property
-    def modality(self) -> str:
-        """Modality of its items."""
-        return self.folds[0].modality
+    def task(self) -> Task:
+        """What it was trained for."""
+        return self.folds[0].task
 
     @property
     def later(self) -> dict[str, Any]:
@@ -124,8 +125,7 @@ class TrainedMethod:
         if run.get("reconstructed"):
             notes.append(f"{self.name}: {run['reconstructed']}; a reconstruction, not a replication")
         if run.get("eval_batches"):
-            clips = f"{terms_of(self.modality).clip}s"
-            notes.append(f"{self.name}: predictions depend on the other {clips} in the batch (D1)")
+            notes.append(f"{self.name}: predictions depend on the other {self.task.clip}s in the batch (D1)")
         changed = {text for fold in self.folds for text in differences(fold, self.config)}
         return notes + [
             f"{self.name}: trained with other settings than the current ones: {one}" for one in sorted(changed)
@@ -148,9 +148,7 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         settings[first.method] = differing({**first.facts, **first.later}, {**second.facts, **second.later})
         result = _compare(first, second, unit, command)
         (figures,) = result.comparisons
-        if first.modality == "tokens":
-            f1 = compare_taggers(first.folds, second.folds)
-            figures = replace(figures, metrics={"entity_f1": f1, **figures.metrics})
+        figures = replace(figures, metrics={**compare_primary(first.folds, second.folds), **figures.metrics})
         comparisons.append(
             PairedMethods(
                 **vars(figures),
@@ -184,11 +182,11 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
 
 
 def _other_seeds(first: TrainedMethod, second: TrainedMethod) -> list[str]:
-    """Note on taggers with other seeds."""
+    """Note on figures that are compared by seed."""
     one, two = ({fold.seed for fold in side.folds} for side in (first, second))
-    if first.modality != "tokens" or one == two:
+    if first.task.by_accuracy or one == two:
         return []
-    return [f"entity F1 is over the seeds that both sides have: {', '.join(map(str, sorted(one & two)))}"]
+    return [f"{first.task.metric} is over the seeds that both sides have: {', '.join(map(str, sorted(one & two)))}"]
 
 
 def _same(first: TrainedMethod, second: TrainedMethod) -> list[str]:
@@ -282,7 +280,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     }
     same_folds = not _other_folds(first.table, second.table)
     try:
-        result = compare_methods(tables, modality=first.modality, same_folds=same_folds, alpha=ALPHA)
+        result = compare_methods(tables, task=first.task, same_folds=same_folds, alpha=ALPHA)
     except ArtifactError as error:
         raise ArtifactError(error.message, fix=again) from error
     if not same_folds:

@@ -23,7 +23,6 @@ from daamctl.artifacts.comparison import (
     RowFigures,
     SessionDifference,
 )
-from daamctl.evaluation.comparison import COMPARED
 from daamctl.evaluation.paired import TrainedMethod
 from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.settings_diff import differing, merged
@@ -97,7 +96,7 @@ def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
     return {
         **{name: known[name] for name in ("method", "download.corpus", "extract.encoder", "train.selection")},
         "model.layers": "all" if whole else ", ".join(map(str, layers)),
-        "scoring.unit": unit if trained.modality == "speech" else "item",
+        "scoring.unit": unit if trained.folds[0].modality == "speech" else "item",
         "runs.num_folds": known["runs.num_folds"],
         "runs.per_fold": len(known["runs.seeds"]),
     }
@@ -107,7 +106,7 @@ def _figures(trained: TrainedMethod) -> RowFigures:
     """Scores of a trained method under the published scoring, and as reported."""
     best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
     scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
-    reported = {name: spread([score[name] for score in scores]) for name in COMPARED}
+    reported = {name: spread([score[name] for score in scores]) for name in trained.folds[0].task.over_items}
     by_fold: dict[int, list[float]] = {}
     for fold, value in zip(trained.folds, best, strict=True):
         by_fold.setdefault(fold.fold, []).append(value)

@@ -19,6 +19,7 @@ from scipy.special import softmax
 
 from daamctl.artifacts.clips import means_of_clips, weights_of
 from daamctl.artifacts.evaluation import Scores
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.metrics import ClassIds, Probabilities, score
 
@@ -90,6 +91,12 @@ def score_items(items: Items, num_classes: int) -> Scores:
     if items.probabilities.shape[1] != num_classes:
         raise ValueError(f"predictions are among {items.probabilities.shape[1]} classes; need {num_classes}")
     return {**score(items), "n": len(items)}
+
+
+def score_predictions(predictions: pl.DataFrame, unit: str, task: Task) -> Scores:
+    """Every metric of one test pass, `n`, and the figures of the task; arguments and errors as in `items_of`."""
+    predicted = predictions["logits"].list.arg_max().to_numpy()
+    return {**score_items(items_of(predictions, unit), len(task.classes)), **task.values(predictions, predicted)}
 
 
 def _items(ids: list[str], speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]) -> Items:

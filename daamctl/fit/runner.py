@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
-from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
+from daamctl.artifacts.terms import percent
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
 from daamctl.errors import TrainingError
@@ -279,12 +279,11 @@ class FoldWorker:
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a finished fold: accuracy by clip at the selected epoch, or after all steps.
+    """Summary line of a finished fold: the primary figure at the selected epoch, or after all steps.
 
-    A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
+    Accuracy is per clip. The line ends with signs that the fold may have learned nothing, if there are any.
     """
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
-    metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen = f"with penalty {penalty:g}"
@@ -295,9 +294,10 @@ def summary_line(fold: Fold) -> str:
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-    text += f"{METRIC_NAMES[metric]} {percent(metrics[metric])} {chosen}"
-    if metrics[f"dev_{metric}"] is not None:
-        text += f" (dev {percent(metrics[f'dev_{metric}'])})"
+    primary = fold.task.primary
+    text += f"{fold.task.metric} {percent(metrics[primary])} {chosen}"
+    if metrics[f"dev_{primary}"] is not None:
+        text += f" (dev {percent(metrics[f'dev_{primary}'])})"
     text += f", {fold.result['meta']['train_s']:.1f} s"
     signs = _signs(fold)
     if signs:
@@ -311,7 +311,7 @@ def _signs(fold: Fold) -> list[str]:
     predicted = fold.predictions()["logits"].list.arg_max().unique()
     signs = []
     if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
-        clip = terms_of(fold.modality).clip
+        clip = fold.task.clip
         signs.append(f"every test {clip} is taken for '{run['classes'][predicted[0]]}'")
     first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:

@@ -9,10 +9,10 @@ selects the epoch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +37,6 @@ from daamctl.fit.optimizer import rate_factor, set_rate
 from daamctl.fit.rng import generator_states, restore_generators
 from daamctl.methods.base import FusionClassifier
 
-if TYPE_CHECKING:
-    from daamctl.fit.tagging import F1
-
 log = logging.getLogger(__name__)
 
 
@@ -53,7 +50,7 @@ class Fusion:
         dev: held-out part; None for a refit, and without a held-out group.
         test: test part; None if this training does not look at it.
         seed: of the order of batches and of dropout.
-        f1: part (`dev`, `test`) -> function of its logits that gives the entity F1, for taggers.
+        f1: part (`dev`, `test`) -> function of its logits that gives the primary figure, unless that is accuracy.
     """
 
     model: FusionClassifier
@@ -62,7 +59,7 @@ class Fusion:
     dev: Part | None
     test: Part | None
     seed: int
-    f1: Mapping[str, F1]
+    f1: Mapping[str, Callable[[Tensor], float]]
 
 
 class Stack(Fit):

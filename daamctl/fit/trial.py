@@ -8,12 +8,14 @@ the runner (`runner.py`) keeps finished folds, resumes, writes results, and trac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
+import polars as pl
+import torch
 from torch import Tensor
 
 from daamctl.artifacts.clips import ClipTable
@@ -25,9 +27,6 @@ from daamctl.fit.loop import Fit, Member, Settings, Trained
 from daamctl.fit.run_precision import run_precision
 from daamctl.fit.search import refits
 from daamctl.layout import Layout
-
-if TYPE_CHECKING:
-    from daamctl.fit.tagging import F1
 
 
 @dataclass(frozen=True)
@@ -217,13 +216,17 @@ class Trial(Trainable):
         return split_of(self.clips.rows, self.spec.fold, self.config.train, self.spec.seed)
 
     @cached_property
-    def f1(self) -> Mapping[str, F1]:
-        """Functions that give the entity F1 of the held-out (`dev`) and the test part; none unless words are tagged."""
-        if self.clips.modality != "tokens":
+    def f1(self) -> Mapping[str, Callable[[Tensor], float]]:
+        """Functions that give the primary figure of the held-out (`dev`) and the test part; none if it is accuracy."""
+        task = self.clips.task
+        if task.by_accuracy:
             return {}
-        from daamctl.fit.tagging import entity_f1  # loads the statistics, which takes seconds
 
-        return entity_f1(self.clips.rows, self.clips.classes, self.split)
+        def value(rows: pl.DataFrame, logits: Tensor) -> float:
+            return task.values(rows, torch.as_tensor(logits).argmax(-1).cpu().numpy())[task.primary]
+
+        parts = {"dev": self.split.dev, "test": self.split.test}
+        return {name: partial(value, self.clips.rows[rows]) for name, rows in parts.items()}
 
     @property
     def units(self) -> int:

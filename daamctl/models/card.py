@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from daamctl.artifacts.terms import counted, listed, terms_of
+from daamctl.artifacts.terms import counted, listed
+from daamctl.data.task import task_of
 from daamctl.encoders import HUB_ID
 from daamctl.models.folder import Figure, ModelRecord
 
@@ -92,7 +93,7 @@ def _training(record: ModelRecord) -> str:
     corpus = record.corpus
     counts = ", ".join(f"{name} {number}" for name, number in corpus.per_class.items())
     facts = {
-        "corpus": f"{corpus.name}: {corpus.items} {terms_of(record.modality).item}s ({counts})",
+        "corpus": f"{corpus.name}: {corpus.items} {task_of(record.modality).item}s ({counts})",
         "encoder": f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}, weights "
         f"SHA-256 `{record.encoder['weights_sha256'][:16]}`",
         "layers": _layers(record.layers),

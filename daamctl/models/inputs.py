@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
+from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 
 SCHEMA: dict[str, Any] = {
@@ -47,7 +47,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     frames = [_of_file(file, modality) for word in inputs for file in files_of(word, SUFFIXES[modality])]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     if rows.is_empty():
-        raise CorpusError(f"there is no {terms_of(modality).item} to predict")
+        raise CorpusError(f"there is no {task_of(modality).item} to predict")
     return rows
 
 
@@ -92,9 +92,10 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
         return _of_table(path, modality)
     others = {end: kind for kind, ends in SUFFIXES.items() for end in ends if kind != modality}
     if suffix in others:
+        given, read = (f"{task_of(kind).original}s" for kind in (others[suffix], modality))
         raise CorpusError(
-            f"{path} looks like {_plural(others[suffix])}, the model reads {_plural(modality)}",
-            fix=f"give {_plural(modality)} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
+            f"{path} looks like {given}, the model reads {read}",
+            fix=f"give {read} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
         )
     if modality != "text":
         return files_as_rows([path])
@@ -105,16 +106,12 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
     return _rows({"item": [f"{path}:{number}" for number in range(1, len(lines) + 1)], "text": lines})
 
 
-def _plural(modality: Modality) -> str:
-    return {"speech": "recordings", "image": "images", "text": "texts"}.get(modality, modality)
-
-
 def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
     table = read_table(path)
     needed = "text" if modality == "text" else "path"
     if needed not in table.columns:
         raise CorpusError(
-            f"{path} has no column '{needed}', which a table of {_plural(modality)} needs; it has "
+            f"{path} has no column '{needed}', which a table of {task_of(modality).original}s needs; it has "
             f"{', '.join(table.columns)[:200]}"
         )
     known = [name for name in (needed, "label", "utterance_id") if name in table.columns]

@@ -3,7 +3,7 @@
 Columns: item (the sentence), unit (`word` or `entity`), position (of the first word, from 0), words (how many), text,
 label (BIO, if known), tag (of an entity its type), probability (of the tag; of an entity the lowest among its words),
 then for words those of `daamctl.models.predict` from `p_<tag>` on, warning and error. The words of a sentence are
-followed by its entities, which are read as `lenient` in `daamctl.evaluation.entities`.
+followed by its entities, which are read as `lenient` in `daamctl.data.spans`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.entities import EntityScores
-from daamctl.artifacts.words import OUTSIDE, word_id
-from daamctl.evaluation.entities import entities, entity_scores
+from daamctl.data.spans import OUTSIDE, EntityScores, entities, entity_scores, word_id
 
 
 def words_of(sentences: pl.DataFrame) -> pl.DataFrame:

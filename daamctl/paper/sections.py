@@ -16,7 +16,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.paper.tables import PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.document import DASH, Block, Cell, Kind, Number, Section, Table, Text, plural, spread
 from daamctl.reporting.run_record import RunFacts
-from daamctl.reporting.terms import held_out, is_official, item, terms
+from daamctl.reporting.terms import held_out, is_official
 from daamctl.reporting.verdict import names, order
 
 
@@ -43,9 +43,9 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
     rows = table.methods
     texts = [
         table.protocol,
-        f"“Ours, same protocol” is our accuracy per {terms(evaluation).clip} at the best epoch on test, scored as "
+        f"“Ours, same protocol” is our accuracy per {evaluation.task.clip} at the best epoch on test, scored as "
         "published; Provenance lists the other settings. “Ours, as reported” is the main result of this report: per "
-        f"{item(evaluation)}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
+        f"{evaluation.item}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
     ]
     blocks: list[Block] = [Text(line, caution=True) for line in warnings]
     if rows:

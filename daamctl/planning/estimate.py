@@ -18,9 +18,9 @@ import torch
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, is_held
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.splits import Split, fold_groups, split_of
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora.corpus_stats import corpus_stats_of
+from daamctl.data.task import task_of
 from daamctl.devices import resolve_device
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import MethodError, TrainingError
@@ -153,7 +153,7 @@ class ResourceEstimate:
         if self.num_items is None or self.stats.modality is None:
             return "not known yet"
         sign = "≥ " if self.stats.at_least else "≈ " if self.stats.about else ""
-        text = f"{sign}{self.num_items:,} {terms_of(self.stats.modality).clip}s"
+        text = f"{sign}{self.num_items:,} {task_of(self.stats.modality).clip}s"
         if self.stats.modality == "speech" and self.stats.lengths is not None:
             text += f", {self.stats.lengths.sum() / 3600:.2f} h"
         return text

@@ -11,7 +11,6 @@ from daamctl.analysis.data_checks import CorpusFacts, check_duplicates, check_sh
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
 from daamctl.artifacts.splits import fold_groups
-from daamctl.artifacts.words import terms_for
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError
@@ -36,9 +35,9 @@ def leaks(layout: Layout, config: Config) -> list[str]:
         content = content_ids(features.x.subset(features.layers[-1:])) if known.content is None else known.content
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
-    words = terms_for(known.modality, clips["utterance_id"], clips["speaker"])
-    found = [check_shared(clips, name, words) for name in ("speaker", "utterance_id")]
-    found.append(check_duplicates(clips, content, words, stored=known.content is None))
+    task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
+    found = [check_shared(clips, name, task) for name in ("speaker", "utterance_id")]
+    found.append(check_duplicates(clips, content, task, stored=known.content is None))
     return [one.text for one in found if one.severity == "warning"]
 
 
@@ -48,8 +47,8 @@ def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:
     added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
     left_out = 0 if added["pooled"] else added["first"] + added["last"]
     return CorpusFacts(
-        head.classes,
-        head.modality,
+        head.task,
+        lengths=head.modality == "text",
         tested=fold_groups(features.clips["group"]),
         content=_content(layout, features),
         max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,

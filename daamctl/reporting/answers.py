@@ -17,7 +17,6 @@ from daamctl.artifacts.truncation import Truncation
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
-from daamctl.reporting.terms import item, terms
 from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
 
@@ -70,7 +69,7 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     found = _best_fusion(evaluation)
     if found is None:
         steps.append("Add ridge-best-layer to the methods, to see whether fusing beats the best single layer.")
-    elif evaluation.modality != "tokens":  # accuracy tells little of taggers
+    elif evaluation.task.by_accuracy:
         steps += _more_units(evaluation, *found)
     return steps
 
@@ -82,7 +81,7 @@ def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
     interval = "" if best.low is None or best.high is None else f" [{percent(best.low)}, {percent(best.high)}]"
     score = f"{percent(best.value)} %{interval}"
     if probed.entity_f1 is None:
-        what, does = "the label", f"classifies {score} of {terms(evaluation).unit(probed.unit)}s with a ridge probe"
+        what, does = "the label", f"classifies {score} of {evaluation.task.unit(probed.unit)}s with a ridge probe"
     else:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
     others = [one for one in probed.layers if one.layer != best.layer]
@@ -207,7 +206,7 @@ def _at_edge(one: MethodFairness) -> list[str]:
 
 
 def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
-    label = f"Accuracy per {item(evaluation)}"
+    label = f"Accuracy per {evaluation.item}"
     methods = {}
     for name in order(evaluation):
         interval = evaluation.methods[name].intervals.metrics["accuracy"]

@@ -25,7 +25,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.terms import item, metric, runs, terms
+from daamctl.reporting.terms import runs
 from daamctl.reporting.verdict import order, sentence
 
 
@@ -69,7 +69,7 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     """
     found = evaluation.fairness
     text = (
-        f"A method is not trained well if its {metric(evaluation)} is more than "
+        f"A method is not trained well if its {evaluation.task.metric} is more than "
         f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input: it is "
         "undertrained if it is below the probe on its training parts too, overfitted if it reaches the probe on these, "
         "and collapsed if its second training ended worse than the first. Training alone may explain a "
@@ -114,17 +114,16 @@ def _table(evaluation: Evaluation) -> Table:
                 f"{one.status}{reasons}",
             ]
         )
-    what = metric(evaluation)
+    what = evaluation.task.metric
     columns = [
-        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)",
+        "Method", evaluation.task.title, "Closed-form probe", "Gap to probe (points)",
         "On training parts (points)", "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
-    unit = "" if evaluation.modality == "tokens" else f" per {item(evaluation)}"
-    caption = f"How well every method was trained ({what}{unit} in percent)"
+    caption = f"How well every method was trained ({what}{evaluation.task.per(evaluation.main_unit)} in percent)"
     over = "seeds; a seed’s F1 is that of all its folds together" if evaluation.entities else runs(evaluation)
     note = (
         f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
-        f"averaged over seeds; then the same accuracy per {terms(evaluation).clip} on the training parts and the "
+        f"averaged over seeds; then the same accuracy per {evaluation.task.clip} on the training parts and the "
         "held-out groups, of the training that chose the settings. Chosen: values picked by the searches on held-out "
         "data."
     )
@@ -135,15 +134,15 @@ def _gaps(evaluation: Evaluation) -> Plot:
     methods, margin = evaluation.fairness.methods, evaluation.fairness.margin
     found = {name: list(methods[name].gaps.values()) for name in order(evaluation) if methods[name].gaps}
     means = ", ".join(f"{name} {points(mean(part))}" for name, part in found.items())
-    what, title = metric(evaluation), metric(evaluation, capital=True)
+    what, title = evaluation.task.metric, evaluation.task.title
     label = f"{title} of every method minus the {what} of its closed-form probe, in points, mean over folds: {means}."
     probes = {name: str(methods[name].counterpart) for name in found}
     return figures.drawn(figures.gaps(found, probes, margin, title, label))
 
 
 def _figure(evaluation: Evaluation, name: str) -> Cell:
-    """What is compared with the probe: accuracy, or entity F1 of a tagger."""
-    if evaluation.modality != "tokens":
+    """What is compared with the probe: the primary figure."""
+    if evaluation.task.by_accuracy:
         return spread(evaluation.accuracy(name))
     scores = evaluation.entities.methods.get(name) if evaluation.entities else None
     if scores is None:
@@ -153,7 +152,7 @@ def _figure(evaluation: Evaluation, name: str) -> Cell:
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:
-    clip = terms(evaluation).clip
+    clip = evaluation.task.clip
     tops = []
     for name, part in curves.items():
         top = max(part, key=lambda one: one.chosen)

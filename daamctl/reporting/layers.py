@@ -11,7 +11,8 @@ from daamctl.artifacts.ablation import Ablation, AloneTest, LayerAccuracy, Probe
 from daamctl.artifacts.audit import Audit, AuditRow
 from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores, ProbedLayers
 from daamctl.artifacts.results import marked
-from daamctl.artifacts.terms import METRIC_NAMES, Terms, listed
+from daamctl.artifacts.terms import listed
+from daamctl.data.task import FIGURES, Task
 from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
@@ -78,7 +79,7 @@ def ablation(
     published: Sequence[Table],
     *,
     labels: Labels,
-    words: Terms,
+    task: Task,
     command: str,
 ) -> Section | None:
     """Retraining on few layers, whether layer scores predict the result, and the papers' results.
@@ -90,7 +91,6 @@ def ablation(
         summary: result of the importance stage, whose audit tests every score; None if it has not run.
         published: tables of the papers' results for few layers.
         labels: method -> label in the report.
-        words: what the modality calls its units.
     """
     title = "Training on few layers"
     if result is None:
@@ -108,8 +108,7 @@ def ablation(
         ranking = ", ".join(map(str, result.ranking))
         text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)", "Closed-form probe"]
-    what = METRIC_NAMES[result.metric] + (f" per {words.unit(result.unit)}" if result.metric == "accuracy" else "")
-    caption = f"{what[0].upper()}{what[1:]} in percent, trained on few layers"
+    caption = f"{task.title}{task.per(result.unit)} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *notes]
     blocks += [Text(line, caution=True) for line in result.cautions]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
@@ -303,7 +302,7 @@ def _audit_row(row: AuditRow, labels: Labels) -> list[Cell]:
 
 def _probe(probed: ProbedLayers) -> list[Block]:
     """The figures behind “which layer is best”."""
-    metric = METRIC_NAMES["accuracy" if probed.entity_f1 is None else "entity_f1"]
+    metric = FIGURES["accuracy" if probed.entity_f1 is None else "entity_f1"]
     rows: list[list[Cell]] = [
         [
             str(one.layer),
@@ -427,7 +426,7 @@ def _differences(result: Ablation) -> list[Table]:
         "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
         "method was not trained well on one of the groups, or there are too few runs."
     )
-    metric = METRIC_NAMES[result.metric]
+    metric = FIGURES[result.metric]
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
     return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
@@ -436,7 +435,7 @@ def _alone(result: Ablation) -> list[Table]:
     rows = [_alone_cells(test) for test in result.alone]
     if not rows:
         return []
-    metric = METRIC_NAMES[result.metric]
+    metric = FIGURES[result.metric]
     note = (
         f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
         f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."

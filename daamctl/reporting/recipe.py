@@ -14,7 +14,6 @@ from daamctl.artifacts.evaluation import EpochRule, Evaluation, MethodEvaluation
 from daamctl.artifacts.terms import listed
 from daamctl.methods import CLOSED_FORM
 from daamctl.reporting.document import points
-from daamctl.reporting.terms import terms
 
 AGAIN = "-published-recipe"
 """Suffix of a run's name: the pipeline, trained with the published recipe."""
@@ -109,7 +108,7 @@ def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
     (ours, read), (theirs, other) = recipe.searched, recipe.published
     text = (
         f"Recipe: {ours} {READINGS[read]} minus {theirs} {READINGS[other]}, mean over folds, per "
-        f"{terms(evaluation).clip}."
+        f"{evaluation.task.clip}."
     )
     if recipe.others:
         more = len(recipe.others) - NAMED_AT_MOST

@@ -14,6 +14,7 @@ import numpy as np
 from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation
 from daamctl.artifacts.statistics import Interval, Ranks
 from daamctl.artifacts.terms import listed
+from daamctl.data.task import FIGURES
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -36,10 +37,9 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
-from daamctl.reporting.terms import is_official, item, moment, runs, selection_rule, terms, tested
+from daamctl.reporting.terms import is_official, moment, runs, selection_rule, tested
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 
-COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
 MAX_SPEAKER_COLUMNS = 24
 MAX_SPEAKERS = 200
 """Above this number, speakers are summarised instead of listed."""
@@ -66,14 +66,16 @@ def tests(evaluation: Evaluation, *, declared: bool) -> Section:
     blocks: list[Block] = [*family_texts(evaluation, declared=declared)]
     result = evaluation.comparison.result
     if result is not None:
-        blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
+        blocks += [
+            _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
+        ]
         blocks += _ranks(evaluation, result.ranks)
     return Section("tests", "Tests against the reference", blocks)
 
 
 def _accuracy(evaluation: Evaluation) -> Plot:
     """Figure of the accuracy of every run."""
-    unit, label = evaluation.main_unit, f"Accuracy per {item(evaluation)}"
+    unit, label = evaluation.main_unit, f"Accuracy per {evaluation.item}"
     runs_of = {
         name: [
             (row.scores(unit)["accuracy"], f"fold {row.fold}, seed {row.seed}")
@@ -97,7 +99,7 @@ def metrics(evaluation: Evaluation) -> Section:
         rows.append([name, *cells, _n(evaluation, name)])
     table = Table(
         "metrics",
-        f"All metrics per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
+        f"All metrics per {evaluation.item}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
         ["Method", *(f"{one.alias}\u00a0{UP if one.higher_is_better else DOWN}" for one in described.values()), "n"],
         rows,
         note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards if bins hold few items.",
@@ -121,9 +123,9 @@ def folds(evaluation: Evaluation) -> Section:
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
         f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
     )
-    caption = f"Accuracy per {item(evaluation)} in percent, by fold (test group in brackets)"
+    caption = f"Accuracy per {evaluation.item} in percent, by fold (test group in brackets)"
     table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
-    said = terms(evaluation)
+    said = evaluation.task
     same = said.item == said.clip or evaluation.counts.utterance == evaluation.counts.clip
     blocks: list[Block] = [_accuracy(evaluation), table, *([] if same else [_unit_table(evaluation)])]
     return Section("folds", "Results by fold", [*blocks, *_unknown(evaluation)])
@@ -133,7 +135,7 @@ def _unknown(evaluation: Evaluation) -> list[Text]:
     """Text shown instead of the section on speakers if speakers are unknown."""
     if any(_by_speaker(entry) for entry in evaluation.methods.values()):
         return []
-    said = terms(evaluation)
+    said = evaluation.task
     return [Text(f"{said.unknown}, so there are no results by {said.source}.")]
 
 
@@ -150,7 +152,7 @@ def _seed_table(evaluation: Evaluation) -> Table:
             absent = "missing" if seed in lacking else DASH
             cells.append(Number(found[seed]) if seed in found else absent)
         rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
-    caption = f"Accuracy per {item(evaluation)} in percent on the official test part, by seed"
+    caption = f"Accuracy per {evaluation.item} in percent on the official test part, by seed"
     note = (
         "All seeds use the same training and test items. The sample standard deviation (divisor n − 1) therefore shows "
         "the effect of data order and initial weights, not of other data."
@@ -160,7 +162,7 @@ def _seed_table(evaluation: Evaluation) -> Table:
 
 def speakers(evaluation: Evaluation) -> Section | None:
     """Accuracy by speaker and method; None if speakers are unknown."""
-    said, unit = terms(evaluation), item(evaluation)
+    said, unit = evaluation.task, evaluation.item
     who = said.source
     title = f"Results by {who}"
     found = {name: _by_speaker(evaluation.methods[name]) for name in order(evaluation)}
@@ -208,7 +210,7 @@ def _main_table(evaluation: Evaluation) -> Table:
     rows: list[list[Cell]] = []
     for name in order(evaluation):
         row: list[Cell] = [name]
-        for metric in COMPARED:
+        for metric in evaluation.task.over_items:
             interval = evaluation.methods[name].intervals.metrics[metric]
             row += [spread(evaluation.summary(name)[metric]), _interval(interval)]
         one = others.get(name)
@@ -228,7 +230,7 @@ def _main_table(evaluation: Evaluation) -> Table:
     )
     if any(entry.finetune for entry in evaluation.methods.values()):
         note += " Fine-tuned: the encoder, or adapters in it, is trained too. In all other rows the encoder is frozen."
-    caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference from {reference}"
+    caption = f"Accuracy and balanced accuracy per {evaluation.item} in percent, and the difference from {reference}"
     return Table("results", caption, columns, rows, note=note)
 
 
@@ -253,7 +255,7 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
         f"Method minus {reference}. Wins and losses: items that only the method, or only {reference}, got right in "
         "most seeds. Detectable: true difference that the test detects with 80 % power, without correction."
     )
-    caption = f"Every method against {reference} in {COMPARED[metric]} per {item(evaluation)}"
+    caption = f"Every method against {reference} in {FIGURES[metric]} per {evaluation.item}"
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
 
 
@@ -263,7 +265,7 @@ def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Bl
     first = ranks["accuracy"]
     if first is None:
         return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
-    by_metric = [found.average_ranks for metric in COMPARED if (found := ranks[metric])]
+    by_metric = [found.average_ranks for found in ranks.values() if found]
     rows: list[list[Cell]] = [
         [name, *(Number(average[name], "plain") for average in by_metric)] for name in first.average_ranks
     ]
@@ -293,7 +295,7 @@ def _recalls(evaluation: Evaluation) -> list[Block]:
     classes, methods = evaluation.classes, order(evaluation)
     counts = evaluation.main_chance.per_class
     found = {name: evaluation.methods[name].recalls[evaluation.main_unit] for name in methods}
-    caption = f"Recall of every class per {item(evaluation)} in percent"
+    caption = f"Recall of every class per {evaluation.item} in percent"
     note = f"All {runs(evaluation)} together. n counts test items, once per seed."
     if len(classes) <= MAX_CLASS_COLUMNS:
         columns = ["Method", *(f"{label} (n\u00a0=\u00a0{count(counts[label])})" for label in classes)]
@@ -340,12 +342,12 @@ def _unit_table(evaluation: Evaluation) -> Table:
 
 def _many_speakers(evaluation: Evaluation, found: Speakers, number: int) -> Table:
     """Quantiles of the accuracy over many speakers."""
-    said = terms(evaluation)
+    said = evaluation.task
     rows: list[list[Cell]] = [
         [name, *(Number(float(value)) for value in np.quantile(list(part.values()), list(QUANTILES.values())))]
         for name, part in found.items()
     ]
-    caption = f"Accuracy per {item(evaluation)} in percent: quantiles over {count(number)} {said.source}s"
+    caption = f"Accuracy per {evaluation.item} in percent: quantiles over {count(number)} {said.source}s"
     return Table(
         "speakers", caption, ["Method", *QUANTILES], rows, note=f"A {said.source} with one {said.item} has 0 or 100."
     )
@@ -356,7 +358,7 @@ def _by_speaker(entry: MethodEvaluation) -> dict[str, float]:
 
 
 def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]) -> Table:
-    unit = item(evaluation)
+    unit = evaluation.item
     sizes: dict[str, int] = {}
     for entry in evaluation.methods.values():
         for row in entry.per_speaker:
@@ -373,7 +375,7 @@ def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]
         "Lowest",
         "Highest",
     ]
-    caption = f"Accuracy per {unit} in percent, by {terms(evaluation).source} (n {unit}s)"
+    caption = f"Accuracy per {unit} in percent, by {evaluation.task.source} (n {unit}s)"
     return Table("speakers", caption, columns, rows)
 
 
@@ -389,13 +391,13 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     reported, *others = RULES.values()
     columns = ["Method", f"{reported} ({evaluation.selection})", *others, "Inflation (points)"]
     columns += ["Recipe (points)"] if recipe else []
-    clip = terms(evaluation).clip
+    clip = evaluation.task.clip
     caption = (
         f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by rule for choosing the "
         f"{moment(evaluation)}"
     )
     note = "Inflation: best on test minus as reported."
-    if clip != terms(evaluation).item:
+    if clip != evaluation.task.item:
         note += f" Per {clip}, because {moment(evaluation)}s are scored per {clip}."
     note += f" {recipe_note(recipe, evaluation)}" if recipe else ""
     return Table("selection", caption, columns, rows, note=note)
@@ -433,7 +435,7 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
             added = None if leads[0] is None or leads[1] is None else leads[1] - leads[0]
             rows.append([name, *(Number(lead, "points") for lead in leads), Number(added, "points")])
     columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Due to selection"]
-    clip = terms(evaluation).clip
+    clip = evaluation.task.clip
     caption = f"Lead over {reference} in points of accuracy per {clip}, by rule for choosing the {moment(evaluation)}"
     note = f"Mean over the {runs(evaluation)} that both have. Due to selection: best on test minus as reported."
     return Table("leads", caption, columns, rows, note=note)

@@ -27,7 +27,7 @@ from daamctl.reporting.document import (
     Text,
     count,
 )
-from daamctl.reporting.terms import held_out, is_official, item, moment, runs, terms, tested
+from daamctl.reporting.terms import held_out, is_official, moment, runs, tested
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
@@ -122,7 +122,7 @@ def cost(
         note += " Energy: of the whole GPU in these seconds, other jobs on it included."
     if extraction is not None:
         seconds, joules = extraction
-        note += f" Extraction took {seconds:.3g} s and {joules:.3g} J per {terms(evaluation).clip}."
+        note += f" Extraction took {seconds:.3g} s and {joules:.3g} J per {evaluation.task.clip}."
     if tuned:
         note += (
             " Fine-tuning runs the encoder in every step. The other methods read stored embeddings; the time of the "
@@ -178,7 +178,7 @@ def learning(
         evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
-    chance, clip = evaluation.chance["clip"].majority_fraction, terms(evaluation).clip
+    chance, clip = evaluation.chance["clip"].majority_fraction, evaluation.task.clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
     text = f"Mean over {over}; the shaded area spans the lowest to the highest value. Trainings end at different "
@@ -220,7 +220,7 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     """
     unit, classes = evaluation.main_unit, evaluation.classes
     counts = {name: evaluation.methods[name].confusion[unit] for name in order(evaluation)}
-    text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
+    text = f"All test {evaluation.item}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
     if len(classes) > MAX_MATRIX_COLUMNS:
         text += " The colour scale is the square root of the share, so that rare confusions are visible."
         table = _confusions(evaluation, counts)
@@ -252,7 +252,7 @@ def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
         for label, row in zip(classes, part, strict=True)
     ]
     columns = ["Method", "Actual class", *(f"Predicted {label}" for label in classes)]
-    caption = f"Confusion matrices, counts of test {item(evaluation)}s"
+    caption = f"Confusion matrices, counts of test {evaluation.item}s"
     return Table("confusion", caption, columns, rows, frozenset({1}))
 
 
@@ -270,7 +270,7 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
                 rows.append(
                     [name, classes[actual], classes[predicted], Number(int(wrong[actual, predicted]), "count"), share]
                 )
-    caption = f"Most frequent confusions of each method, counts of test {item(evaluation)}s"
+    caption = f"Most frequent confusions of each method, counts of test {evaluation.item}s"
     number = count(len(classes) ** 2)
     note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
@@ -329,13 +329,12 @@ def provenance(
         ["Precision", ", ".join(facts.precisions)],
         ["Training time, all methods (s)", f"{sum(facts.train_s.values()):,.0f}"],
     ]
-    given = evaluation.modality == "embeddings"
-    origin = "Given embeddings" if given else "Encoder, as recorded in the embeddings"
+    origin = "Given embeddings" if evaluation.given else "Encoder, as recorded in the embeddings"
     encoder: list[list[Cell]] = [[str(name), _plain(without_path(value))] for name, value in facts.encoder.items()]
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
     ]
-    caption = f"{terms(evaluation).clip.capitalize()}s per fold"
+    caption = f"{evaluation.task.clip.capitalize()}s per fold"
     blocks: list[Block] = _code_notes(facts.git_commits, facts.code_versions or len(facts.git_commits))
     read = [f"{name}: {one.reconstructed}" for name, one in evaluation.methods.items() if one.reconstructed]
     title = "Reconstructed methods and the interpretation chosen:"
@@ -346,7 +345,7 @@ def provenance(
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
         Table("encoder", origin, ["What", "Value"], encoder, frozenset({1})),
         Table("clips", caption, ["Fold", "Training", "Held out for selection", "Test"], clips),
-        *_batches(found, terms(evaluation).clip),
+        *_batches(found, evaluation.task.clip),
         *readings,
         *(Folded(title, [Code(text)]) for title, text in texts.items()),
     ]

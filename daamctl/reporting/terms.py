@@ -1,31 +1,11 @@
-"""Terms used in a report: what was scored, what the means run over, and how the epoch was chosen.
+"""Terms used in a report: what the means run over, and how the epoch was chosen.
 
-They depend on the modality, and on whether there are folds or one official test part.
+They depend on whether there are folds or one official test part.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from daamctl.artifacts.evaluation import Evaluation
-from daamctl.artifacts.terms import METRIC_NAMES, Terms, metric_of, terms_of
-
-
-def terms(evaluation: Evaluation) -> Terms:
-    """What this modality calls clips, utterances and speakers."""
-    words = terms_of(evaluation.modality)
-    return replace(words, source=evaluation.entities.unit) if evaluation.entities else words
-
-
-def item(evaluation: Evaluation, unit: str | None = None) -> str:
-    """The word for a unit of scoring; None means the main unit."""
-    return terms(evaluation).unit(unit or evaluation.main_unit)
-
-
-def metric(evaluation: Evaluation, *, capital: bool = False) -> str:
-    """What methods are judged by: entity F1 of taggers, else accuracy."""
-    name = METRIC_NAMES[metric_of(evaluation.modality)]
-    return name[0].upper() + name[1:] if capital else name
 
 
 def is_official(evaluation: Evaluation) -> bool:
@@ -54,7 +34,7 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     if name == "dev":
         return "the official dev part" if article else "official dev part"
     share = f" ({name.replace('%', ' %', 1)})" if name else ""
-    return f"held-out training {terms(evaluation).clip}s{share}"
+    return f"held-out training {evaluation.task.clip}s{share}"
 
 
 def moment(evaluation: Evaluation) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.truncation import LayersResult, Truncation
+from daamctl.data.task import task_of
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
     DASH,
@@ -115,14 +115,10 @@ def figure(found: Truncation) -> Figure:
     )
 
 
-def _metric(found: Truncation) -> str:
-    return "Accuracy" if found.whole.entity_f1 is None else "Entity F1"
-
-
 def _label(found: Truncation) -> str:
-    """The metric, with the unit that accuracy has."""
-    unit = terms_of(found.modality).unit(found.unit)
-    return _metric(found) + (f" per {unit}" if found.whole.entity_f1 is None else "")
+    """The primary figure, with the unit that accuracy has."""
+    task = task_of(found.modality)
+    return task.title + task.per(found.unit)
 
 
 def _cost(found: Truncation, one: LayersResult) -> float:
@@ -135,7 +131,13 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResul
     """Of layers 1 to k with the tests, of single layers without."""
     tested = key == "truncation"
     level = f"{100 * found.level:.0f} %"
-    columns = ["Layers", _metric(found), f"Minus all layers (points) [{level} interval]", "Time (%)", "Parameters (%)"]
+    columns = [
+        "Layers",
+        task_of(found.modality).title,
+        f"Minus all layers (points) [{level} interval]",
+        "Time (%)",
+        "Parameters (%)",
+    ]
     note = "Time and parameters are shares of the whole encoder's."
     if tested:
         columns += ["p, worse by the margin", "Enough?"]

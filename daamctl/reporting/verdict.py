@@ -26,7 +26,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.terms import is_official, item, selection_rule, terms
+from daamctl.reporting.terms import is_official, selection_rule
 
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
@@ -172,7 +172,7 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     facts = [
         ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness.verdict, fairness.verdict)),
         ("Best method", best),
-        (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top.n})", f"{spread(top)} %"),
+        (f"Accuracy per {evaluation.item}, mean ± sample std (n = {top.n})", f"{spread(top)} %"),
     ]
     if interval:
         ends = f"{percent(interval.low)} to {percent(interval.high)} %"
@@ -199,7 +199,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
         why = "has missing folds" if reference in compared.left_out else "was not trained on this machine"
         return [Text(f"No methods were tested: the reference, {reference}, {why}.", caution=True)]
     family = result.family
-    items = f"{count(result.design.n_items)} test {item(evaluation)}s"
+    items = f"{count(result.design.n_items)} test {evaluation.item}s"
     if not family.size:
         return [Text(f"Only {reference} has all its folds, so nothing was tested ({items}).")]
     bullets = [
@@ -251,7 +251,7 @@ def _relabelled_ranks(ranks: Ranks | None, names: dict[str, str]) -> Ranks | Non
 
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
     """Whether the lead of the best method is significant: as a few words, and as a text."""
-    unit, top = item(evaluation), evaluation.accuracy(best)
+    unit, top = evaluation.item, evaluation.accuracy(best)
     text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top.n})"
     if len(evaluation.methods) == 1:
         return "no other method", f"{text}. No other method was run."
@@ -302,7 +302,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
 
 def _what(evaluation: Evaluation) -> str:
     """What was run: corpus, encoder, items, classes, folds and seeds."""
-    counts, said = evaluation.counts, terms(evaluation)
+    counts, said = evaluation.counts, evaluation.task
     clips = "" if said.item == said.clip else f" ({count(counts.clip)} {said.clip}s)"
     seeds = plural(len(evaluation.seeds), "seed")
     if is_official(evaluation):
@@ -312,9 +312,9 @@ def _what(evaluation: Evaluation) -> str:
     else:
         folds = f"{evaluation.num_folds} folds with {seeds} each; a fold tests one group that it does not train on"
     tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
-    figure = f"The main figure is accuracy per {item(evaluation)}"
+    figure = f"The main figure is accuracy per {evaluation.item}"
     if evaluation.entities:
-        figure = f"The main figure is entity F1, in its own section; here it is accuracy per {item(evaluation)}"
+        figure = f"The main figure is entity F1, in its own section; here it is accuracy per {evaluation.item}"
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     pieces = ""
     if counts.weighted and evaluation.main_unit == "utterance":
@@ -331,7 +331,7 @@ def _what(evaluation: Evaluation) -> str:
 def source(evaluation: Evaluation) -> str:
     """The corpus and what made its embeddings."""
     made, facts = evaluation.provenance, evaluation.provenance.encoder
-    if evaluation.modality == "embeddings":
+    if evaluation.given:
         told = [f"SHA-256 {facts['sha256'][:12]}", *(facts[name] for name in ("made_by", "licence") if name in facts)]
         return f"{sentence(str(facts['name']))[:-1]} ({', '.join(told)})"
     label = encoder_label(facts, made.config.get("extract", {}))
@@ -383,7 +383,7 @@ def _care(evaluation: Evaluation) -> list[Text]:
             f"{listed(rebuilt)}. Provenance lists the interpretations chosen."
         )
     if batched := [name for name, entry in methods.items() if entry.eval_batches]:
-        clips = f"{terms(evaluation).clip}s"
+        clips = f"{evaluation.task.clip}s"
         texts.append(
             f"Predictions of {listed(batched)} depend on the other {clips} in their batch (D1). Provenance lists the "
             "batch sizes and the order."

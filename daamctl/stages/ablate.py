@@ -36,12 +36,10 @@ from daamctl.artifacts.ablation import (
     RunAccuracy,
 )
 from daamctl.artifacts.results import RESULT, Fold, read_folds
-from daamctl.artifacts.terms import metric_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
-from daamctl.evaluation.scoring import items_of, score_items
-from daamctl.evaluation.tagging import f1_of
+from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.layer_subsets import train_on_layers
 from daamctl.fit.trials.fusion import build_method
@@ -167,7 +165,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         cautions=cautions,
         run=layout.run_name,
         files=hashes_of(folder, folder.glob(f"*/*/{RESULT}")),
-        metric=metric_of(features.head.modality),
+        metric=features.head.task.primary,
     )
     write_record(folder / FILE, result.as_json())
     if not groups:
@@ -330,10 +328,8 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
 def _scores(folds: Sequence[Fold], unit: str) -> list[RunAccuracy]:
     rows = []
     for fold in folds:
-        predictions, classes = fold.predictions(), fold.result["run"]["classes"]
-        accuracy = float(score_items(items_of(predictions, unit), len(classes))["accuracy"])
-        f1 = f1_of(predictions, classes) if fold.modality == "tokens" else None
-        rows.append(RunAccuracy(fold.fold, fold.seed, accuracy, f1))
+        found = score_predictions(fold.predictions(), unit, fold.task)
+        rows.append(RunAccuracy(fold.fold, fold.seed, float(found["accuracy"]), found.get("entity_f1")))
     return rows
 
 

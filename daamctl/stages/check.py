@@ -102,8 +102,8 @@ def unanswered(config: Config) -> Iterator[str]:
     if not config.importance.audit:
         yield "which layer is best; set importance: {audit: true}"
     corpus = config.download.corpus
-    if corpus in CORPORA and CORPORA.load(corpus).modality == "tokens":
-        return  # taggers are compared by entity F1 with the reference
+    if corpus in CORPORA and not CORPORA.load(corpus).task.by_accuracy:
+        return  # methods are compared by another figure with the reference
     if not set(SINGLE_LAYER[:2]) & set(config.methods):
         yield f"whether fusing layers helps; add {SINGLE_LAYER[0]} to methods"
     elif all(resolve_method(name)[0] in SINGLE_LAYER for name in config.methods):

@@ -26,9 +26,9 @@ from daamctl.artifacts.comparison import (
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
+from daamctl.data.task import task_of
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods, scored_folds
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
@@ -109,7 +109,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     firsts, seconds = zip(*pairs, strict=True)
     if isinstance(a, Trained) and isinstance(b, Trained):
         loaded = list(zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True))
-        modality: str | None = loaded[0][0].modality
+        modality: str | None = loaded[0][0].folds[0].modality
         result: PairedResult | PrintedResult = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
     else:
         both = isinstance(a, Printed) and isinstance(b, Printed)
@@ -121,7 +121,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         first=first,
         second=second,
         unit=chosen,
-        item=terms_of(modality).unit(chosen) if modality else None,
+        item=task_of(modality).unit(chosen) if modality else None,
         matched=pairs,
         unmatched=Unmatched(
             first=[name for name in a.methods if name not in firsts],

@@ -18,18 +18,18 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
-from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_utterances
-from daamctl.artifacts.words import terms_for
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
+from daamctl.corpora.base import Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, even_number, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import files_root, register, source_of
+from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
@@ -324,7 +324,7 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
         return
     shown = first_few(problems.sort().to_list(), MAX_NAMED, separator=NEXT_LINE)
     fraction = len(problems) / rows.height
-    what = f"{terms_of(modality).original}s are unreadable"
+    what = f"{task_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
     if fraction > max_fraction:
         damaged = "the table" if modality in TEXTS else "the files or the table that names them"
@@ -342,7 +342,7 @@ def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Mod
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
-            f"no readable {terms_of(modality).original} of class {', '.join(absent)} is left",
+            f"no readable {task_of(modality).original} of class {', '.join(absent)} is left",
             fix="restore the files, or leave the class out",
         )
 
@@ -359,7 +359,7 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     stratify = stratify or modality != "speech"
     rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
-        words = terms_for(modality, rows["utterance_id"], rows["speaker"])
+        words = task_of(modality).with_sources(rows["utterance_id"], rows["speaker"])
         sources = counted(rows["speaker"].n_unique(), words.source)
         log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
@@ -398,7 +398,7 @@ def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
 
 def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
     """Warn of classes that are not in every group."""
-    groups, what = rows["group"].n_unique(), terms_of(modality).original
+    groups, what = rows["group"].n_unique(), task_of(modality).original
     counts = rows.group_by("label").agg(pl.len(), pl.col("group").n_unique()).rows()
     rare = []
     for name, items, places in sorted(counts, key=lambda row: classes.index(row[0])):
@@ -414,7 +414,7 @@ def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modali
 def _log_summary(table: UtteranceTable) -> None:
     rows = table.rows
     groups = sorted(rows.group_by("group").len().iter_rows())
-    facts = [f"{rows.height} {UNITS[table.modality]}"]
+    facts = [f"{rows.height} {table.task.clip if 'clip_id' in rows.columns else table.task.item}s"]
     if table.modality == "speech":
         facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
     elif table.modality == "tokens":

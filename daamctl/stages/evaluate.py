@@ -39,8 +39,9 @@ from daamctl.artifacts.evaluation import (
 from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Intervals
-from daamctl.artifacts.terms import listed, terms_of
+from daamctl.artifacts.terms import listed
 from daamctl.config import Config
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
@@ -146,7 +147,7 @@ def _evaluate(
     main_items = {method: part[unit] for method, part in items.items()}
     tables = {method: item_table(part, main_items[method]) for method, part in folds.items()}
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
-    intervals = method_intervals(tables, modality=first.modality)
+    intervals = method_intervals(tables, task=first.task)
     methods = {
         method: _evaluate_method(
             part,
@@ -158,7 +159,7 @@ def _evaluate(
         )
         for method, part in folds.items()
     }
-    comparison = _comparison(config.reference, tables, methods, first.modality)
+    comparison = _comparison(config.reference, tables, methods, first.task)
     complete = [method for method, entry in methods.items() if not entry.missing]
     return Evaluation(
         run=layout.run_name,
@@ -180,13 +181,13 @@ def _evaluate(
         notes=[*_notes(config, folds, methods), *fairness.notes],
         provenance=provenance(folds),
         skipped=skipped,
-        single_layer=_against_single_layer(tables, methods, first.modality),
-        entities=entities_of(folds, complete, comparison.reference) if first.modality == "tokens" else None,
+        single_layer=_against_single_layer(tables, methods, first.task),
+        entities=entities_of(folds, complete, comparison.reference),
     )
 
 
 def _comparison(
-    reference: str, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], modality: str
+    reference: str, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], task: Task
 ) -> ReferenceComparison:
     """Compare every method with the reference on the same items. Methods with missing folds are listed instead.
 
@@ -197,12 +198,12 @@ def _comparison(
     left_out = [method for method in tables if method not in complete]
     result = None
     if reference in complete:
-        result = compare_methods(complete, reference=reference, modality=modality)
+        result = compare_methods(complete, reference=reference, task=task)
     return ReferenceComparison(reference, left_out, result)
 
 
 def _against_single_layer(
-    tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], modality: str
+    tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], task: Task
 ) -> ReferenceComparison | None:
     """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
 
@@ -216,7 +217,7 @@ def _against_single_layer(
     if reference is None or not fusing:
         return None
     compared = {method: tables[method] for method in (reference, *fusing)}
-    return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, modality=modality))
+    return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, task=task))
 
 
 def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:
@@ -321,7 +322,7 @@ def _describe(name: str) -> MetricInfo:
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, MethodEvaluation]) -> list[str]:
     """Notes for the reader of the results: missing folds, reconstructions, changed settings."""
     notes = []
-    clips = f"{terms_of(next(iter(folds.values()))[0].modality).clip}s"
+    clips = f"{next(iter(folds.values()))[0].task.clip}s"
     for method, entry in methods.items():
         if entry.missing:
             pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry.missing)

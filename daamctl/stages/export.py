@@ -20,7 +20,7 @@ from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.statistics import Intervals
-from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.truncation import layers_name
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -306,7 +306,7 @@ def _corpus(found: _Trained) -> CorpusFacts:
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     evaluation = found.evaluation
     unit = evaluation.main_unit
-    item = terms_of(evaluation.modality).unit(unit)
+    item = evaluation.item
     groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
     rule = {
         "dev-group": "epoch and settings were chosen on a held-out group",
@@ -327,7 +327,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     items = [items_of(fold.predictions(), unit) for fold in chosen]
     joined, size = join(items), len(evaluation.classes)
     table = {found.method: item_table(chosen, items)}
-    intervals = method_intervals(table, modality=evaluation.modality)[found.method]
+    intervals = method_intervals(table, task=evaluation.task)[found.method]
     clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
     recalls = class_recalls(joined.targets, joined.predictions, size)
     return Measured(

@@ -37,7 +37,6 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.inputs import clips_of
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -418,4 +417,4 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
 
 def _unit(head: EmbeddingsMetadata) -> str:
     """Plural of the term for a clip of this modality."""
-    return f"{terms_of(head.modality).clip}s"
+    return f"{head.task.clip}s"

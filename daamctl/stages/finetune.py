@@ -23,7 +23,6 @@ from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.inputs import clips_of
 from daamctl.artifacts.results import intact_folds
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import files_root
@@ -159,7 +158,7 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
     if not unreadable:
         return source
     named = "; ".join(f"{clips.rows['clip_id'][row]}: {unreadable[row]}" for row in sorted(unreadable)[:NAMED_AT_MOST])
-    words = f"{len(unreadable)} of {len(clips.rows)} {terms_of(clips.modality).clip}s cannot be read"
+    words = f"{len(unreadable)} of {len(clips.rows)} {clips.task.clip}s cannot be read"
     if len(unreadable) > config.extract.max_unreadable_fraction * len(clips.rows):
         share = min(1.0, math.ceil(1000 * len(unreadable) / len(clips.rows)) / 1000)
         again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")

@@ -53,16 +53,13 @@ from daamctl.artifacts.importance import (
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.statistics import Interval
-from daamctl.artifacts.terms import terms_of
-from daamctl.artifacts.words import in_documents, sentence_of
 from daamctl.config import Config, TrainConfig
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
-from daamctl.evaluation.entities import EntityCounts, compare_f1, count_entities, f1_intervals
 from daamctl.evaluation.metrics import score
 from daamctl.evaluation.scores import write_layers
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import with_holm
-from daamctl.evaluation.tagging import RESAMPLES, per_source
+from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.layout import Layout
@@ -176,20 +173,21 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
         str(layer): item_table(folds, [items_of(part.predictions[index], unit) for part in probes])
         for index, layer in enumerate(layers)
     }
-    intervals = method_intervals(tables, modality=folds[0].modality)
+    task = folds[0].task
+    intervals = method_intervals(tables, task=task)
     values = np.mean([part.accuracy for part in probes], axis=0)
     f1: list[Interval] | None = None
-    if folds[0].modality == "tokens":
-        counts = _entity_counts(probes)
-        f1 = f1_intervals(counts, resamples=RESAMPLES)
-        best = int(np.argmax([one.value for one in f1]))
-        others = [index for index in range(len(layers)) if index != best]
-        found = [compare_f1(counts[best], counts[index], resamples=RESAMPLES) for index in others]
+    if not task.by_accuracy:
+        parts = [[(part.fold, part.predictions[index]) for part in probes] for index in range(len(layers))]
+        trials = [trials_of(task, own) for own in parts]
+        f1 = trial_intervals(task, trials)
+    best = int(np.argmax([one.value for one in f1] if f1 else values))
+    others = [index for index in range(len(layers)) if index != best]
+    if f1:
+        found = [compare_trials(task, trials[best], trials[index]) for index in others]
         tests = with_holm([one.primary for one in found])
     else:
-        best = int(np.argmax(values))
-        others = [index for index in range(len(layers)) if index != best]
-        result = compare_methods(tables, reference=str(layers[best]), modality=folds[0].modality)
+        result = compare_methods(tables, reference=str(layers[best]), task=task)
         found = [pair.metrics["accuracy"] for pair in result.comparisons]
         tests = [one.primary for one in found]
     against = dict(zip(others, zip(found, tests, strict=True), strict=True))
@@ -203,23 +201,6 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
     floors = [min(1.0, len(others) * test.floor) for test in tests if test is not None]
     word = next(iter(intervals.values())).unit_word
     return ProbedLayers(unit, word, rows, f1, min(floors, default=None))
-
-
-def _entity_counts(probes: Sequence[ProbedFold]) -> list[list[EntityCounts]]:
-    """Counts of entities of the probe of every layer, one for each seed."""
-    seeds = [[part for part in probes if part.fold.seed == seed] for seed in sorted({one.fold.seed for one in probes})]
-    return [
-        [EntityCounts.joined([_counts(part, layer) for part in folds]) for folds in seeds]
-        for layer in range(len(probes[0].layers))
-    ]
-
-
-def _counts(part: ProbedFold, layer: int) -> EntityCounts:
-    words = part.predictions[layer]
-    ids, sources = words["utterance_id"], words["speaker"]
-    sentences, predicted = sentence_of(ids), words["logits"].list.arg_max().to_numpy()
-    counts = count_entities(sentences, words["target"].to_numpy(), predicted, part.fold.result["run"]["classes"])
-    return per_source(counts, sentences, sources) if in_documents(ids, sources) else counts
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> Rows:
@@ -351,7 +332,7 @@ def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.Dat
             score, random, before = (curves_of(own, kind, order) for order in ("score", "random", "untrained"))
             untrained = before[:, 0].mean(axis=0) if len(before) == len(score) else None
             curves_by_kind[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
-        clip = terms_of(scored.folds[0].modality).clip
+        clip = scored.folds[0].task.clip
         panels = replaced_layers(curves_by_kind, steps(len(scored.layers)), clip)
         title = f"Layers of the trained {scored.label} replaced by their mean, {runs}"
         pictures[f"{method}-replacement.png"] = static.png(panels, title=title, dpi=dpi)

@@ -21,7 +21,7 @@ import polars as pl
 import yaml
 
 from daamctl import audio
-from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES
@@ -31,6 +31,7 @@ from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
 from daamctl.corpora.groups import PARTS, even_number
+from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
 from daamctl.store.files import write_text
@@ -311,10 +312,10 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
 
 def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
     """What is doubtful about classes and speakers."""
-    words, told = terms_of(modality), []
+    task, told = task_of(modality), []
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
-    if counts[most] > IMBALANCE * counts[least] and modality != "tokens":
+    if counts[most] > IMBALANCE * counts[least] and task.by_accuracy:
         told.append(
             f"'{most}' has {counts[most]} items, '{least}' {counts[least]}: read balanced accuracy, not accuracy"
         )
@@ -327,16 +328,16 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
         return told
     speakers = rows["speaker"].n_unique()
     if speakers < FEW_SPEAKERS:
-        told.append(f"{counted(speakers, words.source)}: with so few hardly any difference of methods can be shown")
+        told.append(f"{counted(speakers, task.source)}: with so few hardly any difference of methods can be shown")
     classes = rows.group_by("speaker").agg(pl.col("label").n_unique())
     if (single := (classes["label"] == 1).sum()) * 2 > speakers:
         told.append(
-            f"{single} of {speakers} {words.source}s have one class only: a method may learn the {words.source} instead"
+            f"{single} of {speakers} {task.source}s have one class only: a method may learn the {task.source} instead"
         )
     owners = rows.group_by("label").agg(pl.col("speaker").n_unique())
     alone = sorted(owners.filter(pl.col("speaker") < 3)["label"])
     if alone:
-        told.append(f"fewer than three {words.source}s have {first_few(alone)}: some folds cannot train or test it")
+        told.append(f"fewer than three {task.source}s have {first_few(alone)}: some folds cannot train or test it")
     return told
 
 

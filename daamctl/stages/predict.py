@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.entities import EntityScores
 from daamctl.artifacts.evaluation import Scores
-from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
+from daamctl.data.spans import EntityScores
+from daamctl.data.task import task_of
 from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.models.inputs import read_inputs, texts_as_rows
@@ -86,7 +87,7 @@ def run(
     model = ExportedModel.open(folder, encoder=encoder, device=device)
     modality = model.record.modality
     if lines and modality not in TEXTS:
-        raise ConfigError(f"standard input holds texts, the model reads {terms_of(modality).original}s")
+        raise ConfigError(f"standard input holds texts, the model reads {task_of(modality).original}s")
     words = modality == "tokens"
     parts = [lines_as_sentences(lines) if words else texts_as_rows(lines)] if lines else []
     if inputs or not lines:
@@ -95,7 +96,7 @@ def run(
     if rows.is_empty():
         raise CorpusError("standard input holds no sentence")
     work = out.with_name(f".{out.name}.parts") if out is not None else None
-    counts = "sentences" if words else f"{terms_of(modality).item}s"
+    counts = f"{task_of(modality).whole}s"
     with progress(len(rows), "predicting", counts) as bar:
         found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
     if rows["tags" if words else "label"].null_count() == len(rows):
@@ -108,7 +109,7 @@ def run(
     failed = found.filter((pl.col("unit") == unit) & pl.col(answer).is_null())
     if len(failed):
         names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
-        log.warning("%s cannot be read: %s", counted(len(failed), terms_of(modality).item), names)
+        log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
     if words:
         return _tagged(found, model.record.classes)
     scores, unknown = _scores(found, model.record.classes)

@@ -39,12 +39,11 @@ from daamctl.analysis.probe import (
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
-from daamctl.artifacts.terms import METRIC_NAMES, metric_of, percent
-from daamctl.artifacts.words import sentence_of
+from daamctl.artifacts.terms import percent
 from daamctl.config import Config
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, TrainingError
-from daamctl.evaluation.scoring import items_of, score_items
-from daamctl.evaluation.tagging import f1_of
+from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
@@ -107,13 +106,13 @@ def run(layout: Layout, config: Config) -> Path:
         "embed_dim": features.head.embed_dim,
         "num_clips": num_clips,
         "sample": None if drawn is None else {"clips": features.clips.height, "seed": SAMPLE_SEED},
-        "unit": known.words.unit(config.evaluate.unit),
-        "metric": metric_of(features.head.modality),
+        "unit": known.task.unit(config.evaluate.unit),
+        "metric": known.task.primary,
         "folds": [_fold(split) for split in splits],
-        **_figures(probes, features.layers, _sampling(drawn, num_clips, known)),
+        **_figures(probes, known.task.primary, features.layers, _sampling(drawn, num_clips, known)),
         "skipped": skipped,
         "checks": [{**asdict(finding), "examples": list(finding.examples)} for finding in findings],
-        "verdict": _verdict(probes, findings, skipped),
+        "verdict": _verdict(probes, known.task, findings, skipped),
     }
     path = layout.stage("preflight") / "preflight.json"
     write_json(path, result)
@@ -148,9 +147,7 @@ def _draw(features: Features) -> Drawn | None:
     x = features.x
     if not isinstance(x, StoredVectors):
         return None
-    clips = features.clips
-    if features.head.modality == "tokens":  # so that sentences are drawn whole
-        clips = clips.with_columns(utterance_id=sentence_of(clips["utterance_id"]))
+    clips = features.clips.with_columns(utterance_id=features.head.task.wholes(features.clips["utterance_id"]))
     rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
     return Drawn(rows, x[rows])
 
@@ -159,9 +156,8 @@ def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | 
     """Note on the sample behind the results."""
     if drawn is None:
         return None
-    whole = known.words.source if known.modality == "tokens" else known.words.item
     return (
-        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.words.clip}s (whole {whole}s, seed "
+        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.task.clip}s (whole {known.task.whole}s, seed "
         f"{SAMPLE_SEED}, balanced over groups), because the embeddings do not fit in memory or train.features=stream "
         "keeps them on disk."
     )
@@ -177,19 +173,18 @@ def _splits(features: Features, config: Config) -> list[Split]:
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
-    tokens, classes = features.head.modality == "tokens", features.head.classes
-    targets = features.targets().numpy()
+    targets, task = features.targets().numpy(), features.head.task
     folds = [Rows(split.train, split.dev, split.test) for split in splits]
     assert isinstance(features.x, torch.Tensor)
 
-    def score(rows: NDArray[np.int64], logits: torch.Tensor) -> tuple[float, ...]:
+    def score(rows: NDArray[np.int64], logits: torch.Tensor) -> dict[str, float]:
         frame = features.clips[rows].with_columns(target=pl.Series(targets[rows]), logits=pl.Series(logits.tolist()))
-        found = score_items(items_of(frame, config.evaluate.unit), len(classes))
-        return found["accuracy"], found["balanced_accuracy"], *([f1_of(frame, classes)] if tokens else [])
+        found = score_predictions(frame, config.evaluate.unit, task)
+        return {name: found[name] for name in (*task.over_items, task.primary)}
 
     with progress(len(folds) * (len(features.layers) + 3), "probing the layers", "probes") as bar:
         return probe_layers(
-            features.x, targets, folds, len(classes), score, refit=config.train.refit, on_step=bar.advance
+            features.x, targets, folds, len(task.classes), score, refit=config.train.refit, on_step=bar.advance
         )
 
 
@@ -204,7 +199,7 @@ def _fold(split: Split) -> dict[str, Any]:
     }
 
 
-def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
+def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
     """The parts `probe` and `headroom`; `sampling` is a note on the probe."""
     if probes is None:
         return {"probe": None, "headroom": None}
@@ -222,7 +217,7 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
     if sampling:
         probe["note"] = sampling
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
-    gains = {name: difference(scores.compared, best.compared) for name, scores in named.items()}
+    gains = {name: difference(scores.values[primary], best.values[primary]) for name, scores in named.items()}
     headroom = {name: {**asdict(gain), "per_fold": gain.per_fold.tolist()} for name, gain in gains.items()}
     return {"probe": probe, "headroom": headroom}
 
@@ -231,35 +226,35 @@ def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
         name: {**vars(over_runs(values.tolist())), "per_fold": values.tolist()}
-        for name, values in vars(scores).items()
-        if values is not None and name != "ranks"
+        for name, values in scores.values.items()
     }
 
 
-def _verdict(probes: LayerProbes | None, findings: Sequence[Finding], skipped: str | None) -> dict[str, str]:
+def _verdict(
+    probes: LayerProbes | None, task: Task, findings: Sequence[Finding], skipped: str | None
+) -> dict[str, str]:
     """Whether fusing layers is likely to help, as a text."""
-    case, text = _judged(probes, skipped)
+    case, text = _judged(probes, task, skipped)
     warned = [finding.check for finding in findings if finding.severity == "warning"]
     if warned:
         text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
     return {"case": case, "text": text, "rule": RULE}
 
 
-def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
+def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tuple[str, str]:
     if probes is None:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
     if len(probes.layers) == 1:
         return "unlikely", "Fusing layers cannot help here: there is only one layer."
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions.values()))[0]
-    gain = difference(fusion.compared, best.compared)
-    metric = METRIC_NAMES["accuracy" if best.entity_f1 is None else "entity_f1"]
+    gain = difference(fusion.values[task.primary], best.values[task.primary])
     if gain.margin is None or len(gain.per_fold) < 3:
-        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain, metric)}"
+        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain, task.metric)}"
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
+        level = [percent(one.values["balanced_accuracy"].mean()) for one in (best, fusion, probes.chance)]
         return "cannot be told", (
             "It is unclear whether fusing layers helps here: neither the best layer nor a fusion is above chance "
-            f"(balanced accuracy {percent(best.balanced_accuracy.mean())} and "
-            f"{percent(fusion.balanced_accuracy.mean())}, chance {percent(probes.chance.balanced_accuracy.mean())})."
+            f"(balanced accuracy {level[0]} and {level[1]}, chance {level[2]})."
         )
     case = judge(gain)
     opening = {
@@ -269,7 +264,7 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     }
     return case, (
         f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+.1f} ± {100 * gain.margin:.1f} points of "
-        f"{metric} over the best single layer."
+        f"{task.metric} over the best single layer."
     )
 
 
@@ -286,5 +281,5 @@ def _too_few(gain: Difference, metric: str) -> str:
 
 
 def _above_chance(scores: Scores, chance: Scores) -> bool:
-    gain = difference(scores.balanced_accuracy, chance.balanced_accuracy)
+    gain = difference(*(one.values["balanced_accuracy"] for one in (scores, chance)))
     return gain.margin is not None and gain.mean > gain.margin

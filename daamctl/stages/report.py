@@ -55,7 +55,6 @@ from daamctl.reporting.fairness import fairness
 from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
-from daamctl.reporting.terms import metric, terms
 from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
@@ -153,11 +152,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             summary,
             paper.few_layers(table) if table else [],
             labels=labels,
-            words=terms(evaluation),
+            task=evaluation.task,
             command=layout.command("ablate"),
         ),
         shortest.section(truncation, embeddings_key=key, command=again),
-        run_record.use(_use(layout, config, evaluation, raw_names), metric(evaluation)),
+        run_record.use(_use(layout, config, evaluation, raw_names), evaluation.task.metric),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation, extraction=_extraction(layout)),
         run_record.learning(curves, evaluation, raw_names),

@@ -17,7 +17,7 @@ from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config import Config, SegmentConfig
-from daamctl.corpora.base import UNITS, class_counts
+from daamctl.corpora.base import class_counts
 from daamctl.corpora.sources import files_root
 from daamctl.errors import AudioError, ConfigError
 from daamctl.extraction.cutting import cut
@@ -68,7 +68,7 @@ def _check_no_export(config: SegmentConfig, table: UtteranceTable) -> None:
     """Refuse to export audio of texts or images."""
     if config.write_audio:
         raise ConfigError(
-            f"segment.write_audio exports audio, but corpus '{table.corpus}' consists of {UNITS[table.modality]}",
+            f"segment.write_audio exports audio, but corpus '{table.corpus}' consists of {table.task.clip}s",
             fix="use --set segment.write_audio=false",
         )
 
@@ -114,4 +114,4 @@ def _log_summary(clips: ClipTable, num_utterances: int) -> None:
         hours = float(clips.rows["duration_s"].sum()) / 3600.0
         log.info("%d clips from %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
     else:
-        log.info("%d %s, one clip each: %s", num_utterances, UNITS[clips.modality], per_class)
+        log.info("%d %ss, one clip each: %s", num_utterances, clips.task.clip, per_class)

@@ -33,7 +33,7 @@ from daamctl.errors import ConfigError, EncoderError, MethodError
 from daamctl.evaluation.comparison import item_table, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import passed_in_sequence
-from daamctl.evaluation.tagging import taggers_not_worse
+from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.layer_subsets import train_on_layers
 from daamctl.fit.trials.fusion import build_method
@@ -155,11 +155,10 @@ def _result(
         for layers, group in folds.items()
     }
     design, tested = not_worse(
-        tables, reference=layers_name(every), margin=margin, modality=features.head.modality, alpha=ALPHA
+        tables, reference=layers_name(every), margin=margin, task=features.head.task, alpha=ALPHA
     )
-    if features.head.modality == "tokens":
-        named = {layers_name(layers): group for layers, group in folds.items()}
-        tested = taggers_not_worse(named, tested, reference=layers_name(every), margin=margin, alpha=ALPHA)
+    named = {layers_name(layers): group for layers, group in folds.items()}
+    tested = primary_not_worse(named, tested, reference=layers_name(every), margin=margin, alpha=ALPHA)
     prefixes = [layers for layers in folds if layers == every[: len(layers)] and layers != every and layers[-1] >= 1]
     p_values = [tested[layers_name(layers)].p for layers in prefixes]
     passed = passed_in_sequence(p_values, alpha=ALPHA)

@@ -6,6 +6,7 @@ import pytest
 
 from daamctl.analysis import data_checks
 from daamctl.analysis.data_checks import CorpusFacts, check_data, numbered, text_ids
+from daamctl.data.task import task_of
 
 CLASSES = ("anger", "neutral", "sadness")
 CHECKS = [
@@ -44,8 +45,9 @@ def changed(clips, rows, **columns):
                               for name, value in columns.items())  # fmt: skip
 
 
-def found(clips, values, classes=CLASSES, checks=CHECKS, **known):
-    findings = check_data(clips, values, CorpusFacts(classes, **known))
+def found(clips, values, classes=CLASSES, checks=CHECKS, modality="speech", **known):
+    known = CorpusFacts(task_of(modality, classes), lengths=modality == "text", **known)
+    findings = check_data(clips, values, known)
     assert [finding.check for finding in findings] == checks
     return {finding.check: finding for finding in findings}
 
@@ -66,8 +68,8 @@ def values(clips):
 
 def test_clean_data(clips, values):
     steps = []
-    findings = check_data(clips, values, CorpusFacts(CLASSES), on_check=lambda: steps.append(1))
-    assert len(steps) == len(findings) == CorpusFacts(CLASSES).num_checks
+    findings = check_data(clips, values, CorpusFacts(task_of("speech", CLASSES)), on_check=lambda: steps.append(1))
+    assert len(steps) == len(findings) == CorpusFacts(task_of("speech", CLASSES)).num_checks
     assert [finding.severity for finding in findings] == ["ok"] * len(CHECKS)
     for finding in findings:
         assert finding.text.endswith(".")

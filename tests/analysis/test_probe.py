@@ -25,7 +25,10 @@ def make_layers(*, num_layers=4, num_features=6, clips=90, seed=0):
 def scoring(y):
     def score(rows, logits):
         guess = logits.argmax(1).numpy()
-        return accuracy_score(y[rows], guess), balanced_accuracy_score(y[rows], guess)
+        return {
+            "accuracy": accuracy_score(y[rows], guess),
+            "balanced_accuracy": balanced_accuracy_score(y[rows], guess),
+        }
 
     return score
 
@@ -49,7 +52,7 @@ def test_probes_are_those_of_the_methods(refit):
             scores = ridge_scores(x[:, layer], y, fold, NUM_CLASSES, refit=refit)
             expected = scoring(y)(fold.test, scores)
             one = found.layers[layer]
-            assert (one.accuracy[number], one.balanced_accuracy[number]) == pytest.approx(expected)
+            assert {name: values[number] for name, values in one.values.items()} == pytest.approx(expected)
         parts = [Layers(torch.from_numpy(y[rows]), lambda i, rows=rows: x[rows, i]) for rows in fold]
         for name, method in {**FUSIONS, "best": "ridge-best-layer"}.items():
             model = build(method, num_layers=4, embed_dim=6, num_classes=NUM_CLASSES)
@@ -58,11 +61,12 @@ def test_probes_are_those_of_the_methods(refit):
             if refit:
                 model.refit(parts[0].join(parts[1]), candidate)
             with torch.no_grad():
-                expected = scoring(y)(fold.test, model(x[fold.test]))[0]
-            assert (best if name == "best" else found.fusions[name]).accuracy[number] == pytest.approx(expected), name
+                expected = scoring(y)(fold.test, model(x[fold.test]))["accuracy"]
+            one = best if name == "best" else found.fusions[name]
+            assert one.values["accuracy"][number] == pytest.approx(expected), name
             assert name != "best" or chosen[number] == candidate.layer
         counts = np.bincount(y[fold.train])
-        assert found.chance.accuracy[number] == pytest.approx((y[fold.test] == counts.argmax()).mean())
+        assert found.chance.values["accuracy"][number] == pytest.approx((y[fold.test] == counts.argmax()).mean())
 
 
 def test_without_a_held_out_group_the_choice_is_by_leaving_out():
@@ -85,31 +89,31 @@ def test_the_choice_never_sees_the_test_group():
         [*before.layers, *before.fusions.values()], [*after.layers, *after.fusions.values()], strict=True
     ):
         assert one.ranks == two.ranks
-    assert not np.array_equal(before.fusions["mean"].accuracy, after.fusions["mean"].accuracy)
+    assert not np.array_equal(before.fusions["mean"].values["accuracy"], after.fusions["mean"].values["accuracy"])
 
 
 def test_blocks_of_the_kernel_do_not_show(monkeypatch):
     x, y, folds = make_layers()
     expected = probed(x, y, folds).fusions["concatenation"]
     monkeypatch.setattr(ridge, "KERNEL_ROWS", 7)
-    np.testing.assert_array_equal(probed(x, y, folds).fusions["concatenation"].accuracy, expected.accuracy)
+    concatenated = probed(x, y, folds).fusions["concatenation"]
+    np.testing.assert_array_equal(concatenated.values["accuracy"], expected.values["accuracy"])
 
 
 def test_stored_float16_is_enough():
     x, y, folds = make_layers(num_features=20)
     found, expected = (probed(part, y, folds) for part in (x.half(), x))
-    assert abs(found.fusions["mean"].accuracy.mean() - expected.fusions["mean"].accuracy.mean()) < 0.05
-    assert found.layers[3].accuracy.mean() > 0.8 > found.chance.accuracy.mean()
+    ours, theirs = (part.fusions["mean"].values["accuracy"].mean() for part in (found, expected))
+    assert abs(ours - theirs) < 0.05
+    assert found.layers[3].values["accuracy"].mean() > 0.8 > found.chance.values["accuracy"].mean()
 
 
 def test_the_best_rank_is_chosen_and_the_first_of_equals():
-    first = Scores(np.array([0.1, 0.2]), np.array([0.0, 0.1]), None, ((-0.5, 0.3), (-0.5, 0.2)))
-    second = Scores(np.array([0.4, 0.5]), np.array([0.2, 0.3]), np.array([0.7, 0.8]), ((-0.6, 0.4), (-0.5, 0.2)))
+    first = Scores({"one": np.array([0.1, 0.2]), "other": np.array([0.0, 0.1])}, ((-0.5, 0.3), (-0.5, 0.2)))
+    second = Scores({"one": np.array([0.4, 0.5]), "other": np.array([0.2, 0.3])}, ((-0.6, 0.4), (-0.5, 0.2)))
     chosen, which = choose([first, second])
     assert which == [1, 0]
-    assert (chosen.accuracy.tolist(), chosen.balanced_accuracy.tolist()) == ([0.4, 0.2], [0.2, 0.1])
-    words = choose([second, second])[0]
-    assert words.compared.tolist() == [0.7, 0.8]
+    assert {name: values.tolist() for name, values in chosen.values.items()} == {"one": [0.4, 0.2], "other": [0.2, 0.1]}
 
 
 def test_difference():

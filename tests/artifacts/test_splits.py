@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.splits import fold_groups, make_split, split_of
-from daamctl.artifacts.words import sentence_of
 from daamctl.config import TrainConfig
+from daamctl.data.spans import sentence_of
 from daamctl.errors import TrainingError
 
 

@@ -12,8 +12,9 @@ from scipy import stats
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.statistics import Comparisons, Design, Family
 from daamctl.config import Config
+from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals, not_worse
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from daamctl.sign_flip import paired_sign_flip
@@ -159,7 +160,7 @@ def test_one_family_is_corrected_together():
     assert [(e.first, e.second) for e in pairs.comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
     for result in (against, pairs):
         assert result.family.size == len(result.comparisons)
-        for metric in COMPARED:
+        for metric in Task.over_items:
             for test in ("primary", "secondary"):
                 tests = [getattr(entry.metrics[metric], test) for entry in result.comparisons]
                 assert [part.p_holm for part in tests] == pytest.approx(holm([part.p for part in tests]))
@@ -195,7 +196,7 @@ def test_identical_methods_do_not_differ():
     table = make_table()
     figures = compare_methods({"a": table, "b": table}, resamples=100).comparisons[0]
     assert (figures.wins, figures.losses, figures.ties) == (0, 0, 300)
-    for metric in COMPARED:
+    for metric in Task.over_items:
         part = figures.metrics[metric]
         assert part.difference == part.interval.low == part.interval.high == 0.0
         assert part.primary.p == part.primary.p_holm == part.primary.floor == 1.0
@@ -354,7 +355,7 @@ def test_interval_of_one_method():
     assert result.unit == "speaker"
     assert result.metrics["accuracy"].value == pytest.approx(right.mean())
     assert result.metrics["accuracy"].level == 0.9
-    for metric in COMPARED:
+    for metric in Task.over_items:
         assert result.metrics[metric].low < result.metrics[metric].value < result.metrics[metric].high
     alone = method_intervals({"a": without_speakers(make_table(folds=1))})["a"]
     assert alone.metrics == {"accuracy": None, "balanced_accuracy": None}
@@ -405,7 +406,7 @@ def official(skill, *, rng, seeds=(1, 2, 3), items=400):
 
 def test_items_are_the_units_where_nobody_is_known():
     tables = {"a": official(0.7, rng=1), "b": official(0.6, rng=2), "c": official(0.65, rng=3)}
-    result = compare_methods(tables, modality="text", resamples=300)
+    result = compare_methods(tables, task=TASKS["text"], resamples=300)
     design = result.design
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
@@ -444,7 +445,7 @@ def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
 def test_authors_that_are_known_are_the_units():
     author = "w" + (pl.col("item").str.slice(1).cast(pl.Int64) % 12).cast(pl.String)
     tables = {name: official(0.7, rng=rng).with_columns(speaker=author) for name, rng in (("a", 1), ("b", 2))}
-    design = compare_methods(tables, modality="text", resamples=20).design
+    design = compare_methods(tables, task=TASKS["text"], resamples=20).design
     assert (design.unit, design.unit_word, design.n_speakers) == ("speaker", "author", 12)
     assert design.reason == "12 authors are tested"
 

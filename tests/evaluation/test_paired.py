@@ -10,8 +10,9 @@ import pytest
 from daamctl.artifacts.comparison import SettingDifference
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.comparison import COMPARED, compare_methods
+from daamctl.evaluation.comparison import compare_methods
 from daamctl.evaluation.paired import TrainedMethod, _other_seeds, compare_paired, disagreements
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm
@@ -59,7 +60,7 @@ def test_figures_equal_compare_methods_with_holm_over_the_pairs(tmp_path):
     expected = [compare_methods({part.name: part.table for part in pair}) for pair in pairs]
     assert result.kind == "paired"
     assert [entry.first for entry in result.comparisons] == ["left/mha", "left/daam-v1"]
-    for metric in COMPARED:
+    for metric in Task.over_items:
         for test in ("primary", "secondary"):
             raw = [getattr(alone.comparisons[0].metrics[metric], test).p for alone in expected]
             corrected = [getattr(entry.metrics[metric], test).p_holm for entry in result.comparisons]
@@ -84,7 +85,7 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     left = trained(tmp_path, "left", meta__num_train_clips=200)
     right = trained(tmp_path, "right", skill=0.7, edit=noise())
     there, back = (one(pair) for pair in ((left, right), (right, left)))
-    for metric in COMPARED:
+    for metric in Task.over_items:
         first, second = (result.comparisons[0].metrics[metric] for result in (there, back))
         assert first.difference == pytest.approx(-second.difference)
         assert first.secondary.p == pytest.approx(second.secondary.p)
@@ -235,7 +236,7 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
         write_items(layout, config, "mha", seeds=(1,), skill=skill)
         sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
     (entry,) = one(tuple(sides), "clip").comparisons
-    assert sides[0].modality == "text"
+    assert sides[0].task.item == "text"
     assert (entry.design.unit, entry.design.source_word) == ("item", "author")
     assert entry.metrics["accuracy"].primary.unit == "text"
     assert {row.speaker for row in entry.disagreements} == {None}
@@ -268,7 +269,7 @@ def test_identical_predictions_are_noted(tmp_path):
 )
 def test_other_seeds_of_taggers_are_noted(modality: str, seeds: tuple[int, ...], notes: int) -> None:
     def side(*seeds: int) -> Any:
-        return SimpleNamespace(folds=[SimpleNamespace(seed=seed) for seed in seeds], modality=modality)
+        return SimpleNamespace(folds=[SimpleNamespace(seed=seed) for seed in seeds], task=task_of(modality))
 
     found = _other_seeds(side(1, 3), side(*seeds))
     assert found == ["entity F1 is over the seeds that both sides have: 1"][:notes]

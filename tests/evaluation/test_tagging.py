@@ -12,9 +12,11 @@ from scipy.stats import ttest_rel
 
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.truncation import NonInferiority
-from daamctl.artifacts.words import terms_for, word_id
+from daamctl.data.spans import word_id
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.tagging import compare_taggers, entities_of, over_trials, taggers_not_worse
+from daamctl.evaluation.tagging import entities_of, over_trials
+from daamctl.evaluation.trials import compare_primary, primary_not_worse
 
 CLASSES = ["O", "B-X"]
 
@@ -29,6 +31,10 @@ class Trained:
     seed: int = 1
     method: str = "mean"
     best: float | None = None
+
+    @property
+    def task(self) -> Task:
+        return task_of("tokens", CLASSES)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -65,8 +71,8 @@ def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: 
     assert primary is not None
     assert (primary.unit, primary.n) == (unit, units)
     rows = Trained(sources, 0).predictions()
-    assert terms_for("tokens", rows["utterance_id"], rows["speaker"]).source == unit
-    assert terms_for("text", rows["utterance_id"], rows["speaker"]).source == "author"
+    assert task_of("tokens").with_sources(rows["utterance_id"], rows["speaker"]).source == unit
+    assert task_of("text").with_sources(rows["utterance_id"], rows["speaker"]).source == "author"
 
 
 def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:
@@ -83,9 +89,13 @@ def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:
     expected = entities_of(alone, ["a", "b"], "b")
     assert expected is not None
     assert found.comparisons["a"].difference == pytest.approx(expected.comparisons["a"].difference)
-    assert compare_taggers(folds["a"], folds["b"]).difference == pytest.approx(expected.comparisons["a"].difference)
-    with pytest.raises(ArtifactError, match="trials of the same seed; the seeds are 1, 2 and 3"):
-        compare_taggers(folds["a"], folds["c"])
+    assert compare_primary(folds["a"], folds["b"])["entity_f1"].difference == pytest.approx(
+        expected.comparisons["a"].difference
+    )
+    with pytest.raises(
+        ArtifactError, match="entity F1 is compared by trials of the same seed; the seeds are 1, 2 and 3"
+    ):
+        compare_primary(folds["a"], folds["c"])
 
 
 def test_inflation_is_over_runs_and_a_probe_has_none() -> None:
@@ -106,7 +116,7 @@ def test_fewer_layers_are_tested_where_accuracy_is(documents: int, p: float | No
     sources = [f"d{at % documents}" for at in range(24)]
     folds = {name: [cast(Fold, Trained(sources, wrong))] for name, wrong in (("few", 4), ("all", 2))}
     accurate = NonInferiority(accuracy=0.9, difference=0.0, low=-0.1, high=0.1, p=p, floor=None)
-    found = taggers_not_worse(folds, dict.fromkeys(folds, accurate), reference="all", margin=0.1, alpha=0.05)["few"]
+    found = primary_not_worse(folds, dict.fromkeys(folds, accurate), reference="all", margin=0.1, alpha=0.05)["few"]
     few, whole = (2 * right / (24 + right) for right in (20, 22))
     assert (found.accuracy, found.entity_f1, found.difference) == pytest.approx((0.9, few, few - whole))
     assert [value is None for value in (found.low, found.high, found.p)] == 3 * [p is None]

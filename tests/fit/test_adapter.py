@@ -15,8 +15,8 @@ import torch
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.words import word_id
 from daamctl.config import Config
+from daamctl.data.spans import word_id
 from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.tokens import TokenEncoder
 from daamctl.extraction.batching import plan_batches

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from daamctl.artifacts.entities import Entities, EntityScores, MethodEntities, SpanErrors, TypeScores
+from daamctl.artifacts.entities import Entities, MethodEntities
 from daamctl.artifacts.statistics import Interval
+from daamctl.data.spans import EntityScores, SpanErrors, TypeScores
 from daamctl.reporting.document import Number, Table, Text
 from daamctl.reporting.entities import section
 from daamctl.reporting.verdict import labelled

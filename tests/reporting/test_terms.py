@@ -60,4 +60,4 @@ def test_the_rule_that_picks_the_epoch() -> None:
 )
 def test_units(modality: str, words: list[str]) -> None:
     found = evaluation(modality=modality)
-    assert [terms.item(found), terms.item(found, "clip")] == words
+    assert [found.item, found.task.clip] == words

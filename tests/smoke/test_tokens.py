@@ -26,9 +26,9 @@ from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.truncation import find_truncation, layers_name
-from daamctl.artifacts.words import sentence_of
 from daamctl.cli.app import app
 from daamctl.config import load_config
+from daamctl.data.spans import sentence_of
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import sentence

@@ -10,8 +10,8 @@ import pytest
 
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
+from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of
 from daamctl.reporting.document import Table, Text
@@ -337,7 +337,7 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
     assert set(result["cautions"]) <= set(caplog.messages)
     again = "daamctl ablate -p toy"
     read = find_ablation(layout.stage("ablate"), again=again)
-    part = ablation(read, None, [], labels={}, words=terms_of("speech"), command=again)
+    part = ablation(read, None, [], labels={}, task=TASKS["speech"], command=again)
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result["cautions"]
     tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
     table = tables["high-low"]

@@ -16,7 +16,6 @@ from daamctl.adapters import FINETUNES, build_finetune
 from daamctl.adapters.released import departures, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.splits import Split, joined
-from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
 from daamctl.devices import free_on, release_memory
@@ -165,9 +164,7 @@ class AdapterTrial(Trial):
 
     def _steps(self, split: Split) -> int:
         """Steps of a training; a few more where a long sentence of tagged words is cut into several items."""
-        items = len(split.train)
-        if self.clips.modality == "tokens":
-            items = len(set(sentence_of(self.clips.rows["utterance_id"][split.train])))
+        items = len(set(self.clips.task.wholes(self.clips.rows["clip_id"][split.train])))
         return self.config.finetune.epochs * -(-items // self.config.finetune.batch_size)
 
     def start(self, members: Sequence[Member]) -> Fit:

@@ -1,4 +1,4 @@
-"""Entity F1 of predicted tags: spans, counts per sentence, intervals and paired tests (docs/sources.md#entity-f1).
+"""Entities in tagged words: spans, counts per sentence, F1, and kinds of errors (docs/sources.md#entity-f1).
 
 Tags are BIO (IOB2): `O`, `B-<type>` for the first word of an entity, `I-<type>` for further ones; readers of corpora
 convert other schemes. A model may predict an `I-` without a `B-`. Two rules say what it means:
@@ -9,33 +9,44 @@ convert other schemes. A model may predict an `I-` without a `B-`. Two rules say
 conlleval and seqeval's default agree on BIO tags. They differ on IOBES, which this module does not take: seqeval ends
 an entity after `E-` and `S-`, but conlleval does not know `S-` and joins `E-X` to a `B-X` after it. seqeval ignores its
 argument `scheme` without `mode="strict"`.
-
-The independent unit is the sentence: intervals redraw sentences (`engine`), and the paired test swaps the predictions
-of two methods within sentences. Sentences of one document share names; with documents known, `EntityCounts.grouped`
-makes them the units. Both take the trained models as given: they say nothing about models trained on other samples.
-Trials (seeds, samples of training sentences) are averaged first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from daamctl.artifacts.entities import EntityScores, Rule, SpanErrors, TypeScores
-from daamctl.artifacts.statistics import Interval, MetricComparison
-from daamctl.artifacts.words import OUTSIDE
-from daamctl.evaluation.engine import FLIPS, intervals, randomisation, redrawn
-from daamctl.sign_flip import Floats
+Rule = Literal["lenient", "strict"]
+"""How tags become entities, see the module."""
+OUTSIDE = "O"
+"""Tag of a word outside of entities."""
 
 NO_TAG = -1
 """Predicted class id of a word without a prediction, e.g. one beyond the length that the encoder takes: counts as O."""
 
 Ids = NDArray[np.int64]
 Counts = NDArray[np.int64]
+_POSITION = r"-\d{4,}$"
+
+
+def word_id(sentence: str, position: int) -> str:
+    """Id of a word: `<sentence>-<position, four digits or more>`."""
+    return f"{sentence}-{position:04d}"
+
+
+def sentence_of(word_ids: pl.Series) -> NDArray[Any]:
+    """Sentence of each word, shape (N,), from ids that `word_id` made."""
+    return word_ids.str.replace(_POSITION, "").to_numpy()
+
+
+def are_words(clips: pl.DataFrame) -> bool:
+    """Whether the rows are tagged words of sentences (`daamctl.corpora.base.PREPARED_TOKENS`)."""
+    return OUTSIDE in set(clips["label"]) and bool(clips["utterance_id"].str.contains(_POSITION).all())
 
 
 class Span(NamedTuple):
@@ -44,6 +55,66 @@ class Span(NamedTuple):
     type: str
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class TypeScores:
+    """Scores of one entity type, or of all together (micro average).
+
+    Args:
+        gold: number of true entities.
+        predicted: number of predicted entities.
+        correct: number of predicted entities that have the boundaries and the type of a true one.
+        precision: correct / predicted; 0 if nothing is predicted.
+        recall: correct / gold; 0 if there is no true entity.
+        f1: 2 correct / (gold + predicted); 0 if both are 0.
+    """
+
+    gold: int
+    predicted: int
+    correct: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class SpanErrors:
+    """What became of the true entities, and how many predicted entities have nothing to do with any.
+
+    Every true entity is in exactly one of the first five counts.
+
+    Args:
+        exact: predicted with the same boundaries and type.
+        wrong_type: predicted with the same boundaries, but another type.
+        wrong_boundaries: overlaps a predicted entity of the same type, with other boundaries.
+        wrong_both: overlaps predicted entities, with other boundaries and other types.
+        missed: overlaps no predicted entity.
+        spurious: predicted entities that overlap no true one.
+    """
+
+    exact: int
+    wrong_type: int
+    wrong_boundaries: int
+    wrong_both: int
+    missed: int
+    spurious: int
+
+
+@dataclass(frozen=True)
+class EntityScores:
+    """Entity scores of one set of predicted tags.
+
+    Args:
+        rule: how tags were read.
+        micro: over all types together.
+        per_type: entity type -> its scores.
+    """
+
+    rule: Rule
+    micro: TypeScores
+    per_type: dict[str, TypeScores]
+    errors: SpanErrors
 
 
 @dataclass(frozen=True)
@@ -62,21 +133,6 @@ class EntityCounts:
     gold: Counts
     predicted: Counts
     correct: Counts
-
-    @classmethod
-    def joined(cls, parts: Sequence[EntityCounts]) -> EntityCounts:
-        """Counts of several folds as one.
-
-        Raises:
-            ValueError: the types differ, or a sentence is in two parts.
-        """
-        if len({part.types for part in parts}) != 1:
-            raise ValueError(f"{len(parts)} parts with different types; need one or more with the same")
-        names = np.concatenate([part.sentences for part in parts])
-        if len(np.unique(names)) < len(names):
-            raise ValueError("a sentence is in two parts")
-        tables = [np.concatenate([getattr(part, name) for part in parts]) for name in ("gold", "predicted", "correct")]
-        return cls(parts[0].types, names, *tables)
 
     def grouped(self, units: ArrayLike) -> EntityCounts:
         """Counts per unit of several sentences, e.g. per document, in place of counts per sentence.
@@ -206,114 +262,6 @@ def micro_f1(counts: EntityCounts) -> float:
     return _scores(*(int(table.sum()) for table in (counts.gold, counts.predicted, counts.correct))).f1
 
 
-def f1_intervals(
-    methods: Sequence[Sequence[EntityCounts]], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> list[Interval]:
-    """Percentile intervals of the micro-F1 of several methods; sentences are resampled with replacement.
-
-    The figure of a method is the mean of the F1 of its trials (seeds, samples of training sentences), which share the
-    test sentences. A draw takes a sentence with the counts of all trials and all methods.
-
-    Args:
-        methods: counts of each trial of each method, all over the same sentences in the same order.
-        resamples: number of draws.
-
-    Raises:
-        ValueError: sentences or true entities differ, a method has no trial, or there are fewer than two sentences.
-    """
-    gold, tables = _trials(methods)
-    ends = np.cumsum([len(table) for table in tables])[:-1]
-
-    def statistic(sums: Floats) -> Floats:
-        return np.concatenate([_mean_f1(np.vstack([sums[:1], part])) for part in np.split(sums[1:], ends)])
-
-    sums = np.vstack([gold, *tables])
-    return intervals(sums, statistic, level=level, limits=(0.0, 1.0), resamples=resamples, seed=seed)
-
-
-def compare_f1(
-    first: Sequence[EntityCounts],
-    second: Sequence[EntityCounts],
-    *,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    flips: int = FLIPS,
-    seed: int = 0,
-    unit: str = "sentence",
-) -> MetricComparison:
-    """Difference of the micro-F1 of two methods, with its interval and a paired test; first minus second.
-
-    The figure of a method is the mean of the F1 of its trials. The interval is that of a bootstrap over sentences; a
-    draw takes a sentence with the counts of both methods. The test is approximate randomisation (Noreen 1989): it swaps
-    the methods in each sentence with probability 1/2, in all trials at once, and counts how often the difference is as
-    large as the observed one. With at most 20 sentences in which the methods differ, it tries all swaps, as
-    `paired_sign_flip` does. With more, the observed difference counts among the random ones, so p is never 0.
-
-    Args:
-        first: counts of each trial of one method.
-        second: counts of the same trials of the other, over the same sentences in the same order.
-        resamples: number of draws of the bootstrap.
-        flips: number of random swaps.
-        unit: name of the unit in the result.
-
-    Returns:
-        The comparison; `p_holm` is empty until `statistics.with_holm` fills it in for the family.
-
-    Raises:
-        ValueError: sentences, true entities or numbers of trials differ, or there are fewer than two sentences.
-    """
-    gold, (one, two) = _trials([first, second])
-    if one.shape != two.shape:
-        raise ValueError(f"{len(first)} and {len(second)} trials; need the same number")
-    (interval,) = intervals(np.vstack([gold, one, two]), _f1_gap, level=level, resamples=resamples, seed=seed)
-    sides = [np.vstack([gold, side]) for side in (one, two)]
-    values = [float(_mean_f1(side.sum(1, keepdims=True))[0, 0]) for side in sides]
-    return MetricComparison(
-        first_value=values[0],
-        second_value=values[1],
-        difference=values[0] - values[1],
-        primary=randomisation(sides[0], sides[1], _mean_f1, unit=unit, flips=flips, seed=seed),
-        secondary=None,
-        minimal_detectable=None,
-        interval=interval,
-    )
-
-
-def f1_not_worse(
-    first: Sequence[EntityCounts],
-    second: Sequence[EntityCounts],
-    margin: float,
-    *,
-    alpha: float = 0.05,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> tuple[Interval, float, float]:
-    """Test that the micro-F1 of one method is less than a margin below that of another.
-
-    p is the share of bootstrap draws over sentences in which the first is worse by the margin or more
-    (docs/sources.md#shortest-encoder).
-
-    Args:
-        first: counts of each trial of one method.
-        second: those of the other, over the same sentences in the same order.
-        margin: fraction.
-        alpha: one-sided level; the interval has the level 1 - 2 alpha.
-        resamples: number of draws.
-
-    Returns:
-        interval of the difference, p, and the smallest p possible.
-
-    Raises:
-        ValueError: sentences or true entities differ, or there are fewer than two sentences.
-    """
-    gold, (one, two) = _trials([first, second])
-    sums = np.vstack([gold, one, two])
-    (interval,) = intervals(sums, _f1_gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
-    floor = 1 / (resamples + 1)
-    p = floor + float((redrawn(sums, _f1_gap, resamples, seed) <= -margin).sum()) * floor
-    return interval, p, floor
-
-
 def _parts(tag: str) -> tuple[str, str]:
     """Prefix and type of a BIO tag."""
     prefix, dash, kind = tag.partition("-")
@@ -383,42 +331,3 @@ def _scores(gold: int, predicted: int, correct: int) -> TypeScores:
     both = gold + predicted
     f1 = share(2 * correct, both)
     return TypeScores(gold, predicted, correct, share(correct, predicted), share(correct, gold), f1)
-
-
-def _trials(methods: Sequence[Sequence[EntityCounts]]) -> tuple[Floats, list[Floats]]:
-    """Numbers of every sentence over all types.
-
-    Returns:
-        Number of true entities, (1, S); for each method, of predicted entities of its T trials, then of correct ones,
-        (2 T, S).
-    """
-    flat = [counts for trials in methods for counts in trials]
-    if not all(methods) or not flat:
-        raise ValueError("a method has no trial")
-    reference = flat[0]
-    for counts in flat[1:]:
-        if not np.array_equal(counts.sentences, reference.sentences):
-            raise ValueError("the sentences of two trials differ")
-        if counts.types != reference.types or not np.array_equal(counts.gold, reference.gold):
-            raise ValueError("the true entities of two trials differ")
-    if len(reference.sentences) < 2:
-        raise ValueError(f"{len(reference.sentences)} sentences; an interval needs at least 2")
-    tables = []
-    for trials in methods:
-        parts = [counts.predicted for counts in trials] + [counts.correct for counts in trials]
-        tables.append(np.stack([part.sum(axis=1) for part in parts]).astype(np.float64))
-    return reference.gold.sum(axis=1)[None].astype(np.float64), tables
-
-
-def _mean_f1(sums: Floats) -> Floats:
-    """Mean over T trials of the F1, (1, R), from R sums of true, predicted and correct entities, (1 + 2 T, R)."""
-    predicted, correct = np.split(sums[1:], 2)
-    both = sums[:1] + predicted
-    found = np.divide(2 * correct, both, out=np.zeros_like(both), where=both > 0)
-    return np.asarray(found.mean(axis=0, keepdims=True))
-
-
-def _f1_gap(sums: Floats) -> Floats:
-    """Difference of the mean F1 of two methods, (1, R), from sums of true entities and of both methods."""
-    one, two = np.split(sums[1:], 2)
-    return _mean_f1(np.vstack([sums[:1], one])) - _mean_f1(np.vstack([sums[:1], two]))

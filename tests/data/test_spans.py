@@ -1,9 +1,8 @@
-"""Entities against seqeval, conlleval's rules and hand counts; intervals and tests against enumeration."""
+"""Entities against seqeval, conlleval's rules and hand counts."""
 
 from __future__ import annotations
 
 import warnings
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,13 @@ import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
-from daamctl.artifacts.entities import SpanErrors
-from daamctl.evaluation.entities import (
+from daamctl.data.spans import (
     NO_TAG,
-    EntityCounts,
     Span,
-    compare_f1,
+    SpanErrors,
     count_entities,
     entities,
     entity_scores,
-    f1_intervals,
-    f1_not_worse,
-    micro_f1,
     span_errors,
 )
 
@@ -220,150 +214,11 @@ def test_other_tags_are_refused(tag: str) -> None:
         entities([O, tag])
 
 
-def counted(rng: np.random.Generator, gold: np.ndarray, hit: float) -> EntityCounts:
-    """Counts of a method that finds a share of the entities and makes up as many."""
-    correct = rng.binomial(gold, hit)
-    extra = rng.binomial(gold, 1 - hit)
-    names = np.arange(len(gold))
-    return EntityCounts(("X",), names, gold[:, None], (correct + extra)[:, None], correct[:, None])
-
-
-def f1(counts: EntityCounts, times: np.ndarray | None = None) -> float:
-    weights = np.ones(len(counts.gold)) if times is None else times
-    gold, predicted, correct = (float(weights @ part[:, 0]) for part in (counts.gold, counts.predicted, counts.correct))
-    return 2 * correct / (gold + predicted) if gold + predicted else 0.0
-
-
-def test_interval_is_that_of_resampled_sentences() -> None:
-    rng = np.random.default_rng(0)
-    gold = rng.poisson(1.0, 60)
-    trials = [counted(rng, gold, 0.6) for _ in range(3)]
-    single, pooled = f1_intervals([trials[:1], trials], resamples=4_000)
-    assert single.value == pytest.approx(micro_f1(trials[0]))
-    assert pooled.value == pytest.approx(np.mean([f1(trial) for trial in trials]))
-    figures = []
-    for _ in range(2_000):  # an independent bootstrap
-        times = rng.multinomial(60, np.full(60, 1 / 60))
-        figures.append(np.mean([f1(trial, times) for trial in trials]))
-    assert [pooled.low, pooled.high] == pytest.approx(np.percentile(figures, [2.5, 97.5]), abs=0.015)
-    assert (pooled.n_clusters, pooled.resamples, pooled.method) == (60, 4_000, "bootstrap")
-    assert f1_intervals([trials], resamples=200, seed=5) == f1_intervals([trials], resamples=200, seed=5)
-
-
-def test_not_worse_by_a_margin_agrees_with_the_interval() -> None:
-    rng = np.random.default_rng(4)
-    gold = rng.poisson(1.0, 60)
-    good, poor = ([counted(rng, gold, hit) for _ in range(2)] for hit in (0.9, 0.6))
-    gap = compare_f1(poor, good, level=0.9, resamples=999).interval
-    found, p, floor = f1_not_worse(poor, good, 0.01, resamples=999)
-    assert (found, floor) == (gap, 0.001)
-    assert p > 0.95
-    assert gap.low is not None
-    for beyond, shown in ((0.01, True), (-0.01, False)):  # the lower end is the margin that is just shown
-        assert (f1_not_worse(poor, good, beyond - gap.low, resamples=999)[1] < 0.05) == shown
-    assert f1_not_worse(good, good, 0.01, resamples=999)[1] == floor
-
-
-def test_tags_outside_entities_are_accurate_and_worthless() -> None:
-    sentences, gold = np.repeat(np.arange(20), 10), np.tile([1, 2] + 8 * [0], 20)
-    right = count_entities(sentences, gold, gold, ("O", "B-x", "I-x"))
-    outside = count_entities(sentences, gold, 0 * gold, ("O", "B-x", "I-x"))  # accuracy 80 %
-    gap, p, _ = f1_not_worse([outside], [right], 0.25, resamples=999)
-    assert (micro_f1(outside), gap.value, p) == (0.0, -1.0, 1.0)
-
-
-def test_randomisation_of_few_sentences_tries_all_swaps() -> None:
-    rng = np.random.default_rng(1)
-    gold = rng.poisson(2.0, 9)
-    first = [counted(rng, gold, 0.7) for _ in range(2)]
-    second = [counted(rng, gold, 0.4) for _ in range(2)]
-    observed = np.mean([f1(one) for one in first]) - np.mean([f1(two) for two in second])
-    found = compare_f1(first, second, resamples=100)
-    as_large = []
-    for swaps in product((0, 1), repeat=9):
-        keep = 1 - np.array(swaps)
-        values = []
-        for one, two in zip(first, second, strict=True):
-            parts = [
-                keep @ one.predicted + swaps @ two.predicted,
-                keep @ one.correct + swaps @ two.correct,
-                keep @ two.predicted + swaps @ one.predicted,
-                keep @ two.correct + swaps @ one.correct,
-            ]
-            a, b, c, d = (float(part[0]) for part in parts)
-            values.append(2 * b / (gold.sum() + a) - 2 * d / (gold.sum() + c))
-        as_large.append(abs(np.mean(values)) >= abs(observed) - 1e-12)
-    assert found.difference == pytest.approx(observed)
-    assert found.primary is not None
-    assert found.primary.p == pytest.approx(np.mean(as_large))
-    assert (found.primary.unit, found.primary.exact, found.primary.n) == ("sentence", True, 9)
-    assert found.interval is not None
-    assert found.interval.low <= found.difference <= found.interval.high
-
-
-def test_randomisation_of_many_sentences_is_calibrated() -> None:
-    """Equally good methods: p is about uniform. Better ones: p is small, and the sign is right."""
-    rng = np.random.default_rng(2)
-    gold = rng.poisson(1.5, 80)
-    null = []
-    for _ in range(200):
-        pair = compare_f1([counted(rng, gold, 0.6)], [counted(rng, gold, 0.6)], resamples=2, flips=500).primary
-        assert pair is not None
-        assert not pair.exact
-        null.append(pair.p)
-    assert 0.01 <= np.mean([p is not None and p <= 0.05 for p in null]) <= 0.10
-    better = compare_f1([counted(rng, gold, 0.9)], [counted(rng, gold, 0.4)], resamples=500)
-    assert better.primary is not None
-    assert better.primary.p == pytest.approx(better.primary.floor, abs=2e-4)
-    assert better.difference > 0.3
-    assert better.interval is not None
-    assert better.interval.low > 0
-
-
-def test_equal_methods_have_no_difference() -> None:
-    rng = np.random.default_rng(3)
-    one = counted(rng, rng.poisson(1.5, 40), 0.5)
-    found = compare_f1([one], [one], resamples=100)
-    assert found.primary is not None
-    assert found.interval is not None
-    assert (found.difference, found.primary.p, found.interval.low, found.interval.high) == (0, 1, 0, 0)
-
-
-def test_trials_must_be_comparable() -> None:
-    rng = np.random.default_rng(4)
-    one, other = (counted(rng, rng.poisson(1.5, 40), 0.5) for _ in range(2))
-    with pytest.raises(ValueError, match="true entities of two trials differ"):
-        f1_intervals([[one], [other]])
-    shifted = EntityCounts(one.types, one.sentences + 1, one.gold, one.predicted, one.correct)
-    with pytest.raises(ValueError, match="sentences of two trials differ"):
-        compare_f1([one], [shifted])
-    with pytest.raises(ValueError, match="2 and 1 trials"):
-        compare_f1([one, one], [one])
-    with pytest.raises(ValueError, match="no trial"):
-        f1_intervals([[]])
-
-
-def test_documents_as_units() -> None:
-    rng = np.random.default_rng(6)
-    one, two = (counted(rng, np.full(40, 2), hit) for hit in (0.7, 0.5))
-    documents = np.arange(40) // 4
-    grouped = one.grouped(documents)
-    assert grouped.gold[:, 0].tolist() == [8] * 10
-    assert grouped.correct.sum() == one.correct.sum()
-    assert micro_f1(grouped) == micro_f1(one)
-    found = compare_f1([grouped], [two.grouped(documents)], resamples=100, unit="document")
-    assert found.primary is not None
-    assert (found.primary.n, found.primary.unit) == (10, "document")
-    with pytest.raises(ValueError, match="10 units for 40 sentences"):
-        one.grouped(np.arange(10))
-
-
-def test_folds_join() -> None:
-    rng = np.random.default_rng(5)
-    one = counted(rng, rng.poisson(1.5, 40), 0.5)
-    other = EntityCounts(one.types, one.sentences + 40, one.gold, one.predicted, one.correct)
-    both = EntityCounts.joined([one, other])
-    assert len(both.sentences) == 80
-    assert micro_f1(both) == pytest.approx(micro_f1(one))
-    with pytest.raises(ValueError, match="in two parts"):
-        EntityCounts.joined([one, one])
+def test_counts_per_document() -> None:
+    names, true = words([[BL], [O], [BW, IW], [BL]])
+    counts = count_entities(names, true, np.zeros_like(true), CLASSES)
+    grouped = counts.grouped(["a", "a", "b", "b"])
+    assert grouped.sentences.tolist() == ["a", "b"]
+    assert grouped.gold.tolist() == [[1, 0], [1, 1]]
+    with pytest.raises(ValueError, match="2 units for 4 sentences"):
+        counts.grouped(["a", "b"])

@@ -1,0 +1,188 @@
+"""Tasks: what an item is, what is independent of what, which figure selects and ranks, and how texts speak of all this.
+
+`task_of` gives the task of a corpus. All else asks the task: `Task` classifies items and is judged by accuracy;
+`Tagging` classifies the words of sentences and is judged by entity F1, because almost every word is outside of
+entities. Another kind of task is a subclass that gives `primary`, `values` and, if its figure is not accuracy, `sums`
+and `figure`; the functions over trials (`daamctl.evaluation.trials`) then give its intervals and tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from daamctl.data.spans import count_entities, micro_f1, sentence_of
+
+FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1"}
+"""Figures by which methods are compared -> their names in texts."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a figure is computed from, of U independent units.
+
+    Args:
+        word: name of a unit.
+        units: names of the units, (U,).
+        given: sums of the true answers, the same for every method, (A, U).
+        own: sums of the predictions of a method, (K, U).
+    """
+
+    word: str
+    units: NDArray[Any]
+    given: NDArray[np.float64]
+    own: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Classification of items. The first seven fields are words for texts, in the singular.
+
+    Args:
+        item: what is classified, a row of the utterance table.
+        clip: what is trained on, a row of the clip table.
+        source: where an item comes from; the unit of independence.
+        original: what a corpus consists of.
+        examine: verb for checking whether two items are alike.
+        unknown: phrase for corpora in which every item is its own source.
+        whole: what is read at once, and never divided.
+        classes: class names; the index is the class id.
+    """
+
+    item: str
+    clip: str
+    source: str
+    original: str
+    examine: str
+    unknown: str
+    whole: str
+    classes: tuple[str, ...] = ()
+    primary: ClassVar[str] = "accuracy"
+    """Figure that selects epochs and ranks methods."""
+    over_items: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy")
+    """Figures that are means over items, by which methods are compared too."""
+    imbalance: ClassVar[str] = "report balanced accuracy beside accuracy"
+    """Advice if one class dominates."""
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether accuracy is the primary figure. All others are compared by `sums` and `figure`."""
+        return self.primary == "accuracy"
+
+    @property
+    def metric(self) -> str:
+        """Name of the primary figure in texts."""
+        return FIGURES[self.primary]
+
+    @property
+    def title(self) -> str:
+        """The same at the begin of a sentence."""
+        return self.metric[0].upper() + self.metric[1:]
+
+    def unit(self, unit: str) -> str:
+        """The word for a unit of scoring, "utterance" or "clip"."""
+        return self.clip if unit == "clip" else self.item
+
+    def per(self, unit: str) -> str:
+        """What follows the name of the primary figure: accuracy is per item, entity F1 is not."""
+        return f" per {self.unit(unit)}" if self.by_accuracy else ""
+
+    def wholes(self, ids: pl.Series) -> NDArray[Any]:
+        """What each item, given by its utterance_id or clip_id, is read with, (N,)."""
+        return ids.to_numpy()
+
+    def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
+        """The same task with the word for the sources that are known.
+
+        Args:
+            ids: utterance_id of the items, (N,).
+            sources: their `speaker`, (N,).
+        """
+        return self
+
+    def values(self, rows: pl.DataFrame, predicted: NDArray[np.int64]) -> dict[str, float]:
+        """The figures that need more than the classes of single items, among them the primary one if it is such.
+
+        Args:
+            rows: N items, whole, with utterance_id, and their label or, as class id, target.
+            predicted: class ids, (N,).
+        """
+        return {}
+
+    def sums(self, predictions: pl.DataFrame) -> Sums:
+        """Sums over independent units.
+
+        Args:
+            predictions: N items, whole, with utterance_id, speaker, target and logits.
+        """
+        raise NotImplementedError
+
+    def figure(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The primary figure of R samples, (R,), from sums over their units, (A + K, R)."""
+        raise NotImplementedError
+
+
+class Tagging(Task):
+    """Classification of the words of sentences, which marks entities by tags in BIO."""
+
+    primary: ClassVar[str] = "entity_f1"
+    imbalance: ClassVar[str] = "accuracy tells little, so taggers are compared by entity F1"
+
+    def wholes(self, ids: pl.Series) -> NDArray[Any]:
+        """The sentence of each word."""
+        return sentence_of(ids.str.replace(r"#\d+$", ""))
+
+    def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
+        """The source of a word is a document where the sources hold several sentences, else its sentence."""
+        in_documents = sources.null_count() == 0 and bool((sources.to_numpy() != sentence_of(ids)).any())
+        return replace(self, source="document") if in_documents else self
+
+    def values(self, rows: pl.DataFrame, predicted: NDArray[np.int64]) -> dict[str, float]:
+        """Micro-averaged entity F1, lenient."""
+        if "target" in rows.columns:
+            gold = rows["target"]
+        else:
+            gold = rows["label"].replace_strict(self.classes, range(len(self.classes)), return_dtype=pl.Int64)
+        return {"entity_f1": micro_f1(count_entities(sentence_of(rows["utterance_id"]), gold, predicted, self.classes))}
+
+    def sums(self, predictions: pl.DataFrame) -> Sums:
+        """Numbers of true entities, (1, U), and of predicted and correct ones, (2, U), of U sentences or documents."""
+        ids, sources = predictions["utterance_id"], predictions["speaker"]
+        sentences, predicted = sentence_of(ids), predictions["logits"].list.arg_max().to_numpy()
+        counts = count_entities(sentences, predictions["target"], predicted, self.classes)
+        word = self.with_sources(ids, sources).source if sources.n_unique() > 1 else self.source
+        if word != self.source:
+            document = dict(zip(sentences.tolist(), sources.to_list(), strict=True))
+            counts = counts.grouped([document[name] for name in counts.sentences.tolist()])
+        tables = np.stack([part.sum(axis=1) for part in (counts.gold, counts.predicted, counts.correct)])
+        return Sums(word, counts.sentences, tables[:1].astype(np.float64), tables[1:].astype(np.float64))
+
+    def figure(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Micro-averaged entity F1, 2 correct / (true + predicted); 0 without entities."""
+        both = sums[0] + sums[1]
+        return np.asarray(np.divide(2 * sums[2], both, out=np.zeros_like(both), where=both > 0))
+
+
+TASKS: dict[str, Task] = {
+    "speech": Task("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known", "utterance"),
+    "text": Task("text", "text", "author", "text", "read", "Who wrote the texts is not known", "text"),
+    "image": Task("image", "image", "source", "image", "look at", "Where the images come from is not known", "image"),
+    "tokens": Tagging(
+        "word", "word", "sentence", "word", "read", "The sentences of the words are not known", "sentence"
+    ),
+    "embeddings": Task(
+        "utterance", "item", "speaker", "item", "look at", "Who the items come from is not known", "utterance"
+    ),
+}
+"""Modality of a corpus -> its task. What is read is one thing, what is asked of it another; so far one gives the
+other."""
+
+
+def task_of(modality: str, classes: Sequence[str] = ()) -> Task:
+    """The task of a corpus."""
+    return replace(TASKS[modality], classes=tuple(classes))

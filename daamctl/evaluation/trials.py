@@ -1,0 +1,235 @@
+"""Intervals and tests of primary figures that are not accuracy, e.g. entity F1 (docs/sources.md#entity-f1).
+
+The task gives the figure, and the sums over independent units that it is a function of (`daamctl.data.task`). Intervals
+redraw units (`engine`), and the paired test swaps the predictions of two methods within units. Both take the trained
+models as given: they say nothing about models trained on other samples. The figure of a method is the mean over its
+trials (seeds, samples of training items), which share the test items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.statistics import Interval, MetricComparison
+from daamctl.artifacts.truncation import NonInferiority
+from daamctl.data.task import Sums, Task
+from daamctl.errors import ArtifactError
+from daamctl.evaluation.engine import FLIPS, Statistic, intervals, randomisation, redrawn
+from daamctl.sign_flip import Floats
+
+RESAMPLES = 2000
+"""Draws of the bootstraps; with all methods of a run, more would take minutes."""
+
+
+Trials = Mapping[int, Sums]
+"""Seed -> sums of a method over the units of its task."""
+
+
+def predictions_of(parts: Iterable[tuple[Fold, pl.DataFrame]]) -> dict[int, pl.DataFrame]:
+    """Seed -> the test items of all folds with their predictions; seeds ascend.
+
+    Args:
+        parts: folds of a method, each with the predictions on its test items.
+    """
+    frames: dict[int, list[pl.DataFrame]] = {}
+    for fold, frame in sorted(parts, key=lambda part: (part[0].seed, part[0].fold)):
+        frames.setdefault(fold.seed, []).append(frame.select("utterance_id", "speaker", "target", "logits"))
+    return {seed: pl.concat(own) for seed, own in frames.items()}
+
+
+def trials_of(task: Task, parts: Iterable[tuple[Fold, pl.DataFrame]]) -> Trials:
+    """The trials of a method from its predictions, see `predictions_of`.
+
+    Raises:
+        ArtifactError: there is one unit, so nothing can be resampled.
+    """
+    found = {seed: task.sums(frame) for seed, frame in predictions_of(parts).items()}
+    if len((first := next(iter(found.values()))).units) < 2:
+        raise ArtifactError(
+            f"the test part has one {first.word}; intervals of {task.metric} need two or more",
+            fix=f"put more {first.word}s into the test part",
+        )
+    return found
+
+
+def mean_figure(task: Task, trials: Iterable[Sums]) -> float:
+    """Mean of the primary figure over trials."""
+    return float(np.mean([task.figure(np.vstack([one.given, one.own]).sum(1, keepdims=True)) for one in trials]))
+
+
+def trial_intervals(
+    task: Task, methods: Sequence[Trials], *, resamples: int = RESAMPLES, seed: int = 0
+) -> list[Interval]:
+    """95 % intervals of the primary figure of several methods, which share the draws.
+
+    Args:
+        methods: trials of each method, all over the same units in the same order.
+        resamples: number of draws.
+
+    Raises:
+        ValueError: units or true answers differ, or there are fewer than two units.
+    """
+    given, tables = _stacked([list(trials.values()) for trials in methods])
+    means = [_mean(task, len(given), len(trials)) for trials in methods]
+    ends = np.cumsum([len(given), *map(len, tables)])[:-1]
+
+    def statistic(sums: Floats) -> Floats:
+        first, *parts = np.split(sums, ends)
+        return np.concatenate([mean(np.vstack([first, part])) for mean, part in zip(means, parts, strict=True)])
+
+    return intervals(np.vstack([given, *tables]), statistic, limits=(0.0, 1.0), resamples=resamples, seed=seed)
+
+
+def compare_trials(
+    task: Task,
+    first: Trials,
+    second: Trials,
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    flips: int = FLIPS,
+    seed: int = 0,
+) -> MetricComparison:
+    """The primary figure of one method minus that of another, with its interval and a test (`engine.randomisation`).
+
+    Args:
+        first: trials of one method; those whose seed the other lacks do not count.
+        resamples: number of draws of the bootstrap.
+        flips: number of random swaps.
+
+    Returns:
+        The comparison; `p_holm` is empty until `statistics.with_holm` fills it in for the family.
+
+    Raises:
+        ArtifactError: no seed is in both.
+        ValueError: units or true answers differ, or there are fewer than two units.
+    """
+    sums, gap, (one, two), mean = _pair(task, first, second)
+    (interval,) = intervals(sums, gap, level=level, resamples=resamples, seed=seed)
+    values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
+    word = next(iter(first.values())).word
+    return MetricComparison(
+        first_value=values[0],
+        second_value=values[1],
+        difference=values[0] - values[1],
+        primary=randomisation(one, two, mean, unit=word, flips=flips, seed=seed),
+        secondary=None,
+        minimal_detectable=None,
+        interval=interval,
+    )
+
+
+def trials_not_worse(
+    task: Task,
+    first: Trials,
+    second: Trials,
+    margin: float,
+    *,
+    alpha: float = 0.05,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[Interval, float, float]:
+    """Test that the primary figure of one method is less than a margin below that of another.
+
+    p is the share of bootstrap draws in which the first is worse by the margin or more
+    (docs/sources.md#shortest-encoder).
+
+    Args:
+        margin: in units of the figure.
+        alpha: one-sided level; the interval has the level 1 - 2 alpha.
+        resamples: number of draws.
+
+    Returns:
+        interval of the difference, p, and the smallest p possible. Errors as in `compare_trials`.
+    """
+    sums, gap, *_ = _pair(task, first, second)
+    (interval,) = intervals(sums, gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
+    floor = 1 / (resamples + 1)
+    p = floor + float((redrawn(sums, gap, resamples, seed) <= -margin).sum()) * floor
+    return interval, p, floor
+
+
+def compare_primary(first: Sequence[Fold], second: Sequence[Fold]) -> dict[str, MetricComparison]:
+    """`compare_trials` of two methods; empty if the primary figure is accuracy, which needs no trials."""
+    task = first[0].task
+    if task.by_accuracy:
+        return {}
+    one, two = (trials_of(task, ((fold, fold.predictions()) for fold in folds)) for folds in (first, second))
+    return {task.primary: compare_trials(task, one, two)}
+
+
+def primary_not_worse(
+    folds: Mapping[str, Sequence[Fold]],
+    tested: dict[str, NonInferiority],
+    *,
+    reference: str,
+    margin: float,
+    alpha: float,
+) -> dict[str, NonInferiority]:
+    """Results of `comparison.not_worse` for the primary figure; where accuracy has no test, neither has this.
+
+    Args:
+        folds: method -> its finished folds, the reference among them.
+        tested: results for accuracy.
+        margin: in units of the figure.
+        alpha: one-sided level.
+    """
+    task = folds[reference][0].task
+    if task.by_accuracy:
+        return tested
+    trials = {name: trials_of(task, ((fold, fold.predictions()) for fold in own)) for name, own in folds.items()}
+    values = {name: mean_figure(task, own.values()) for name, own in trials.items()}
+    found = {}
+    for name, result in tested.items():
+        gap = values[name] - values[reference]
+        found[name] = replace(result, entity_f1=values[name], difference=gap, low=None, high=None)
+        if result.p is not None:
+            interval, p, floor = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
+            found[name] = replace(found[name], low=interval.low, high=interval.high, p=p, floor=floor)
+    return found
+
+
+def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
+    """The sums of the true answers, (A, U), and of each method those of its T trials, sum by sum, (K T, U)."""
+    first, *others = (trial for trials in methods for trial in trials)
+    for trial in others:
+        if not np.array_equal(trial.units, first.units):
+            raise ValueError(f"the {first.word}s of two trials differ")
+        if not np.array_equal(trial.given, first.given):
+            raise ValueError("the true answers of two trials differ")
+    return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
+
+
+def _mean(task: Task, given: int, trials: int) -> Statistic:
+    """Mean of the figure over trials, (1, R), from R sums of one method as `_stacked` arranges them."""
+
+    def mean(sums: Floats) -> Floats:
+        own = sums[given:].reshape(-1, trials, sums.shape[1])
+        found = [task.figure(np.vstack([sums[:given], own[:, trial]])) for trial in range(trials)]
+        return np.asarray(np.mean(found, axis=0, keepdims=True))
+
+    return mean
+
+
+def _pair(task: Task, first: Trials, second: Trials) -> tuple[Floats, Statistic, list[Floats], Statistic]:
+    """Sums of two methods, the difference of their figures as a function of these; sums and figure of each method."""
+    seeds = [seed for seed in first if seed in second]
+    if not seeds:
+        names = " and ".join(", ".join(map(str, trials)) for trials in (first, second))
+        raise ArtifactError(
+            f"{task.metric} is compared by trials of the same seed; the seeds are {names}",
+            fix="train both with the same train.seeds",
+        )
+    given, tables = _stacked([[trials[seed] for seed in seeds] for trials in (first, second)])
+    rows, mean = len(given), _mean(task, len(given), len(seeds))
+
+    def gap(sums: Floats) -> Floats:
+        one, two = (mean(np.vstack([sums[:rows], part])) for part in np.split(sums[rows:], 2))
+        return one - two
+
+    return np.vstack([given, *tables]), gap, [np.vstack([given, table]) for table in tables], mean

@@ -1,0 +1,181 @@
+"""Every task: its words, and that selection, scores, comparisons and non-inferiority use the same primary figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.utterances import SCHEMAS, Modality
+from daamctl.corpora import CORPORA
+from daamctl.data.spans import word_id
+from daamctl.data.task import FIGURES, TASKS, Task, task_of
+from daamctl.evaluation.comparison import compare_methods, item_table, not_worse
+from daamctl.evaluation.scoring import items_of, score_predictions
+from daamctl.evaluation.trials import compare_primary, primary_not_worse, trial_intervals, trials_of
+from daamctl.fit.trial import Trial
+
+CLASSES = ("O", "B-x", "I-x")
+SOURCES, ITEMS = 40, 5
+UNIT = "utterance"
+
+every_task = pytest.mark.parametrize("modality", list(TASKS))
+
+
+@dataclass
+class Trained:
+    """What is read of a fold: predictions of items of known sources, right with some probability."""
+
+    modality: str
+    skill: float
+    seed: int = 1
+    fold: int = 1
+    is_few_shot: bool = False
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.modality, CLASSES)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return {"meta": {"num_test_clips": SOURCES * ITEMS, "num_train_clips": 1000}, "run": {}, "metrics": {}}
+
+    def predictions(self) -> pl.DataFrame:
+        truth, rng = np.random.default_rng(0), np.random.default_rng([self.seed, int(100 * self.skill)])
+        target = truth.integers(3, size=SOURCES * ITEMS)
+        other = (target + rng.integers(1, 3, size=len(target))) % 3
+        guess = np.where(rng.random(len(target)) < self.skill, target, other)
+        ids = [word_id(f"s{source:02d}", at) for source in range(SOURCES) for at in range(ITEMS)]
+        sources = [name.rpartition("-")[0] for name in ids]
+        return pl.DataFrame(
+            {
+                "clip_id": [f"{name}#000" for name in ids],
+                "utterance_id": ids,
+                "speaker": sources,
+                "label": [CLASSES[one] for one in target],
+                "target": target,
+                "logits": np.eye(3)[guess].tolist(),
+                "duration_s": 1.0,
+            }
+        )
+
+
+def trained(modality: str, skill: float, seeds: tuple[int, ...] = (1,)) -> list[Fold]:
+    return [cast(Fold, Trained(modality, skill, seed)) for seed in seeds]
+
+
+def primary(folds: list[Fold]) -> float:
+    """The primary figure, mean over seeds."""
+    task = folds[0].task
+    return float(np.mean([score_predictions(fold.predictions(), UNIT, task)[task.primary] for fold in folds]))
+
+
+def test_every_corpus_has_a_task() -> None:
+    assert set(TASKS) == set(SCHEMAS)
+    for name in CORPORA:
+        corpus = CORPORA.load(name)
+        assert corpus.task.classes == corpus.classes
+
+
+@every_task
+def test_words(modality: str) -> None:
+    task = task_of(modality, CLASSES)
+    texts = [getattr(task, one.name) for one in fields(task) if one.name != "classes"]
+    assert all(isinstance(text, str) and text.strip() for text in texts)
+    assert task.metric == FIGURES[task.primary]
+    assert task.title.lower() == task.metric.lower()
+    assert (task.unit("clip"), task.unit("utterance")) == (task.clip, task.item)
+    assert task.per("clip") in ("", f" per {task.clip}")
+
+
+@every_task
+def test_right_answers_are_best(modality: str) -> None:
+    poor, good, best = (primary(trained(modality, skill)) for skill in (0.2, 0.7, 1.0))
+    assert poor < good < best == 1.0
+
+
+@every_task
+def test_items_that_are_read_together_are_in_one_unit(modality: str) -> None:
+    rows, task = Trained(modality, 1.0).predictions(), task_of(modality, CLASSES)
+    wholes = pl.Series(task.wholes(rows["utterance_id"]))
+    assert pl.DataFrame({"whole": wholes, "source": rows["speaker"]}).unique().height == wholes.n_unique()
+    assert wholes.n_unique() == pl.Series(task.wholes(rows["clip_id"])).n_unique()
+
+
+@every_task
+def test_the_known_sources_name_the_units(modality: str) -> None:
+    rows, task = Trained(modality, 1.0).predictions(), task_of(modality, CLASSES)
+    table = item_table(folds := trained(modality, 0.7), [items_of(fold.predictions(), UNIT) for fold in folds])
+    design = compare_methods({"a": table}, task=task, resamples=20).design
+    assert design.source_word == design.unit_word == task.with_sources(rows["utterance_id"], rows["speaker"]).source
+
+
+@every_task
+def test_the_epoch_is_selected_by_the_primary_figure(modality: Modality) -> None:
+    """Accuracy is known to the loop; another figure is a function of the logits of a part."""
+    rows = Trained(modality, 0.7).predictions()
+    table = ClipTable("corpus", CLASSES, rows.drop("target", "logits"), {}, modality)
+    half = np.arange(rows.height // 2)
+    split = SimpleNamespace(dev=half, test=half + len(half))
+    found = Trial.f1.func(SimpleNamespace(clips=table, split=split))  # type: ignore[arg-type]
+    assert set(found) == (set() if table.task.by_accuracy else {"dev", "test"})
+    for name, value in found.items():
+        part = rows[getattr(split, name)]
+        expected = score_predictions(part, UNIT, table.task)[table.task.primary]
+        assert value(torch.tensor(part["logits"].to_list())) == pytest.approx(expected)
+
+
+@every_task
+def test_comparisons_are_of_the_primary_figure(modality: str) -> None:
+    seeds = (1, 2)
+    methods = {"good": trained(modality, 0.8, seeds), "poor": trained(modality, 0.5, seeds)}
+    tables = {
+        name: item_table(folds, [items_of(fold.predictions(), UNIT) for fold in folds])
+        for name, folds in methods.items()
+    }
+    task = methods["good"][0].task
+    (pair,) = compare_methods(tables, task=task, resamples=200).comparisons
+    metrics = {**compare_primary(methods["good"], methods["poor"]), **pair.metrics}
+    compared, gap = metrics[task.primary], primary(methods["good"]) - primary(methods["poor"])
+    assert compared.difference == pytest.approx(gap)
+    assert compared.interval is not None
+    assert compared.interval.low < gap < compared.interval.high
+    assert compared.primary is not None
+    assert compared.primary.p is not None
+    assert compared.primary.p < 0.01
+    assert (compared.primary.unit, compared.primary.n) == (task.source, SOURCES)
+
+    _, tested = not_worse(tables, reference="good", margin=0.05, task=task, resamples=200)
+    found = primary_not_worse(methods, tested, reference="good", margin=0.05, alpha=0.05)["poor"]
+    assert (found.compared, found.difference) == pytest.approx((primary(methods["poor"]), -gap))
+    assert found.p is not None
+    assert found.p > 0.9
+
+
+@every_task
+def test_another_figure_is_a_function_of_sums_over_units(modality: str) -> None:
+    folds = trained(modality, 0.7)
+    task, rows = folds[0].task, folds[0].predictions()
+    if task.by_accuracy:
+        assert task.values(rows, rows["target"].to_numpy()) == {}
+        return
+    sums = task.sums(rows)
+    assert len(sums.units) == len(set(sums.units)) == SOURCES
+    table = np.vstack([sums.given, sums.own])
+    assert task.figure(table.sum(axis=1, keepdims=True)) == pytest.approx([primary(folds)])
+    assert task.figure(table).shape == (SOURCES,)
+    trials = trials_of(task, [(fold, fold.predictions()) for fold in folds])
+    (interval,) = trial_intervals(task, [trials], resamples=200)
+    assert interval.value == pytest.approx(primary(folds))
+    order = np.random.default_rng(1).permutation(SOURCES)  # units in another order, their items as they were
+    moved = rows[(order[:, None] * ITEMS + np.arange(ITEMS)).ravel()]
+    assert dict(zip(task.sums(moved).units, task.sums(moved).own.T.tolist(), strict=True)) == dict(
+        zip(sums.units, sums.own.T.tolist(), strict=True)
+    )

@@ -1,0 +1,148 @@
+"""Intervals and tests of entity F1 against enumeration and an independent bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+
+from daamctl.data.spans import word_id
+from daamctl.data.task import Sums, task_of
+from daamctl.errors import ArtifactError
+from daamctl.evaluation.trials import compare_trials, mean_figure, trial_intervals, trials_not_worse
+
+TASK = task_of("tokens", ("O", "B-X", "I-X"))
+
+
+def counted(rng: np.random.Generator, gold: np.ndarray, hit: float) -> Sums:
+    """Sums of a method that finds a share of the entities and makes up as many."""
+    correct = rng.binomial(gold, hit)
+    extra = rng.binomial(gold, 1 - hit)
+    return Sums("sentence", np.arange(len(gold)), gold[None].astype(float), np.stack([correct + extra, correct]) + 0.0)
+
+
+def method(rng: np.random.Generator, gold: np.ndarray, hit: float, number: int = 1) -> dict[int, Sums]:
+    """Trials of a method, by seed."""
+    return {seed: counted(rng, gold, hit) for seed in range(1, number + 1)}
+
+
+def f1(trial: Sums, times: np.ndarray | None = None) -> float:
+    weights = np.ones(len(trial.units)) if times is None else times
+    gold, predicted, correct = (float(weights @ part) for part in (*trial.given, *trial.own))
+    return 2 * correct / (gold + predicted) if gold + predicted else 0.0
+
+
+def test_interval_is_that_of_resampled_sentences() -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.poisson(1.0, 60)
+    trials = method(rng, gold, 0.6, 3)
+    single, pooled = trial_intervals(TASK, [{1: trials[1]}, trials], resamples=4_000)
+    assert single.value == pytest.approx(f1(trials[1]))
+    assert [pooled.value, mean_figure(TASK, trials.values())] == pytest.approx(
+        2 * [np.mean([*map(f1, trials.values())])]
+    )
+    figures = []
+    for _ in range(2_000):  # an independent bootstrap
+        times = rng.multinomial(60, np.full(60, 1 / 60))
+        figures.append(np.mean([f1(trial, times) for trial in trials.values()]))
+    assert [pooled.low, pooled.high] == pytest.approx(np.percentile(figures, [2.5, 97.5]), abs=0.015)
+    assert (pooled.n_clusters, pooled.resamples, pooled.method) == (60, 4_000, "bootstrap")
+    once, again = (trial_intervals(TASK, [trials], resamples=200, seed=5) for _ in range(2))
+    assert once == again
+
+
+def test_not_worse_by_a_margin_agrees_with_the_interval() -> None:
+    rng = np.random.default_rng(4)
+    gold = rng.poisson(1.0, 60)
+    good, poor = (method(rng, gold, hit, 2) for hit in (0.9, 0.6))
+    gap = compare_trials(TASK, poor, good, level=0.9, resamples=999).interval
+    found, p, floor = trials_not_worse(TASK, poor, good, 0.01, resamples=999)
+    assert (found, floor) == (gap, 0.001)
+    assert p > 0.95
+    assert gap.low is not None
+    for beyond, shown in ((0.01, True), (-0.01, False)):  # the lower end is the margin that is just shown
+        assert (trials_not_worse(TASK, poor, good, beyond - gap.low, resamples=999)[1] < 0.05) == shown
+    assert trials_not_worse(TASK, good, good, 0.01, resamples=999)[1] == floor
+
+
+def test_tags_outside_entities_are_accurate_and_worthless() -> None:
+    tags = np.tile([1, 2] + 8 * [0], 20)
+    ids = [word_id(f"s{sentence:02d}", position) for sentence in range(20) for position in range(10)]
+    words = pl.DataFrame({"utterance_id": ids, "speaker": [name[:3] for name in ids], "target": tags})
+    right, outside = (
+        {1: TASK.sums(words.with_columns(logits=pl.Series(np.eye(3)[found].tolist())))} for found in (tags, 0 * tags)
+    )  # all outside: accuracy 80 %
+    gap, p, _ = trials_not_worse(TASK, outside, right, 0.25, resamples=999)
+    assert (mean_figure(TASK, outside.values()), gap.value, p) == (0.0, -1.0, 1.0)
+
+
+def test_randomisation_of_few_sentences_tries_all_swaps() -> None:
+    rng = np.random.default_rng(1)
+    gold = rng.poisson(2.0, 9)
+    first, second = method(rng, gold, 0.7, 2), method(rng, gold, 0.4, 2)
+    observed = np.mean([*map(f1, first.values())]) - np.mean([*map(f1, second.values())])
+    found = compare_trials(TASK, first, second, resamples=100)
+    as_large = []
+    for swaps in product((0, 1), repeat=9):
+        keep = 1 - np.array(swaps)
+        values = []
+        for one, two in zip(first.values(), second.values(), strict=True):
+            (a, b), (c, d) = one.own @ keep + two.own @ swaps, two.own @ keep + one.own @ swaps
+            values.append(2 * b / (gold.sum() + a) - 2 * d / (gold.sum() + c))
+        as_large.append(abs(np.mean(values)) >= abs(observed) - 1e-12)
+    assert found.difference == pytest.approx(observed)
+    assert found.primary is not None
+    assert found.primary.p == pytest.approx(np.mean(as_large))
+    assert (found.primary.unit, found.primary.exact, found.primary.n) == ("sentence", True, 9)
+    assert found.interval is not None
+    assert found.interval.low <= found.difference <= found.interval.high
+
+
+def test_randomisation_of_many_sentences_is_calibrated() -> None:
+    """Equally good methods: p is about uniform. Better ones: p is small, and the sign is right."""
+    rng = np.random.default_rng(2)
+    gold = rng.poisson(1.5, 80)
+    null = []
+    for _ in range(200):
+        pair = compare_trials(TASK, method(rng, gold, 0.6), method(rng, gold, 0.6), resamples=2, flips=500).primary
+        assert pair is not None
+        assert not pair.exact
+        null.append(pair.p)
+    assert 0.01 <= np.mean([p is not None and p <= 0.05 for p in null]) <= 0.10
+    better = compare_trials(TASK, method(rng, gold, 0.9), method(rng, gold, 0.4), resamples=500)
+    assert better.primary is not None
+    assert better.primary.p == pytest.approx(better.primary.floor, abs=2e-4)
+    assert better.difference > 0.3
+    assert better.interval is not None
+    assert better.interval.low > 0
+
+
+def test_equal_methods_have_no_difference() -> None:
+    rng = np.random.default_rng(3)
+    one = method(rng, rng.poisson(1.5, 40), 0.5)
+    found = compare_trials(TASK, one, one, resamples=100)
+    assert found.primary is not None
+    assert found.interval is not None
+    assert (found.difference, found.primary.p, found.interval.low, found.interval.high) == (0, 1, 0, 0)
+
+
+def test_trials_must_be_comparable() -> None:
+    rng = np.random.default_rng(4)
+    one, other = (counted(rng, rng.poisson(1.5, 40), 0.5) for _ in range(2))
+    with pytest.raises(ValueError, match="true answers of two trials differ"):
+        trial_intervals(TASK, [{1: one}, {1: other}])
+    with pytest.raises(ValueError, match="sentences of two trials differ"):
+        compare_trials(TASK, {1: one}, {1: replace(one, units=one.units + 1)})
+    with pytest.raises(ArtifactError, match="compared by trials of the same seed; the seeds are 1, 2 and 3"):
+        compare_trials(TASK, {1: one, 2: one}, {3: one})
+
+
+def test_only_shared_seeds_are_compared() -> None:
+    rng = np.random.default_rng(5)
+    gold = rng.poisson(1.5, 40)
+    one, other = method(rng, gold, 0.7, 3), method(rng, gold, 0.5, 2)
+    shared = {seed: one[seed] for seed in other}
+    assert compare_trials(TASK, one, other, resamples=100) == compare_trials(TASK, shared, other, resamples=100)

@@ -306,8 +306,8 @@ def test_the_line_says_when_the_weights_are_from(layout: Layout) -> None:
 
 def test_the_line_of_a_tagger_tells_entity_f1(tmp_path: Path) -> None:
     rows = predictions_frame(["a", "b"], [0, 1], [[9, 0, 0, 0], [1, 8, 0, 0]])
-    f1 = {"metrics.entity_f1": 0.5, "metrics.entity_f1_best_on_test": 0.6, "metrics.dev_entity_f1": 0.4,
-          "metrics.selected_epoch": 3, "metrics.epochs": 6}  # fmt: skip
+    f1 = {"run.modality": "tokens", "metrics.entity_f1": 0.5, "metrics.entity_f1_best_on_test": 0.6,
+          "metrics.dev_entity_f1": 0.4, "metrics.selected_epoch": 3, "metrics.epochs": 6}  # fmt: skip
     folder = write_fold(make_layout(tmp_path), Config(), "none", 1, 1, rows, changes=f1)
     assert ": entity F1 50.0 % at epoch 3 (dev 40.0 %), 12.5 s" in summary_line(read_fold(folder))
 

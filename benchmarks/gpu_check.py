@@ -430,7 +430,7 @@ def five_folds(clips: int, layers: int, dim: int, epochs: int, device: str, grap
         config = load_config(root, name)
         layout = Layout.of(root, name, config)
         large_corpus.write_embeddings(layout, config, large_corpus.clip_table(clips), layers, dim)
-        words = ["train", "--pipeline", name, "--method", "daam-v1", "--no-track"]
+        words = ["train", name, "--method", "daam-v1", "--no-track"]
         return command([sys.executable, "-m", "daamctl", *words], root)["seconds"]
 
 

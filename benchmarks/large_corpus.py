@@ -80,7 +80,7 @@ def main(
 
 def daamctl(root: Path, stage: str, *options: str) -> dict[str, float]:
     """Run a command on the pipeline, in a fresh process."""
-    return command([sys.executable, "-m", "daamctl", stage, "--pipeline", NAME, *options], root)
+    return command([sys.executable, "-m", "daamctl", stage, NAME, *options], root)
 
 
 def make(root: Path, clips: int, layers: int, dim: int) -> int:

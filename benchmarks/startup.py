@@ -81,12 +81,12 @@ def main(
 
 def commands() -> dict[str, Sequence[str]]:
     """What is timed in the small project: name -> words after `daamctl`."""
-    of = ("--pipeline", NAME)
-    stages = {stage: [stage, *of, *(["--method", "none"] if stage == "train" else [])] for stage in folder_stages()[1:]}
+    stages = {stage: [stage, NAME] for stage in folder_stages()[1:]}
+    stages["train"] += ["--method", "none"]
     return {
         "help": ["--help"],
         "ls methods": ["ls", "methods"],
-        "check --write": ["check", *of, "--write"],
+        "check --write": ["check", NAME, "--write"],
         "check --inventory": ["check", "--inventory"],
         **stages,
     }

@@ -127,11 +127,11 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
     if known is None:
         if not config.has_encoder:
-            raise ArtifactError("the layers of the embeddings are not known yet", fix=layout.command("extract"))
+            raise ArtifactError("the layers of the embeddings are not known yet", path=layout.embeddings)
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
             f"'{config.download.corpus}', are not known on this machine",
-            fix=layout.command("extract"),
+            path=layout.embeddings,
         )
     sizes = Sizes(*known)
     x, y, source = _inputs(layout, config, sizes)

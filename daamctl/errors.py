@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 MOST_KNOWN = 8
@@ -20,12 +21,18 @@ class DaamctlError(Exception):
     Args:
         message: what is wrong, with the value found and what is allowed.
         fix: the command or edit that repairs it, if there is one.
+        path: the artifact that is wrong. Without a `fix`, the command line adds the command that makes it.
     """
 
-    def __init__(self, message: str, *, fix: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str | None = None, path: Path | None = None) -> None:
         self.message = message
         self.fix = fix
-        super().__init__(message if fix is None else f"{message}\n  {fix}")
+        self.path = path
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        """The message, and in a second line the repair."""
+        return self.message if self.fix is None else f"{self.message}\n  {self.fix}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling by workers in other processes: some subclasses take other arguments than `args` holds."""
@@ -73,14 +80,12 @@ class MethodError(DaamctlError):
     """A method cannot be built for these sizes, or its weights do not fit.
 
     Args:
-        message: as in `DaamctlError`.
-        fix: as in `DaamctlError`.
         setting: name and value of a method setting that would work, if one is known.
     """
 
-    def __init__(self, message: str, *, fix: str | None = None, setting: tuple[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, setting: tuple[str, Any] | None = None, **more: Any) -> None:
         self.setting = setting
-        super().__init__(message, fix=fix)
+        super().__init__(message, **more)
 
 
 class TrainingError(DaamctlError):

@@ -107,12 +107,10 @@ class Layout:
     def _options(self, stage: str) -> list[str]:
         """Words that name the pipeline, or the corpus and the encoder of an ad-hoc run."""
         if self.pipeline is not None:
-            return [self.pipeline] if stage == "run" else ["--pipeline", self.pipeline]
+            return [self.pipeline]
         if self.corpus is None:
             return []
-        if stage == "download":
-            return [self.corpus]
-        if stage == "segment" or self.encoder is None:
+        if stage in ("download", "segment") or self.encoder is None:
             return ["--corpus", self.corpus]
         return ["--corpus", self.corpus, "--encoder", self.encoder]
 

@@ -85,7 +85,7 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
     if not layout.clips.is_file():
         for name in ("download", "segment"):  # which take seconds
             importlib.import_module(f"daamctl.stages.{name}").run(layout, config)
-    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
+    clips = read_clips(layout.clips)
     each = -(-MEASURED_CLIPS // clips.rows["group"].n_unique())
     rows = clips.rows.sample(fraction=1.0, shuffle=True, seed=0).group_by("group", maintain_order=True).head(each)
     once = {"search": "none", "epochs": 1}

@@ -19,6 +19,7 @@ class StageSpec:
 
     Args:
         name: the command, the module in `daamctl.stages` and the folder below `data`.
+        help: what it does, for `daamctl --help`.
         finished: the file that it writes last, or a pattern for it, in its folder.
         reads: stages whose results it reads. Without results of the first one it has nothing to do.
         watches: sections of the settings, or lists of a pipeline, that it runs again for. DVC compares their values.
@@ -29,6 +30,7 @@ class StageSpec:
     """
 
     name: str
+    help: str
     finished: str
     reads: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
@@ -42,11 +44,32 @@ class StageSpec:
 STAGES: dict[str, StageSpec] = {
     spec.name: spec
     for spec in (
-        StageSpec("download", "utterances.parquet", watches=("download",), needs_machine=True, task=None),
-        StageSpec("segment", "clips.parquet", reads=("download",), watches=("segment", "download")),
-        StageSpec("extract", "embeddings.json", reads=("segment",), watches=("extract",), needs_machine=True),
+        StageSpec(
+            "download",
+            "Download a corpus or register a local copy, validate it, and write its utterance table.",
+            "utterances.parquet",
+            watches=("download",),
+            needs_machine=True,
+            task=None,
+        ),
+        StageSpec(
+            "segment",
+            "Cut recordings into clips of at most 5 s. Writes a table, copies no audio. Texts and images stay whole.",
+            "clips.parquet",
+            reads=("download",),
+            watches=("segment", "download"),
+        ),
+        StageSpec(
+            "extract",
+            "Embed every clip, text or image: one vector per encoder layer, averaged over frames, tokens or patches.",
+            "embeddings.json",
+            reads=("segment",),
+            watches=("extract",),
+            needs_machine=True,
+        ),
         StageSpec(
             "train",
+            "Train one method on every fold or one. Finished folds made from identical inputs are kept.",
             "fold*-seed*/result.json",
             reads=("extract",),
             watches=("train",),
@@ -55,6 +78,7 @@ STAGES: dict[str, StageSpec] = {
         ),
         StageSpec(
             "finetune",
+            "Fine-tune the encoder on every fold or one, with an adapter or fully. Finished folds are kept.",
             "fold*-seed*/result.json",
             reads=("segment",),
             watches=("finetune", "train", "extract"),
@@ -64,6 +88,7 @@ STAGES: dict[str, StageSpec] = {
         ),
         StageSpec(
             "evaluate",
+            "Score every method per clip and per utterance, and test each one against the reference.",
             "evaluation.json",
             reads=("train",),
             watches=("evaluate", "trained", "seeds"),
@@ -71,25 +96,39 @@ STAGES: dict[str, StageSpec] = {
         ),
         StageSpec(
             "ablate",
+            "Retrain on the layers of highest and of lowest importance, and compare the results.",
             "ablation.json",
             reads=("extract", "train"),
             watches=("ablate", "evaluate", "train", "methods"),
             tracked=True,
         ),
         StageSpec(
-            "importance", "summary.json", reads=("train", "extract", "ablate"), watches=("importance", "methods")
+            "importance",
+            "Compute Importance Factor maps of trained and untrained methods, and test if layer scores can be trusted.",
+            "summary.json",
+            reads=("train", "extract", "ablate"),
+            watches=("importance", "methods"),
         ),
         StageSpec(
             "report",
+            "Write the report: report.html, report.md, and every table as CSV and LaTeX.",
             "report.html",
             reads=("evaluate", "train", "importance", "ablate"),
             watches=("report", "trained"),
             tracked=True,
             beside=("plots",),
         ),
-        StageSpec("crop", "crops.parquet", reads=("download",), watches=("crop",), task="reconstruct"),
+        StageSpec(
+            "crop",
+            "Choose square crops of images, for pipelines that reconstruct them. Writes a table and copies no pixels.",
+            "crops.parquet",
+            reads=("download",),
+            watches=("crop",),
+            task="reconstruct",
+        ),
         StageSpec(
             "reconstruct",
+            "Train a VQ-VAE with one kind of block, once per seed. Trainings made from identical inputs are kept.",
             "seed*/result.json",
             reads=("crop",),
             watches=("reconstruct",),
@@ -98,6 +137,7 @@ STAGES: dict[str, StageSpec] = {
         ),
         StageSpec(
             "score",
+            "Compare reconstructions with different blocks, image by image, and write the report with pictures.",
             "score.json",
             reads=("reconstruct", "crop"),
             watches=("score", "reconstructions", "reconstruct"),

@@ -31,11 +31,11 @@ check) # facts, a pipeline by the command line, the same with CUDA graphs, every
   cp -r params.yaml stages.yaml pipelines "$work"
   export DAAMCTL_ROOT=$work
   for stage in download segment extract; do run 100 "$python" -m daamctl $stage -p demo; done
-  for method in daam-v1 mha; do run 100 "$python" -m daamctl train -p demo -m $method --no-track; done
+  for method in daam-v1 mha; do run 100 "$python" -m daamctl train demo -m $method --no-track; done
   cp -r "$work/data/train" "$work/eager"
-  run 100 "$python" -m daamctl train -p demo -m daam-v1 --no-track --force --set train.graphs=auto
+  run 100 "$python" -m daamctl train demo -m daam-v1 --no-track --force --set train.graphs=auto
   measure 60 same "$work/eager" "$work/data/train" daam-v1
-  run 100 "$python" -m daamctl finetune -p demo -m lora-r4 --no-track --fold 1 --set finetune.search=none \
+  run 100 "$python" -m daamctl finetune demo -m lora-r4 --no-track --fold 1 --set finetune.search=none \
     --set finetune.epochs=2
   unset DAAMCTL_ROOT
   check 330 tests ;;

@@ -20,10 +20,10 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent / "daamctl"
 ASIDE = (
-    "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/common.py", "cpu_formats.py", "devices.py",
-    "energy.py", "environment.py", "errors.py", "store/", "layout.py", "progress.py", "provenance.py", "registry.py",
-    "stage_table.py", "threads.py", "tracking.py", "engines/", "encoders/", "corpora/", "stages/check.py",
-    "__init__.py", "__main__.py",
+    "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/options.py", "cli/terminal.py",
+    "cpu_formats.py", "devices.py", "energy.py", "environment.py", "errors.py", "store/", "layout.py",
+    "progress.py", "provenance.py", "registry.py", "stage_table.py", "threads.py", "tracking.py", "engines/",
+    "encoders/", "corpora/", "stages/check.py", "__init__.py", "__main__.py",
 )  # fmt: skip
 
 

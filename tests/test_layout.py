@@ -73,13 +73,13 @@ def test_name_of_a_run_tells_its_recipe(name: str, parts: tuple[str, str | None]
 def test_command_of_a_whole_run_names_the_pipeline_first() -> None:
     layout = Layout.of(ROOT, "mine", Config(), ["train.recipe=published"], "published")
     assert layout.command("run") == "daamctl run mine --set train.recipe=published"
-    assert layout.command("evaluate") == "daamctl evaluate --pipeline mine --set train.recipe=published"
-    assert layout.command("extract") == "daamctl extract --pipeline mine"
+    assert layout.command("evaluate") == "daamctl evaluate mine --set train.recipe=published"
+    assert layout.command("extract") == "daamctl extract mine"
 
 
 def test_command_of_a_pipeline() -> None:
     layout = Layout.of(ROOT, "mine", Config())
-    assert layout.command("train", "--method", "mha") == "daamctl train --pipeline mine --method mha"
+    assert layout.command("train", "--method", "mha") == "daamctl train mine --method mha"
 
 
 def test_command_of_an_ad_hoc_run_repeats_its_options() -> None:
@@ -106,7 +106,6 @@ def test_command_repeats_the_settings_given_that_the_stage_goes_by(stage: str, r
     expected = [
         "daamctl",
         stage,
-        "--pipeline",
         "mine",
         *(part for word in GIVEN[:repeated] for part in ("--set", word)),
     ]

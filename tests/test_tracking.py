@@ -682,7 +682,7 @@ def make_report(root: Path, text: str) -> Path:
 
 
 def send_report(root: Path, text: str, accuracy: float) -> None:
-    tracker = make_tracker(root, again="daamctl report --pipeline paper")
+    tracker = make_tracker(root, again="daamctl report paper")
     tracker.report("paper", make_report(root, text), {"best_accuracy": accuracy}, {"best_method": "mha"})
     tracker.close()
 
@@ -752,7 +752,7 @@ def test_dead_server_never_stops_a_report(root: Path, dead_server: str, caplog: 
     send_report(root, "<p>dead</p>", 0.5)
     (message,) = caplog.messages
     assert message.startswith(f"MLflow at {dead_server} does not accept our runs (")
-    assert message.endswith("). Results are safe in data/; send them later with: daamctl report --pipeline paper")
+    assert message.endswith("). Results are safe in data/; send them later with: daamctl report paper")
 
 
 def test_fold_just_finished_is_not_sent_again(root: Path) -> None:

@@ -208,7 +208,7 @@ def audit_scores(
     no_ablation, methods, worth = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
-        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+        ablation = find_ablation(layout.stage("ablate"))
         if ablation is None or ablation.embeddings_key != data.head.key:
             ablation = None
             no_ablation = (
@@ -252,12 +252,14 @@ def _open_data(
     Raises:
         ArtifactError: they are damaged.
     """
-    command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
     if not (layout.embeddings / METADATA_FILE).exists():
-        missing.append(f"No audit: no embeddings in {layout.embeddings}; {command}")
+        missing.append(
+            f"No audit: no embeddings in {layout.embeddings}; make them: "
+            f"{layout.command('extract')}, then {layout.command('importance')}"
+        )
         return None
     head = embeddings_of(layout, config)
-    clips, stored = open_embeddings(layout.embeddings, fix=command)
+    clips, stored = open_embeddings(layout.embeddings)
     held = is_held(stored.nbytes, config.train.features)
     x = torch.from_numpy(stored.load()) if held else stored
     index = {name: number for number, name in enumerate(head.classes)}

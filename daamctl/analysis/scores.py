@@ -53,11 +53,8 @@ class Scored:
         return self.folds[0].label
 
 
-def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
+def read_maps(folds: Sequence[Fold]) -> list[Maps]:
     """Density maps: the mean over folds, then every fold. Empty for methods without a density.
-
-    Args:
-        fix: command that trains the method again.
 
     Raises:
         ArtifactError: a map does not fit its fold's layers or is not finite, or folds differ in shape.
@@ -66,24 +63,23 @@ def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
     for fold in folds:
         density = fold.density()
         if density is not None:
-            _check(fold, "density", density, 2, fix)
+            _check(fold, "density", density, 2)
             trained, untrained = density["trained"].astype(float), density["untrained"].astype(float)
             found.append(Maps(fold.fold, fold.seed, trained, untrained))
     if not found:
         return []
     shapes = sorted({part.trained.shape for part in found} | {part.untrained.shape for part in found})
-    _check_shapes(method, "density maps", shapes, fix)
+    _check_shapes(folds, "density maps", shapes)
     trained = mean_density([part.trained for part in found])
     untrained = mean_density([part.untrained for part in found])
     return [Maps(0, 0, trained, untrained), *found]
 
 
-def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix: str) -> Scored | None:
+def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
     """Scores of a method: its Importance Factor, or its layer weights if it has no density, or None.
 
     Args:
         maps: see `read_maps`.
-        fix: command that trains the method again.
 
     Raises:
         ArtifactError: weights do not fit their fold's layers or are not finite, or folds differ in their number.
@@ -105,37 +101,37 @@ def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix
     for fold in folds:
         found = fold.layer_weights()
         if found is not None:
-            _check(fold, "layer_weights", found, 1, fix)
+            _check(fold, "layer_weights", found, 1)
             scored.append(fold)
             weights.append(found)
     if not scored:
         return None
-    _check_shapes(method, "layer weights", sorted({found["trained"].shape for found in weights}), fix)
+    _check_shapes(folds, "layer weights", sorted({found["trained"].shape for found in weights}))
     trained = np.array([found["trained"] for found in weights], dtype=float)
     untrained = np.array([found["untrained"] for found in weights], dtype=float)
     layers = scored[0].result["run"]["layers"]
     return Scored("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
 
 
-def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int, fix: str) -> None:
+def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int) -> None:
     """Check the arrays of a fold against its number of layers.
 
     Raises:
         ArtifactError: one is missing, has another shape or is not finite.
     """
     path, num_layers = fold.folder / f"{name}.safetensors", len(fold.result["run"]["layers"])
-    again = f"train it again: {fix} --fold {fold.fold} --seed {fold.seed} --force"
     for part in ("trained", "untrained"):
         if part not in values:
-            raise ArtifactError(f"{path} lacks the map '{part}'", fix=again)
+            raise ArtifactError(f"{path} lacks the map '{part}'", path=path)
         if values[part].ndim != num_axes or len(values[part]) != num_layers:
             raise ArtifactError(
-                f"{path}: map '{part}' has shape {values[part].shape}, but the fold has {num_layers} layers", fix=again
+                f"{path}: map '{part}' has shape {values[part].shape}, but the fold has {num_layers} layers", path=path
             )
         if not np.isfinite(values[part]).all():
-            raise ArtifactError(f"{path}: map '{part}' is not finite", fix=again)
+            raise ArtifactError(f"{path}: map '{part}' is not finite", path=path)
 
 
-def _check_shapes(method: str, what: str, shapes: Sequence[tuple[int, ...]], fix: str) -> None:
+def _check_shapes(folds: Sequence[Fold], what: str, shapes: Sequence[tuple[int, ...]]) -> None:
     if len(shapes) > 1:
-        raise ArtifactError(f"{what} of '{method}' have different shapes: {list(shapes)}", fix=fix)
+        path = folds[0].folder.parent
+        raise ArtifactError(f"{what} of '{path.name}' have different shapes: {list(shapes)}", path=path)

@@ -188,6 +188,6 @@ class Ablation:
         return asdict(self)
 
 
-def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Ablation | None:
+def find_ablation(folder: Path, *, hide: Path | None = None) -> Ablation | None:
     """The ablation in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
-    return Artifact(folder / FILE, Ablation, f"make it again: {again}", hide=hide).find()
+    return Artifact(folder / FILE, Ablation, hide=hide).find()

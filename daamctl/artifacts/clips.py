@@ -57,16 +57,13 @@ def write_clips(path: Path, table: ClipTable) -> None:
     write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMAS, "clip table")
 
 
-def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
+def read_clips(path: Path) -> ClipTable:
     """Read the table.
-
-    Args:
-        fix: command that creates it, for the error message.
 
     Raises:
         ArtifactError: the file is missing, damaged, or not a clip table.
     """
-    return ClipTable(*read_table(path, SCHEMAS, "clip table", fix=fix))
+    return ClipTable(*read_table(path, SCHEMAS, "clip table"))
 
 
 def clips_key(table: ClipTable) -> str:

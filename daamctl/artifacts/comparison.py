@@ -286,6 +286,5 @@ def read_comparison(path: Path) -> ComparisonReport:
     Raises:
         ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
-    fix = "make it again: daamctl compare"
-    found = read_sealed(path, fix=fix)
-    return parse_record({**found, "result": found}, ComparisonReport, path=path, fix=fix)
+    found = read_sealed(path)
+    return parse_record({**found, "result": found}, ComparisonReport, path=path)

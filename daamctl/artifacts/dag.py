@@ -93,7 +93,7 @@ def _wanted(root: Path) -> Table:
 def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name, command and inputs (below data) of every report."""
     for name in pipelines:
-        command = f"daamctl report --pipeline {name} --if-possible"
+        command = f"daamctl report {name} --if-possible"
         yield name, {"cmd": command, "reads": [path.format(name) for path in REPORTED]}
     for family in families(pipelines):
         members = family_of(family, pipelines)

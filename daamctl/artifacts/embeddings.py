@@ -177,20 +177,20 @@ def shards_in(folder: Path) -> list[Path]:
     return sorted(folder.glob(SHARDS))
 
 
-def embeddings_in(folder: Path, *, fix: str | None = None, **making: Any) -> Artifact[EmbeddingsMetadata]:
+def embeddings_in(folder: Path, **making: Any) -> Artifact[EmbeddingsMetadata]:
     """The embeddings in a folder; for `making` see `Artifact`."""
-    return Artifact(folder / METADATA_FILE, EmbeddingsMetadata, fix, remember=SHARDS, **making)
+    return Artifact(folder / METADATA_FILE, EmbeddingsMetadata, remember=SHARDS, **making)
 
 
-def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
+def read_head(folder: Path) -> EmbeddingsMetadata:
     """Read the metadata.
 
     Raises:
         ArtifactError: there are no complete embeddings in the folder, or the metadata are damaged.
     """
     if not (folder / METADATA_FILE).exists():
-        raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    return embeddings_in(folder, fix=fix).read()
+        raise ArtifactError(f"no embeddings in {folder}", path=folder)
+    return embeddings_in(folder).read()
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +210,6 @@ class StoredVectors:
     starts: NDArray[np.int64]
     layers: tuple[int, ...]
     kind: pa.FixedSizeListType
-    fix: str | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -246,12 +245,12 @@ class StoredVectors:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read(names)
         except Exception as error:  # a damaged file fails in many ways
-            raise _unreadable(path.parent, error, self.fix) from error
+            raise _unreadable(path.parent, error) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
         wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
         if wrong or table.num_rows != size:
             what = f"{wrong[0]} is missing or no {self.kind}" if wrong else f"{table.num_rows} clips instead of {size}"
-            raise _unreadable(path.parent, f"{path.name}: {what}", self.fix)
+            raise _unreadable(path.parent, f"{path.name}: {what}")
         vectors = np.empty((size, *self.shape[1:]), self.dtype)
         for index, name in enumerate(names):
             start = 0
@@ -320,9 +319,7 @@ def _read_ahead(read: Callable[[int], Block], keys: Iterable[int]) -> Iterator[B
                 future.cancel()
 
 
-def open_embeddings(
-    folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
-) -> tuple[pl.DataFrame, StoredVectors]:
+def open_embeddings(folder: Path, layers: tuple[int, ...] | None = None) -> tuple[pl.DataFrame, StoredVectors]:
     """Open the embeddings of a corpus: read the clips, leave the vectors on disk.
 
     Args:
@@ -334,35 +331,35 @@ def open_embeddings(
     Raises:
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
-    head = read_head(folder, fix=fix)
-    embeddings_in(folder, fix=fix).check(head)
+    head = read_head(folder)
+    embeddings_in(folder).check(head)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
-        raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
+        raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", path=folder)
     paths = tuple(folder / name for name in sorted(head.files) if name != LABELS_FILE)
     if not paths:
-        raise _unreadable(folder, "its record names no shards", fix)
-    labels, _ = read_frame(folder / LABELS_FILE, fix=fix)
+        raise _unreadable(folder, "its record names no shards")
+    labels, _ = read_frame(folder / LABELS_FILE)
     try:
         tables = [read_columns(path, ["clip_id", "n_frames"]) for path in paths]
         clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
-        raise _unreadable(folder, error, fix) from error
+        raise _unreadable(folder, error) from error
     if not labels["clip_id"].equals(clips["clip_id"]):
-        raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
+        raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards")
     starts = np.cumsum([0, *map(len, tables)])
     kind = pa.list_(kind.value_type, head.embed_dim)
-    return labels.with_columns(clips["n_frames"]), StoredVectors(paths, starts, chosen, kind, fix)
+    return labels.with_columns(clips["n_frames"]), StoredVectors(paths, starts, chosen, kind)
 
 
 def read_embeddings(
-    folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
+    folder: Path, layers: tuple[int, ...] | None = None
 ) -> tuple[pl.DataFrame, NDArray[Any], tuple[int, ...]]:
     """Read clips and vectors into memory: clips, vectors (N, L, D) and the layer numbers; see `open_embeddings`."""
-    clips, stored = open_embeddings(folder, layers, fix=fix)
+    clips, stored = open_embeddings(folder, layers)
     return clips, stored.load(), stored.layers
 
 
@@ -377,12 +374,12 @@ def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:
     return wanted == "memory" or (wanted == "auto" and 2 * nbytes <= free_memory() / 2)
 
 
-def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
-    return ArtifactError(f"embeddings in {folder} cannot be read: {why}", fix=fix)
+def _unreadable(folder: Path, why: object) -> ArtifactError:
+    return ArtifactError(f"embeddings in {folder} cannot be read: {why}", path=folder)
 
 
 def check_settings(
-    made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str, corpus: str | None = None
+    made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, path: Path, corpus: str | None = None
 ) -> None:
     """Check that an artifact was made with the current settings.
 
@@ -390,7 +387,7 @@ def check_settings(
         made: section -> settings it was made with; only these sections are compared. A missing setting is taken to have
             had its default.
         what: the artifact, in the plural, for the message.
-        fix: the command that creates it again.
+        path: its file or folder.
         corpus: key of the corpus that it is of; None: not compared.
 
     Raises:
@@ -405,7 +402,7 @@ def check_settings(
         if (before := made[stage].get(name, usual[stage][name])) != value
     ]
     if differing:
-        raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), fix=fix)
+        raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), path=path)
     source = config.download.source
     if None not in (corpus, source) and (key := key_of(config.download.corpus, Path(str(source)))) != corpus:
-        raise ArtifactError(f"the {what} are of '{corpus}', but the settings ask for '{key}'", fix=fix)
+        raise ArtifactError(f"the {what} are of '{corpus}', but the settings ask for '{key}'", path=path)

@@ -473,11 +473,11 @@ class Evaluation:
         return found
 
 
-def read_evaluation(folder: Path, *, again: str) -> Evaluation:
+def read_evaluation(folder: Path) -> Evaluation:
     """The evaluation in the folder of a run, see `Artifact.read`."""
-    return Artifact(folder / FILE, Evaluation, f"make it: {again}").read()
+    return Artifact(folder / FILE, Evaluation).read()
 
 
-def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
+def find_evaluation(folder: Path) -> Evaluation | None:
     """The same with its tables, see `Artifact.find`."""
-    return Artifact(folder / FILE, Evaluation, f"make it again: {again}").find()
+    return Artifact(folder / FILE, Evaluation).find()

@@ -207,6 +207,6 @@ class Importance:
         return names
 
 
-def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Importance | None:
+def find_importance(folder: Path, *, hide: Path | None = None) -> Importance | None:
     """The summary in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
-    return Artifact(folder / FILE, Importance, f"make it again: {again}", hide=hide).find()
+    return Artifact(folder / FILE, Importance, hide=hide).find()

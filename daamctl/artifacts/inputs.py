@@ -29,55 +29,48 @@ def utterances_of(layout: Layout, config: Config) -> UtteranceTable:
         ArtifactError: they are missing or damaged, or were made with other settings. So do the following functions, and
             if what they read was not made from what lies beside it now.
     """
-    fix = layout.command("download")
-    table = read_utterances(layout.utterances, fix=f"make it: {fix}")
-    made, again = {"download": table.settings}, f"make them again: {fix}"
-    check_settings(made, config, table.modality, corpus=table.corpus, what="utterances", fix=again)
+    table, path = read_utterances(layout.utterances), layout.utterances
+    made = {"download": table.settings}
+    check_settings(made, config, table.modality, corpus=table.corpus, what="utterances", path=path)
     return table
 
 
 def clips_of(layout: Layout, config: Config) -> ClipTable:
     """Read the clips of a pipeline, compared with the utterances."""
-    fix = layout.command("segment")
-    table = read_clips(layout.clips, fix=f"make them: {fix}")
-    fix = f"make them again: {layout.command('download') if table.modality == 'embeddings' else fix}"
+    table = read_clips(layout.clips)
+    path = layout.utterances if table.modality == "embeddings" else layout.clips
     made = {stage: table.settings[stage] for stage in ("download", "segment")}
-    check_settings(made, config, table.modality, corpus=table.corpus, what="clips", fix=fix)
-    _check_source(layout, table, table.classes, layout.clips, fix)
+    check_settings(made, config, table.modality, corpus=table.corpus, what="clips", path=path)
+    _check_source(layout, table, table.classes, layout.clips)
     return table
 
 
 def embeddings_of(layout: Layout, config: Config) -> EmbeddingsMetadata:
     """Read the metadata of the embeddings of a pipeline, compared with the clips."""
-    fix = layout.command("extract")
-    head = read_head(layout.embeddings, fix=f"make them: {fix}")
-    fix = f"make them again: {fix}"
-    check_settings(head.settings, config, head.modality, corpus=head.corpus, what="embeddings", fix=fix)
+    head, path = read_head(layout.embeddings), layout.embeddings
+    check_settings(head.settings, config, head.modality, corpus=head.corpus, what="embeddings", path=path)
     if head.vectors_key and layout.clips.exists() and with_keys(head, clips_of(layout, config)).key != head.key:
-        raise ArtifactError(f"the embeddings in {layout.embeddings} are not of the clips in {layout.clips}", fix=fix)
+        raise ArtifactError(f"the embeddings in {path} are not of the clips in {layout.clips}", path=path)
     return head
 
 
 def crops_of(layout: Layout, config: Config) -> Crops:
     """Read the crops of a pipeline, compared with the utterances."""
-    path, fix = layout.stage("crop") / CROPS, layout.command("crop")
-    crops = read_crops(path, fix=f"make it: {fix}")
-    fix = f"make it again: {fix}"
+    path = layout.stage("crop") / CROPS
+    crops = read_crops(path)
     if any(crops.settings.get(name) != value for name, value in key_settings(config, "crop").items()):
-        raise ArtifactError(f"{path} was made with other settings", fix=fix)
-    _check_source(layout, crops, None, path, fix)
+        raise ArtifactError(f"{path} was made with other settings", path=path)
+    _check_source(layout, crops, None, path)
     return crops
 
 
-def _check_source(
-    layout: Layout, table: CorpusTable | Crops, classes: tuple[str, ...] | None, path: Path, fix: str
-) -> None:
+def _check_source(layout: Layout, table: CorpusTable | Crops, classes: tuple[str, ...] | None, path: Path) -> None:
     """Check that all rows of a table are of the utterances that lie beside it, and of the same files."""
     if not layout.utterances.exists():
         return
-    source = read_utterances(layout.utterances, fix=layout.command("download"))
+    source = read_utterances(layout.utterances)
     on = [name for name in table.rows.columns if name in source.rows.columns and name not in CUT]
     others = table.rows.select(on).join(source.rows.select(on).unique(), on=on, how="anti", nulls_equal=True)
     same = (table.corpus, table.content) == (source.corpus, source.content) and classes in (None, source.classes)
     if not same or others.height:
-        raise ArtifactError(f"{path} was not made from {layout.utterances}, which lies beside it", fix=fix)
+        raise ArtifactError(f"{path} was not made from {layout.utterances}, which lies beside it", path=path)

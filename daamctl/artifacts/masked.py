@@ -98,7 +98,7 @@ class MaskedRun:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def masked_run(folder: Path, *, again: str, work: Path | None = None) -> Artifact[MaskedRun]:
+def masked_run(folder: Path, *, work: Path | None = None) -> Artifact[MaskedRun]:
     """The results in a folder; `work`: folder of unfinished work."""
     what = f"the results of 'mlm' for {folder.name}"
-    return Artifact(folder / FILE, MaskedRun, f"make it again: {again}", work=work, what=what, owner="name")
+    return Artifact(folder / FILE, MaskedRun, work=work, what=what, owner="name")

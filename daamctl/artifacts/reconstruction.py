@@ -73,17 +73,17 @@ def write_crops(path: Path, crops: Crops) -> None:
     write_frame(path, crops.rows, {**head, "rows": frame_key(crops.rows)})
 
 
-def read_crops(path: Path, *, fix: str) -> Crops:
+def read_crops(path: Path) -> Crops:
     """Read the table.
 
     Raises:
         ArtifactError: it is missing, damaged or changed.
     """
-    rows, head = read_frame(path, fix=fix)
+    rows, head = read_frame(path)
     if not {"corpus", "settings", "content", "rows"} <= head.keys() or set(COLUMNS) - set(rows.columns):
-        raise ArtifactError(f"{path} is not a table of crops", fix=fix)
+        raise ArtifactError(f"{path} is not a table of crops", path=path)
     if frame_key(rows) != head["rows"]:
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", path=path)
     return Crops(head["corpus"], rows, head["settings"], head["content"])
 
 
@@ -123,19 +123,15 @@ class Reconstruction:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def training_of(
-    arm: Path, seed: int, *, again: str | None = None, key: str = "", work: Path | None = None
-) -> Artifact[Reconstruction]:
+def training_of(arm: Path, seed: int, *, key: str = "", work: Path | None = None) -> Artifact[Reconstruction]:
     """A training in the folder of its arm.
 
     Args:
-        again: command that makes it again.
         key: content key with which it is kept.
         work: folder for unfinished work on the same file system.
     """
     name = f"{arm.name}-seed{seed}"
-    own, fix = work and work / name, again and f"make it again: {again}"
-    return Artifact(arm / f"seed{seed}" / RESULT, Reconstruction, fix, keys=[key], work=own, what=name)
+    return Artifact(arm / f"seed{seed}" / RESULT, Reconstruction, keys=[key], work=work and work / name, what=name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,12 +177,10 @@ class Fold:
 
     Args:
         result: content of its `result.json`.
-        again: command that trains the method again, if this is known.
     """
 
     folder: Path
     result: FoldResult
-    again: str | None = None
 
     @property
     def fold(self) -> int:
@@ -233,7 +231,7 @@ class Fold:
         Raises:
             ArtifactError: the file is missing, damaged, or of another fold. So do the following methods.
         """
-        return read_frame(self._file("predictions.parquet"), fix=self._fix)[0]
+        return read_frame(self._file("predictions.parquet"))[0]
 
     def history(self) -> pl.DataFrame:
         """Records: step, epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (of clips).
@@ -241,7 +239,7 @@ class Fold:
         With a budget of steps, epoch is null. A refit holds nothing out; its dev_accuracy and dev_loss are those of its
         candidate.
         """
-        return read_frame(self._file("history.parquet"), fix=self._fix)[0]
+        return read_frame(self._file("history.parquet"))[0]
 
     def density(self) -> dict[str, np.ndarray] | None:
         """Mean density maps `trained` and `untrained`, each (L, D) float32; None for methods without a density."""
@@ -257,16 +255,12 @@ class Fold:
 
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
-        return check_file(self.folder / name, self.result["files"].get(name), fix=self._fix)
+        return check_file(self.folder / name, self.result["files"].get(name))
 
     def _maps(self, name: str) -> dict[str, np.ndarray] | None:
         from safetensors.numpy import load_file
 
         return load_file(self._file(name)) if name in self.result["files"] else None
-
-    @property
-    def _fix(self) -> str:
-        return _train_again(self.folder, self.again)
 
 
 def marked(label: str, mark: str) -> str:
@@ -302,7 +296,7 @@ class FoldArtifact(Artifact[FoldResult]):
             elif method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
                 owner = f"method '{run['method']}'"
         if owner:
-            raise ArtifactError(f"{self.path} belongs to {owner}", fix=self.fix)
+            raise ArtifactError(f"{self.path} belongs to {owner}", path=self.path)
         return result
 
     def fold(self, result: FoldResult | None) -> Fold | None:
@@ -310,36 +304,32 @@ class FoldArtifact(Artifact[FoldResult]):
         return None if result is None else Fold(self.folder, result)
 
 
-def read_fold(folder: Path, *, again: str | None = None) -> Fold:
+def read_fold(folder: Path) -> Fold:
     """Read a finished fold. Its other files are checked when they are read.
 
     Args:
         folder: `fold<k>-seed<s>` in the folder of the method.
-        again: command that trains the method again, for errors.
 
     Raises:
         ArtifactError: it is missing, damaged, or of another method, fold or seed than its folder says.
     """
-    return Fold(folder, FoldArtifact(folder / RESULT, FoldResult, _train_again(folder, again)).read(), again)
+    return Fold(folder, FoldArtifact(folder / RESULT, FoldResult).read())
 
 
-def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:
+def read_folds(method_dir: Path) -> list[Fold]:
     """All finished folds of a method, by fold then seed; empty if there are none.
-
-    Args:
-        again: command that trains the method again, for errors.
 
     Raises:
         ArtifactError: one is damaged, see `read_fold`, or was trained on other embeddings or clips than those that lie
             beside it now.
     """
-    folds = [read_fold(path, again=again) for path in fold_dirs(method_dir)]
+    folds = [read_fold(path) for path in fold_dirs(method_dir)]
     for fold in folds:
-        _check_inputs(fold, _train_again(method_dir, again))
+        _check_inputs(fold)
     return sorted(folds, key=lambda fold: (fold.fold, fold.seed))
 
 
-def _check_inputs(fold: Fold, fix: str) -> None:
+def _check_inputs(fold: Fold) -> None:
     """Compare a fold with the embeddings beside it, or if the encoder was fine-tuned, its test clips with the clips."""
     from daamctl.artifacts.clips import read_clips
     from daamctl.artifacts.embeddings import CLIP_COLUMNS, METADATA_FILE, read_head
@@ -352,11 +342,12 @@ def _check_inputs(fold: Fold, fix: str) -> None:
     if not run.get("finetune"):
         if (embeddings / METADATA_FILE).exists() and read_head(embeddings).key != meta["embeddings_key"]:
             what = f"{fold.folder} was trained on other embeddings than those in {embeddings} now"
-            raise ArtifactError(what, fix=fix)
+            raise ArtifactError(what, path=fold.folder.parent)
     elif clips.exists():
         table, tested = read_clips(clips), fold.predictions()
         if tested.join(table.rows, on=CLIP_COLUMNS, how="semi").height < tested.height:
-            raise ArtifactError(f"{fold.folder} was tested on other clips than those in {clips} now", fix=fix)
+            what = f"{fold.folder} was tested on other clips than those in {clips} now"
+            raise ArtifactError(what, path=fold.folder.parent)
 
 
 def intact_folds(method_dir: Path) -> list[Fold]:
@@ -375,7 +366,3 @@ def fold_dirs(method_dir: Path) -> list[Path]:
     if not method_dir.is_dir():
         return []
     return [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / RESULT).exists()]
-
-
-def _train_again(folder: Path, again: str | None) -> str:
-    return f"train it again: {again}" if again else f"delete {folder} and train it again"

@@ -63,7 +63,7 @@ def with_seeds(folds: Sequence[Fold], seeds: Collection[int] | None) -> list[Fol
     return [fold for fold in folds if seeds is None or fold.seed in seeds]
 
 
-def complete_folds(name: str, layout: Layout, method: str, seeds: Collection[int] | None, *, fix: str) -> list[Fold]:
+def complete_folds(name: str, layout: Layout, method: str, seeds: Collection[int] | None) -> list[Fold]:
     """Read all folds of a method.
 
     Args:
@@ -73,14 +73,15 @@ def complete_folds(name: str, layout: Layout, method: str, seeds: Collection[int
     Raises:
         ArtifactError: a fold is missing or damaged.
     """
-    folds = with_seeds(read_folds(layout.method(method), again=fix), seeds)
+    place = layout.method(method)
+    folds = with_seeds(read_folds(place), seeds)
     if not folds:
-        raise ArtifactError(f"'{name}/{method}' has no finished fold", fix=f"train it: {fix}")
+        raise ArtifactError(f"'{name}/{method}' has no finished fold", path=place)
     wanted = seeds or {fold.seed for fold in folds}
     done = {(fold.fold, fold.seed) for fold in folds}
     numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
     missing = [(fold, seed) for fold in numbers for seed in sorted(wanted) if (fold, seed) not in done]
     if missing:
         shown = first_few([f"fold {fold} seed {seed}" for fold, seed in missing])
-        raise ArtifactError(f"'{name}/{method}' lacks {shown}", fix=f"train them: {fix}")
+        raise ArtifactError(f"'{name}/{method}' lacks {shown}", path=place)
     return folds

@@ -42,12 +42,11 @@ def read_inventory(root: Path, pipeline: str) -> Obstacle | None:
     path = inventory_file(root, pipeline)
     if not path.is_file():
         return None
-    again = "make it again: daamctl check --inventory"
-    found = read_json(path, fix=again)
+    found = read_json(path)
     try:
         return None if found["runs"] else Obstacle(found["reason"], found["fix"])
     except (KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} does not say whether '{pipeline}' can run", fix=again) from error
+        raise ArtifactError(f"{path} does not say whether '{pipeline}' can run", path=path) from error
 
 
 def read_note(path: Path) -> dict[str, Any]:

@@ -117,9 +117,9 @@ class Truncation:
         return asdict(self)
 
 
-def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Truncation | None:
+def find_truncation(folder: Path, *, hide: Path | None = None) -> Truncation | None:
     """The truncation in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
-    return Artifact(folder / FILE, Truncation, f"make it again: {again}", hide=hide).find()
+    return Artifact(folder / FILE, Truncation, hide=hide).find()
 
 
 def layers_name(layers: Sequence[int]) -> str:

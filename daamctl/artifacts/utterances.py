@@ -94,13 +94,13 @@ def write_utterances(path: Path, table: UtteranceTable) -> None:
     write_table(path, replace(table, rows=table.rows.sort("utterance_id")), SCHEMAS, "utterance table")
 
 
-def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
+def read_utterances(path: Path) -> UtteranceTable:
     """Read the table.
 
     Raises:
         ArtifactError: the file is missing, damaged, or not an utterance table.
     """
-    return UtteranceTable(*read_table(path, SCHEMAS, "utterance table", fix=fix))
+    return UtteranceTable(*read_table(path, SCHEMAS, "utterance table"))
 
 
 def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[str, Any]], what: str) -> None:
@@ -122,20 +122,20 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
 
 
 def read_table(
-    path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str, *, fix: str | None
+    path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str
 ) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality, str, dict[str, Any]]:
     """Read a table written by `write_table`: the fields of `CorpusTable`.
 
     Raises:
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
-    rows, head = read_frame(path, fix=fix)
+    rows, head = read_frame(path)
     modality: Modality = head.get("modality", "speech")
     schema = schemas.get(modality)
     if not {"corpus", "classes", "settings"} <= head.keys() or schema is None or not set(schema) <= set(rows.columns):
-        raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
+        raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", path=path)
     if head.pop(SEAL, None) != _table_hash(rows, head):
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", path=path)
     content, facts = head.get("content", ""), head.get("facts", {})
     return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, content, facts
 

@@ -16,31 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from daamctl import __version__
-from daamctl.cli import (
-    check,
-    common,
-    compare,
-    deviations,
-    doctor,
-    explain,
-    export,
-    import_checkpoint,
-    init,
-    ls,
-    mlm,
-    new,
-    paper,
-    plan,
-    predict,
-    preflight,
-    run,
-    serve,
-    shots,
-    show,
-    track,
-    truncate,
-    ui,
-)
+from daamctl.cli.options import with_options
 from daamctl.stage_table import STAGES
 
 EXPECTED_FAILURE = 3
@@ -174,40 +150,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Probe frozen encoders layer by layer, and test Density Adaptive Attention against simple baselines.",
-    epilog=f"Stages, in order: {', '.join(STAGES)}. "
-    "To run a whole pipeline: daamctl run demo, or dvc repro report@demo.",
+    epilog="Every command takes its pipeline first: daamctl plan demo. To run all of it: daamctl run demo.",
 )
-
-for _stage in STAGES:
-    _command = importlib.import_module(f"daamctl.cli.{_stage}").command
-    app.command(name=_stage, rich_help_panel="Stages")(common.pipeline_first(_command))
-_OTHER = (
-    init,
-    run,
-    plan,
-    paper,
-    show,
-    shots,
-    preflight,
-    compare,
-    truncate,
-    mlm,
-    export,
-    predict,
-    serve,
-    ls,
-    new,
-    deviations,
-    explain,
-    check,
-    doctor,
-    track,
-    ui,
-    import_checkpoint,
-)
-for _module in _OTHER:
-    _name = _module.__name__.rpartition(".")[2].replace("_", "-")
-    app.command(name=_name, rich_help_panel="Other commands")(common.pipeline_first(_module.command))
+PANELS = {
+    "First steps": "init doctor ls new plan run show compare export predict",
+    "Stages, in the order in which `run` runs them": " ".join(STAGES),
+    "Questions before and after a run": "check explain preflight truncate mlm shots deviations paper",
+    "Models and records": "serve import-checkpoint track ui",
+}
+"""Heading of `daamctl --help` -> its commands."""
+for _panel, _names in PANELS.items():
+    for _name in _names.split():
+        _module = importlib.import_module(f"daamctl.cli.{'stages' if _name in STAGES else _name.replace('-', '_')}")
+        _help = STAGES[_name].help if _name in STAGES else None
+        app.command(_name, help=_help, rich_help_panel=_panel)(with_options(_module.command, _name))
 
 
 def _version(value: bool) -> None:

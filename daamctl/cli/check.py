@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
 
 
 def command(
-    pipeline: common.Pipeline = None,
+    run: Run,
     write: Annotated[
         bool, typer.Option("--write", help="Also write the files that DVC reads: data/check/ and stages.yaml.")
     ] = False,
@@ -24,6 +24,7 @@ def command(
     """Check the settings of every pipeline and show all errors at once. Needs no GPU and does not import torch."""
     from daamctl.config import find_root
 
+    pipeline = run.pipeline
     if inventory:
         _show_inventory(pipeline)
         return

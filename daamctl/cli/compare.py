@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daamctl.cli import common
-from daamctl.cli.common import escaped, show_line
+from daamctl.cli.options import Run, check_run, complete_run
+from daamctl.cli.terminal import escaped, print_table, show_line, show_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from daamctl.artifacts.comparison import (
         ComparisonReport,
         PairedMethods,
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Spread
     from daamctl.artifacts.statistics import PairedTest
 
-PLAIN_WIDTH = 160
-"""Width of the tables in characters when the output is not a terminal."""
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
 ENTITIES = {"entity_f1": "entity F1"}
 """What the methods of a token corpus are compared by besides."""
@@ -46,16 +42,10 @@ def complete(incomplete: str) -> list[str]:
     """Shell completion: pipelines, PIPELINE/METHOD, and published tables."""
     from daamctl.paper.tables import published_tables
 
-    name, slash, method = incomplete.partition("/")
     if incomplete.startswith("published:"):
         tables = [f"published:{table}" for table in published_tables()]
         return [table for table in tables if table.startswith(incomplete)]
-    if slash:
-        return [f"{name}/{found}" for found in common.complete_method(method)]
-    names = common.complete_pipeline(incomplete)
-    if "published:".startswith(incomplete):
-        names.append("published:")
-    return names
+    return [*complete_run(incomplete), *(["published:"] if "published:".startswith(incomplete) else [])]
 
 
 Side = Annotated[
@@ -69,72 +59,64 @@ Side = Annotated[
 
 
 def command(
+    run: Run,
     a: Side,
     b: Side,
     unit: Annotated[Unit | None, typer.Option(help="Unit of scoring. Default: evaluate.unit of the pipelines.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the tables.")] = False,
 ) -> None:
     """Compare two pipelines, methods or published rows: different settings and paired differences."""
     for side in (a, b):
         if not side.startswith("published:"):
-            common.check_run(side)
+            check_run(side)
     from daamctl.artifacts.comparison import read_comparison
     from daamctl.config import find_root
     from daamctl.stages import compare
 
     path = compare.run(find_root(), a, b, unit=unit.value if unit else None)
-    if as_json:
+    if run.json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    _show(console, read_comparison(path))
-    common.show_path(path)
+    _show(read_comparison(path))
+    show_path(path)
 
 
-def _show(console: Console, report: ComparisonReport) -> None:
+def _show(report: ComparisonReport) -> None:
     """Print settings, results and notes. Without a terminal, print no colours and do not wrap lines."""
     from daamctl.artifacts.comparison import PairedResult
 
     result = report.result
     how = "1 pair" if len(report.matched) == 1 else f"{len(report.matched)} methods matched by name"
     scored = f"by {report.item}" if report.item else report.unit
-    show_line(
-        console, f"[bold]{escaped(report.first)}[/] (A) and [bold]{escaped(report.second)}[/] (B), {scored}; {how}"
-    )
+    show_line(f"[bold]{escaped(report.first)}[/] (A) and [bold]{escaped(report.second)}[/] (B), {scored}; {how}")
     for letter, methods in (("A", report.unmatched.first), ("B", report.unmatched.second)):
         if methods:
-            show_line(console, escaped(f"only in {letter}: {', '.join(methods)}"))
-    _show_settings(console, result.settings.can_change, "can change the results")
-    _show_settings(console, result.settings.cannot_change, "cannot change the results")
+            show_line(escaped(f"only in {letter}: {', '.join(methods)}"))
+    _show_settings(result.settings.can_change, "can change the results")
+    _show_settings(result.settings.cannot_change, "cannot change the results")
     if result.settings.not_known:
-        show_line(console, escaped(result.settings.not_known))
+        show_line(escaped(result.settings.not_known))
     if isinstance(result, PairedResult):
-        _show_paired(console, result, str(report.item))
+        _show_paired(result, str(report.item))
     else:
-        _show_printed(console, result, str(report.item))
-    show_line(console, "\n[bold]Notes[/]")
+        _show_printed(result, str(report.item))
+    show_line("\n[bold]Notes[/]")
     for note in result.notes:
-        show_line(console, f"- {escaped(note)}")
+        show_line(f"- {escaped(note)}")
 
 
-def _show_settings(console: Console, rows: Sequence[SettingDifference], heading: str) -> None:
-    show_line(console, f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
+def _show_settings(rows: Sequence[SettingDifference], heading: str) -> None:
+    show_line(f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
     if rows:
         cells = []
         for row in rows:
             methods = f" ({', '.join(row.methods)})" if row.methods else ""
             cells.append([row.name + methods, _value(row.first), _value(row.second)])
-        _table(console, ["setting", "A", "B"], cells, fold=True)
+        print_table(["setting", "A", "B"], cells)
 
 
-def _show_paired(console: Console, result: PairedResult, item: str) -> None:
+def _show_paired(result: PairedResult, item: str) -> None:
     design = result.comparisons[0].design
     show_line(
-        console,
         "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points, its interval not corrected; "
         "detectable: the difference found with 80 % power, in points",
     )
@@ -142,12 +124,11 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
         "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p (Holm)", "p folds", "p folds (Holm)",
         "detectable",
     ]  # fmt: skip
-    _table(console, head, [row for entry in result.comparisons for row in _paired_rows(entry)])
+    _table(head, [row for entry in result.comparisons for row in _paired_rows(entry)])
     for entry in result.comparisons:
         if entry.doubt:
-            show_line(console, f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
+            show_line(f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
     show_line(
-        console,
         f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
         f"{result.family.size} tests",
     )
@@ -156,16 +137,14 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
     )
     sources = f"{design.n_speakers or 'unknown'} {design.source_word}s"
     show_line(
-        console,
         f"Design: {design.n_items} items, {design.n_folds or 'no common'} folds, {sources}; {escaped(design.reason)}; "
         f"seeds {seeds}",
     )
     show_line(
-        console,
         f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
     )
     counts = [[_pair(entry), str(entry.wins), str(entry.losses), str(entry.ties)] for entry in result.comparisons]
-    _table(console, ["method", "wins", "losses", "ties"], counts)
+    _table(["method", "wins", "losses", "ties"], counts)
     shown = MANY_SHOWN if len(result.comparisons) > 1 else ONE_SHOWN
     rows = []
     for entry in result.comparisons:
@@ -174,10 +153,9 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
             rows.append([_pair(entry), row.item, str(row.fold), row.speaker or DASH, row.label, *right])
     if rows:
         show_line(
-            console,
             f"\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most {shown} per method",
         )
-        _table(console, ["method", item, "fold", design.source_word, "class", "A", "B"], rows)
+        _table(["method", item, "fold", design.source_word, "class", "A", "B"], rows)
 
 
 def _paired_rows(entry: PairedMethods) -> list[list[str]]:
@@ -195,7 +173,7 @@ def _paired_rows(entry: PairedMethods) -> list[list[str]]:
     return rows
 
 
-def _show_printed(console: Console, result: PrintedResult, item: str) -> None:
+def _show_printed(result: PrintedResult, item: str) -> None:
     ours = result.kind == "printed"
     head = ["", "row", "printed", "mean of its folds"]
     if ours:
@@ -212,25 +190,24 @@ def _show_printed(console: Console, result: PrintedResult, item: str) -> None:
             cells.append(row)
         cells.append(["", "A - B", "", _points(entry.difference), *(["", ""] if ours else [])])
     show_line(
-        console,
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
-    _table(console, head, cells)
+    _table(head, cells)
     rows = [
         [_pair(entry), str(row.session), _percent(row.first), _percent(row.second), _points(row.difference)]
         for entry in result.comparisons
         for row in entry.folds or []
     ]
     if rows:
-        show_line(console, "\n[bold]By session[/]")
-        _table(console, ["method", "session", "A", "B", "A - B"], rows)
+        show_line("\n[bold]By session[/]")
+        _table(["method", "session", "A", "B", "A - B"], rows)
     tests = [(_pair(entry), entry.test) for entry in result.comparisons if entry.test]
     if tests:
-        show_line(console, f"\n[bold]Test[/] {escaped(tests[0][1].label)}")
+        show_line(f"\n[bold]Test[/] {escaped(tests[0][1].label)}")
         head = ["method", "A - B", "p", "p (Holm)"]
-        _table(console, head, [[name, _points(test.mean), *_p(test)] for name, test in tests])
+        _table(head, [[name, _points(test.mean), *_p(test)] for name, test in tests])
     for reason in dict.fromkeys(entry.no_test for entry in result.comparisons if entry.no_test):
-        show_line(console, escaped(reason))
+        show_line(escaped(reason))
 
 
 def _pair(entry: PairedMethods | PrintedPair) -> str:
@@ -252,15 +229,8 @@ def _test(result: PairedResult, name: Literal["primary", "secondary"]) -> str:
     return f"{test.test} over {test.unit}s" if test else "no test"
 
 
-def _table(console: Console, head: Sequence[str], cells: Sequence[Sequence[str]], *, fold: bool = False) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in head:
-        table.add_column(escaped(name), overflow="fold" if fold else "ellipsis", no_wrap=not fold)
-    for row in cells:
-        table.add_row(*map(escaped, row))
-    console.print(table)
+def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    print_table(head, cells, fold=False)
 
 
 def _value(value: Any) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import complete_pipeline
+from daamctl.cli.terminal import escaped, print_table
 
 PLAIN_WIDTH = 220
 """Width of the table in characters when the output is not a terminal."""
@@ -16,14 +17,12 @@ def command(
     pipelines: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names of files in pipelines/, without .yaml. Default: all.", autocompletion=common.complete_pipeline
+            help="Names of files in pipelines/, without .yaml. Default: all.", autocompletion=complete_pipeline
         ),
     ] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option(
-            "--pipeline", "-p", help="The same as PIPELINES. Repeatable.", autocompletion=common.complete_pipeline
-        ),
+        typer.Option("--pipeline", "-p", help="The same as PIPELINES. Repeatable.", autocompletion=complete_pipeline),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     definitions: Annotated[
@@ -33,7 +32,7 @@ def command(
 ) -> None:
     """Show where the papers' code deviates from their text, and which variant each pipeline uses."""
     from daamctl.config import find_root, load_config, pipeline_names
-    from daamctl.paper.deviations import deviations, verdict
+    from daamctl.paper.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE, deviations, verdict
 
     pipelines = [*(pipelines or []), *(named or [])]
     if definitions and pipelines:
@@ -54,23 +53,6 @@ def command(
         for cells in [head, ["---"] * len(head), *rows]:
             typer.echo(f"| {' | '.join(cells)} |")
         return
-    _print(head, rows)
-
-
-def _print(head: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from daamctl.paper.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE
-
     styles = {AS_PUBLISHED: "yellow", CORRECTED: "green", ALWAYS: "green", NOT_HERE: "dim"}
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, name in enumerate(head):
-        table.add_column(escape(name), no_wrap=index < 2)
-    for cells in rows:
-        table.add_row(*(f"[{styles[cell]}]{cell}[/]" if cell in styles else escape(cell) for cell in cells))
-    console.print(table)
+    shown = ([f"[{styles[cell]}]{cell}[/]" if cell in styles else escaped(cell) for cell in row] for row in rows)
+    print_table(head, shown, width=PLAIN_WIDTH, markup=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, is_terminal, print_table
 
 if TYPE_CHECKING:
     from daamctl.methods.contract import Finding
@@ -14,117 +15,66 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: methods, and `all`."""
-    return [name for name in (*common.complete_method(incomplete), ALL) if name.startswith(incomplete)]
-
-
 def command(
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", "-m", help="Check this method, or 'all', instead of the machine.", autocompletion=complete
-        ),
-    ] = None,
-    pipeline: common.Pipeline = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting of the method or of the pipeline. Repeatable."
-        ),
-    ] = None,
-    layers: Annotated[int, typer.Option(min=2, help="Number of encoder layers, with --method.")] = 24,
+    run: Run,
+    num_layers: Annotated[int, typer.Option(min=2, help="Number of encoder layers, with --method.")] = 24,
     width: Annotated[int, typer.Option(min=1, help="Width of a layer, with --method.")] = 1024,
-    classes: Annotated[int, typer.Option(min=2, help="Number of classes, with --method.")] = 4,
+    num_classes: Annotated[int, typer.Option(min=2, help="Number of classes, with --method.")] = 4,
 ) -> None:
-    """Show hardware and software of this machine. With --method or --pipeline, check that methods work."""
-    if pipeline is not None:
-        if method is not None:
-            raise typer.BadParameter(
-                "cannot be combined with --method: it checks every method of the pipeline", param_hint="-p"
-            )
-        _pipeline(pipeline, sets)
-        return
-    if sets and method in (None, ALL):
-        raise typer.BadParameter("needs one method (--method NAME) or a pipeline (-p NAME)", param_hint="--set")
-    sizes = {"num_layers": layers, "embed_dim": width, "num_classes": classes}
-    if method is None:
-        _machine()
+    """Show hardware and software of this machine. With a pipeline, or --method NAME or all, check that methods work.
+
+    With --method, --set takes settings of the method, e.g. --set num_heads=4.
+    """
+    method = run.method
+    if run.pipeline is not None and method is not None:
+        raise typer.BadParameter(
+            "cannot be combined with --method: it checks every method of the pipeline", param_hint="PIPELINE"
+        )
+    if run.sets and run.pipeline is None and method in (None, ALL):
+        raise typer.BadParameter("needs one method (--method NAME) or a pipeline", param_hint="--set")
+    sizes = {"num_layers": num_layers, "embed_dim": width, "num_classes": num_classes}
+    if run.pipeline is not None:
+        layout, config = run.settings()
+        from daamctl.doctor import examine_pipeline
+
+        words, found = examine_pipeline(layout, config)
+        typer.echo(words)
+        _show(list(found), f"pipeline '{run.pipeline}'", "methods")
+    elif method is None:
+        from daamctl.config import nearest_root
+        from daamctl.doctor import examine
+
+        print_table(("", ""), examine(nearest_root()), width=None, bold=True)
     elif method == ALL:
         _methods(sizes)
     else:
-        _method(method, sets or [], sizes)
+        from daamctl.config import parse_overrides
+        from daamctl.methods import resolve_method
+
+        resolve_method(method)
+        from daamctl.doctor import examine_method
+
+        _show(list(examine_method(method, parse_overrides(run.sets or []), **sizes)), method, "checks")
 
 
-def _machine() -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+def _show(findings: list[Finding], what: str, checked: str) -> None:
+    """Print a table on a terminal, otherwise one unwrapped line per finding.
 
-    from daamctl.config import nearest_root
-    from daamctl.doctor import examine
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in examine(nearest_root()):
-        table.add_row(name, escape(text))
-    Console().print(table)
-
-
-def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
-    """Check one method and print one line per check."""
-    from daamctl.config import parse_overrides
-    from daamctl.errors import MethodError
-    from daamctl.methods import resolve_method
-
-    resolve_method(method)
-    from daamctl.doctor import examine_method
-
-    findings = list(examine_method(method, parse_overrides(sets), **sizes))
-    _show(findings)
-    failing = [finding for finding in findings if not finding.ok]
-    if failing:
-        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
-        raise MethodError(f"{method}: failed {len(failing)} of {len(findings)} checks{lines}")
-
-
-def _pipeline(pipeline: str, sets: list[str] | None) -> None:
-    """Check every method of a pipeline at the pipeline's sizes and print one line per method."""
-    layout, config = common.resolve(pipeline, sets)
-    from daamctl.doctor import examine_pipeline
+    Raises:
+        MethodError: a finding is not as it should be.
+    """
     from daamctl.errors import MethodError
 
-    words, found = examine_pipeline(layout, config)
-    typer.echo(words)
-    findings = list(found)
-    _show(findings)
-    failing = [finding for finding in findings if not finding.ok]
-    if failing:
-        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
-        raise MethodError(f"pipeline '{pipeline}': {len(failing)} of {len(findings)} methods failed{lines}")
-
-
-def _show(findings: list[Finding]) -> None:
-    """Print a table on a terminal, otherwise one unwrapped line per finding."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console()
     width = max([11, *(len(finding.name) for finding in findings)])
-    if not console.is_terminal:
-        for finding in findings:
-            typer.echo(f"{_word(finding.ok):<6}  {finding.name:<{width}}  {finding.text}")
-        return
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        colour = "green" if finding.ok else "red"
-        table.add_row(f"[{colour}]{_word(finding.ok)}[/]", finding.name, escape(finding.text))
-    console.print(table)
+    rows = []
+    for one in findings:
+        if not is_terminal():
+            typer.echo(f"{_word(one.ok):<6}  {one.name:<{width}}  {one.text}")
+        rows.append((f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{one.name}[/]", escaped(one.text)))
+    if is_terminal():
+        print_table(("", "", ""), rows, markup=True)
+    if failing := [f"\n  {finding.name}: {finding.text}" for finding in findings if not finding.ok]:
+        raise MethodError(f"{what}: {len(failing)} of {len(findings)} {checked} failed{''.join(failing)}")
 
 
 def _methods(sizes: dict[str, int]) -> None:

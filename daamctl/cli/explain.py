@@ -6,18 +6,20 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Alone, Run, complete_pipeline
 
 
 def command(
+    run: Run,
     setting: Annotated[
-        str | None, typer.Argument(help="Setting, e.g. train.search_lr, or a section, e.g. train.")
+        str | None,
+        typer.Argument(metavar="SETTING", help="Setting, e.g. train.search_lr, or a section, e.g. train."),
+        Alone(lambda word: word not in complete_pipeline(word)),
     ] = None,
-    pipeline: common.Pipeline = None,
 ) -> None:
     """Explain a setting: meaning, allowed values, default, what it can change, and its value in a pipeline.
 
-    Without a setting: the ten that people set first.
+    Without a setting: the ten that people set first. The pipeline may be left out.
     """
     from daamctl.config import (
         PARAMS_FILE,
@@ -30,10 +32,11 @@ def command(
         read_yaml,
     )
 
-    names = explain.FIRST if setting is None else explain.find(setting)
+    pipeline = run.pipeline
     root = find_root() if pipeline else nearest_root()
     plain = load_config(root) if root else Config()
     own = load_config(root, pipeline) if root and pipeline else plain
+    names = explain.FIRST if setting is None else explain.find(setting)
     file = f"{PIPELINES_DIR}/{pipeline}.yaml"
     given = read_yaml(root / file) if root and pipeline else {}
     for name in names:

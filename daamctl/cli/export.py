@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import show_path
 
 
 def command(
-    run: common.Run,
+    run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
     folds: Annotated[
         str,
@@ -34,7 +35,6 @@ def command(
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also register the model in MLflow, under this name.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an exported model.")] = False,
 ) -> None:
     """Export a trained method as a folder that predicts new files. RUN is PIPELINE/METHOD, e.g. emodb/daam-v1."""
     from daamctl.config import find_root
@@ -42,7 +42,7 @@ def command(
 
     written = export.run(
         find_root(),
-        run,
+        str(run.pipeline),
         out,
         folds=folds,
         layers=layers,
@@ -50,6 +50,6 @@ def command(
         encoder=encoder,
         onnx=onnx,
         register=register,
-        force=force,
+        force=run.force,
     )
-    common.show_path(written)
+    show_path(written)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(
     file: Annotated[Path, typer.Argument(help="A .pth, .pt or .safetensors file saved by the published code.")],
-    output: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Output file. Default: next to FILE, with the method in its name."),
+        typer.Option("--out", "-o", help="Output file. Default: next to FILE, with the method in its name."),
     ] = None,
     norm_axis: Annotated[
         int, typer.Option(help="Axis of a Mixture, which its file does not store: 1 for layers, 2 for features.")
@@ -29,11 +26,11 @@ def command(
     state = read_published(file)
     seen = recognise(state, norm_axis=norm_axis)
     model = load_published(state, norm_axis=norm_axis)
-    path = output or file.with_name(f"{file.stem}.{seen.method}.safetensors")
+    path = out or file.with_name(f"{file.stem}.{seen.method}.safetensors")
     if path.exists() and path.samefile(file):
-        raise ConfigError(f"{path} is the checkpoint itself; choose another file with --output")
-    if isinstance(model, DensityBlock) and output is not None:
-        raise MethodError(f"a density block has no decoder and cannot be written to {output}")
+        raise ConfigError(f"{path} is the checkpoint itself; choose another file with --out")
+    if isinstance(model, DensityBlock) and out is not None:
+        raise MethodError(f"a density block has no decoder and cannot be written to {out}")
     parameters = sum(p.numel() for p in model.parameters())
     facts = {"method": seen.method, **seen.sizes, **seen.settings, "parameters": f"{parameters:,}", "note": seen.note}
     for name, value in facts.items():

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import print_content, show_path
 
 
 def command(
+    run: Run,
     encoder: Annotated[
         str,
         typer.Option("--encoder", help="A Hugging Face id or a local folder, with its MLM head.", show_default=False),
@@ -37,7 +39,6 @@ def command(
     ] = False,
     mask_rate: Annotated[float, typer.Option(help="Share of tokens to mask.")] = 0.15,
     mask_seed: Annotated[int, typer.Option(min=0, help="Seed of the masks, which all ways share.")] = 1,
-    seeds: common.Seeds = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs; the one with the lowest dev loss is scored.")] = 3,
     batch_size: Annotated[int, typer.Option(min=1, help="Blocks a step.")] = 8,
     lr: Annotated[float, typer.Option(min=0.0, help="Learning rate with --finetune.")] = 5e-5,
@@ -46,9 +47,6 @@ def command(
     name: Annotated[
         str | None, typer.Option(help="Name of the results. Default: that of the encoder.", show_default=False)
     ] = None,
-    device: common.DeviceName = None,
-    force: common.Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print mlm.json instead of the table.")] = False,
 ) -> None:
     """Perplexity of masked tokens: an encoder with its own head, and layer fusions between the two."""
     from daamctl.config import Config, ExtractConfig, find_root
@@ -67,38 +65,20 @@ def command(
         finetune=finetune,
         rate=mask_rate,
         mask_seed=mask_seed,
-        seeds=common.seed_list(seeds) or [1],
+        seeds=run.seeds or [1],
         max_tokens=max_tokens,
         settings=MaskedSettings(epochs=epochs, batch_size=batch_size, lr=lr, fusion_lr=fusion_lr),
-        device=device or "auto",
+        device=run.device or "auto",
         name=name,
-        force=force,
+        force=run.force,
     )
-    if as_json:
+    if run.json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    _show(path)
-    common.show_path(path)
-
-
-def _show(path: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from daamctl.artifacts.masked import masked_run
     from daamctl.reporting import perplexity
 
-    found = masked_run(path.parent, again="daamctl mlm --force").open()
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160
-    content = perplexity.table(found)
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in content.columns:
-        shown.add_column(common.escaped(column))
-    for row in content.rows:
-        shown.add_row(*(common.escaped(str(cell)) for cell in row))
-    console.print(shown)
-    for note in (found.split, *found.notes):
-        common.show_line(console, f"- {common.escaped(note)}")
-    common.show_line(console, f"[bold]{common.escaped(perplexity.sentence(found))}[/]")
+    found = masked_run(path.parent).open()
+    notes = (found.split, *found.notes)
+    print_content([perplexity.table(found)], notes, perplexity.sentence(found), captions=False)
+    show_path(path)

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import show_line
 
 
 def command(
+    run: Run,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new pipeline.")],
     source: Annotated[
         Path,
@@ -28,43 +30,33 @@ def command(
     labels: Annotated[
         str | None, typer.Option(metavar="CODE=NAME,...", help="Class names for the labels in the paths.")
     ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            "--encoder", "-e", autocompletion=common.complete_encoder, help="Preset, Hugging Face id or local folder."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a pipeline of this name.")] = False,
 ) -> None:
     """Make a pipeline from recordings, images, texts or tagged words."""
-    from rich.console import Console
-
     from daamctl.config import find_root
     from daamctl.encoders.encoder_size import check_name
     from daamctl.stages import check, inventory, new
 
     root = find_root()
-    if encoder is not None:
-        check_name(encoder)
-    made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=encoder, force=force)
-    console = Console()
+    if run.encoder is not None:
+        check_name(run.encoder)
+    made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=run.encoder, force=run.force)
     rows = ({"pattern": made.pattern} if made.pattern else {}) | made.facts
     width = max(map(len, rows))
     for heading, text in rows.items():
-        common.show_line(console, f"{heading:<{width}}  {text}")
+        show_line(f"{heading:<{width}}  {text}")
     for doubt in made.doubts:
-        common.show_line(console, f"doubt: {doubt}")
+        show_line(f"doubt: {doubt}")
     for path in filter(None, (made.manifest, made.pipeline)):
-        common.show_line(console, f"wrote {path.relative_to(root)}")
+        show_line(f"wrote {path.relative_to(root)}")
     check.run(root, write=True)
-    run = f"daamctl run {name}; what that takes: daamctl plan {name}"
+    then = f"daamctl run {name}; what that takes: daamctl plan {name}"
     if (obstacle := inventory.run(root, [name])[name]) is None:
-        common.show_line(console, f"Next: {run}")
+        show_line(f"Next: {then}")
         return
-    common.show_line(console, f"It cannot run here yet: {obstacle.reason}")
+    show_line(f"It cannot run here yet: {obstacle.reason}")
     if obstacle.fix:
-        common.show_line(console, f"Next: {obstacle.fix}")
-    common.show_line(console, f"Then: {run}")
+        show_line(f"Next: {obstacle.fix}")
+    show_line(f"Then: {then}")
 
 
 def _pairs(text: str | None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daamctl.cli import common
+from daamctl.cli.terminal import show_path
 
 
 def command() -> None:
@@ -10,4 +10,4 @@ def command() -> None:
     from daamctl.config import find_root
     from daamctl.stages import paper
 
-    common.show_path(paper.run(find_root()))
+    show_path(paper.run(find_root()))

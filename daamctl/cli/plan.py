@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from daamctl.cli import common
-from daamctl.cli.common import escaped, show_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, print_table, show_line
 
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
 NAMED_AT_MOST = 4
-LISTED = ("train", "finetune", "reconstruct")
 
 
 def command(
-    pipeline: common.Pipeline,
+    run: Run,
     measure: Annotated[
         bool,
         typer.Option(
@@ -31,24 +27,9 @@ def command(
         ),
     ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="Show one row per stage instead of one per method.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    seeds: common.Seeds = None,
-    device: common.DeviceName = None,
-    recipe: common.Recipe = None,
-    sets: common.Sets = None,
-    dry_run: common.DryRun = False,
 ) -> None:
     """Show what a pipeline has finished, and the disk, memory and time that the rest will need."""
-    layout, config = common.resolve(
-        pipeline,
-        sets,
-        extract__device=device,
-        train__device=device,
-        finetune__device=device,
-        train__seeds=common.seed_list(seeds),
-        train__recipe=recipe,
-    )
-    common.stop_if_dry(dry_run, config)
+    layout, config = run.settings()
     from daamctl.stages.check import refuse_problems
 
     refuse_problems(config, layout.run_name)
@@ -64,51 +45,40 @@ def command(
     trial = whole_pipeline.measured(layout, config) if measure else nullcontext()
     with trial as measured:
         result = plan.run(layout, config, blockers=blockers, measured=measured)
-    if as_json:
+    if run.json:
         import json
 
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    _show(console, result, brief=brief)
+    _show(result, brief=brief)
 
 
-def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
+def _show(result: dict[str, Any], *, brief: bool) -> None:
     """Print the table, the totals beside what this machine has, and remarks on the numbers."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("stage", no_wrap=True)
-    for heading in ("state", "work"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("disk", "memory", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("basis", overflow="fold")
-    rows = result["stages"]
+    rows, lines, styles = result["stages"], list[tuple[str, ...]](), list[str | None]()
     stage = shared = None
     for row in _grouped(rows) if brief else rows:
         name, work = row["stage"], row["work"]
         if row["method"] is not None:
             if name != stage:
-                table.add_row(name, "", work)
+                lines.append((name, "", work))
+                styles.append(None)
                 shared = work
             name, work = f"  {row['method']}", "" if work == shared else work
         stage = row["stage"]
-        table.add_row(name, _state(row), work, *_figures(row), style="dim" if row["state"] == "done" else None)
+        lines.append((name, _state(row), work, *_figures(row)))
+        styles.append("dim" if row["state"] == "done" else None)
     encoder = f" with encoder {escaped(result['encoder'])}" if result["encoder"] else ""
-    console.print(f"[bold]{escaped(result['pipeline'])}[/]{encoder} on {escaped(result['machine']['device'])}")
-    console.print(table)
-    show_line(console, "")
+    show_line(f"[bold]{escaped(result['pipeline'])}[/]{encoder} on {escaped(result['machine']['device'])}")
+    head = ("stage", "state", "work", "disk", "memory", "time", "basis")
+    print_table(head, lines, width=PLAIN_WIDTH, right=(3, 4, 5), markup=True, styles=styles)
+    show_line("")
     for text in _totals(result):
-        show_line(console, text)
+        show_line(text)
     for text in _remarks(rows):
-        show_line(console, text)
+        show_line(text)
     for text in result["notes"]:
-        show_line(console, f"[dim]{escaped(text)}[/]")
+        show_line(f"[dim]{escaped(text)}[/]")
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

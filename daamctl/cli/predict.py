@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import print_table, show_line, show_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +23,7 @@ MOST_CLASSES = 8
 
 
 def command(
+    run: Run,
     model: Annotated[Path, typer.Argument(help="Folder of an exported model.", show_default=False)],
     inputs: Annotated[
         list[str] | None,
@@ -41,7 +43,6 @@ def command(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Most clips per forward pass of the encoder; changes the speed only.")
     ] = None,
-    device: common.DeviceName = None,
 ) -> None:
     """Predict recordings, texts, images or the tags of words with an exported model."""
     from daamctl.models.folder import record_file
@@ -62,10 +63,10 @@ def command(
         out=out,
         encoder=encoder,
         batch_size=batch_size,
-        device=device or "auto",
+        device=run.device or "auto",
     )
     if out is not None:
-        common.show_path(out)
+        show_path(out)
     elif sys.stdout.isatty():
         _show(found.rows)
     else:
@@ -75,23 +76,14 @@ def command(
 
 def _show(rows: pl.DataFrame) -> None:
     """Print the first rows as a table."""
-    from rich.console import Console
-    from rich.table import Table
-
     names = [name for name in rows.columns if not name.startswith("weight_")]
     classes = [name for name in names if name.startswith("p_")]
     if len(classes) > MOST_CLASSES:
         names = [name for name in names if name not in classes]
     names = [name for name in names if rows[name].null_count() < len(rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(common.escaped(name))
-    for row in rows.head(MOST_SHOWN).select(names).iter_rows():
-        table.add_row(*(common.escaped(_cell(value)) for value in row))
-    console = Console(highlight=False)
-    console.print(table)
+    print_table(names, [list(map(_cell, row)) for row in rows.head(MOST_SHOWN).select(names).iter_rows()])
     if len(rows) > MOST_SHOWN:
-        console.print(f"and {len(rows) - MOST_SHOWN} more rows; write all of them with --out FILE")
+        show_line(f"and {len(rows) - MOST_SHOWN} more rows; write all of them with --out FILE")
 
 
 def _cell(value: object) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from daamctl.cli import common
-from daamctl.cli.common import escaped, show_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, is_terminal, print_table, show_line, show_path
 
 BAR_WIDTH = 12
 PLAIN_WIDTH = 120
@@ -23,50 +20,36 @@ FUSIONS = {
 STYLES = {"ok": "green", "note": "yellow", "warning": "bold red"}
 
 
-def command(
-    pipeline: common.Pipeline = None,
-    corpus: common.Corpus = None,
-    encoder: common.EncoderName = None,
-    sets: common.Sets = None,
-    dry_run: common.DryRun = False,
-) -> None:
+def command(run: Run) -> None:
     """Before training: probe every layer linearly, estimate what layer fusion can gain, and check the data."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
-    common.stop_if_dry(dry_run, config)
+    layout, config = run.settings()
     from daamctl.stages.check import refuse_problems
 
     refuse_problems(config, layout.run_name)
-    from rich.console import Console
-
     from daamctl.stages import preflight
     from daamctl.store.files import read_json
 
     path = preflight.run(layout, config)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    _show(console, read_json(path))
-    common.show_path(path)
+    _show(read_json(path))
+    show_path(path)
 
 
-def _show(console: Console, result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     """Print the tables and the verdict. Without a terminal, print no colours and do not wrap lines."""
     if result["probe"] is not None:
-        _show_probe(console, result)
-    show_line(console, "\n[bold]Data[/]")
+        _show_probe(result)
+    show_line("\n[bold]Data[/]")
     for finding in result["checks"]:
-        show_line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
+        show_line(f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
         if finding["severity"] != "ok" and finding["examples"]:
-            show_line(console, f"{'':8}[dim]{escaped('for example: ' + '; '.join(finding['examples']))}[/]")
+            show_line(f"{'':8}[dim]{escaped('for example: ' + '; '.join(finding['examples']))}[/]")
     verdict = result["verdict"]
-    show_line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
-    show_line(console, escaped(verdict["text"]))
-    show_line(console, f"[dim]Rule. {escaped(verdict['rule'])}[/]")
+    show_line(f"\n[bold]Verdict: {verdict['case']}[/]")
+    show_line(escaped(verdict["text"]))
+    show_line(f"[dim]Rule. {escaped(verdict['rule'])}[/]")
 
 
-def _show_probe(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table
-
+def _show_probe(result: dict[str, Any]) -> None:
     from daamctl.artifacts.terms import percent
     from daamctl.data.task import FIGURES
 
@@ -75,41 +58,34 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
     low = chance[metric]["mean"]
     shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
     high = max(one[metric]["mean"] for one in shown)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e."):
-        table.add_column(heading, no_wrap=True)
-
-    def add(name: str, one: dict[str, Any], *, gain: str = "", style: str | None = None) -> None:
-        share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
-        bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
-        table.add_row(name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain, style=style)
-
-    for layer, one in probe["layers"].items():
-        add(layer, one)
-    table.add_section()
+    lines: list[tuple[str, Any, str, str | None]] = [(layer, one, "", None) for layer, one in probe["layers"].items()]
     for key, name in FUSIONS.items():
         if probe[key] is not None:
-            add(name, probe[key], gain=_gain(headroom[key]) if key in headroom else "", style="bold")
-    add("chance", chance, style="dim")
+            lines.append((name, probe[key], _gain(headroom[key]) if key in headroom else "", "bold"))
+    lines.append(("chance", chance, "", "dim"))
+    rows = []
+    for name, one, gain, _ in lines:
+        share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
+        bar = ("█" if is_terminal() else "#") * max(0, round(BAR_WIDTH * share))
+        rows.append((name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain))
     folds = result["folds"]
     show_line(
-        console,
         f"[bold]{escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
         f"{result['unit']}; mean ± standard deviation over folds; gain over the best layer, in points",
     )
-    console.print(table)
+    head = ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e.")
+    print_table(head, rows, width=PLAIN_WIDTH, fold=False, styles=[style for *_, style in lines])
     where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
-    show_line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
+    show_line(f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
     best = max(probe["layers"], key=lambda layer: probe["layers"][layer][metric]["mean"])
-    show_line(console, f"Highest alone: layer {best}. The report tests which layers are worse, after training.")
+    show_line(f"Highest alone: layer {best}. The report tests which layers are worse, after training.")
     show_line(
-        console,
         f"Chance: {what} {percent(chance[metric]['mean'])} (always the most frequent training class), "
         f"balanced accuracy {percent(chance['balanced_accuracy']['mean'])}.",
     )
     if "note" in probe:
-        show_line(console, probe["note"])
+        show_line(probe["note"])
 
 
 def _spread(figure: dict[str, Any]) -> str:

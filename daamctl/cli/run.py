@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from daamctl.cli import common
+from daamctl.cli.options import Run
 from daamctl.cli.show import show_results
+from daamctl.cli.terminal import show_path
 
 
-def command(
-    pipeline: common.Pipeline,
-    source: Annotated[Path | None, typer.Option("--from", help="Corpus folder, or a manifest file.")] = None,
-    seeds: common.Seeds = None,
-    device: common.DeviceName = None,
-    recipe: common.Recipe = None,
-    sets: common.Sets = None,
-    no_track: common.NoTrack = False,
-    dry_run: common.DryRun = False,
-) -> None:
+def command(run: Run) -> None:
     """Run every stage of a pipeline in this process, without DVC. Finished results are kept."""
-    layout, config = common.resolve(
-        pipeline,
-        sets,
-        extract__device=device,
-        train__device=device,
-        finetune__device=device,
-        train__seeds=common.seed_list(seeds),
-        train__recipe=recipe,
-    )
-    common.stop_if_dry(dry_run, config)
-    from daamctl import pipeline as whole
+    layout, config = run.settings()
+    from daamctl import pipeline
 
-    path = whole.run(layout, config, source=source, track=not no_track)
+    path = pipeline.run(layout, config, source=run.source, track=run.track)
     if config.task == "classify":
         show_results(layout)
-    common.show_path(path)
+    show_path(path)

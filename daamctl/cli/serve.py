@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
 
 
 def command(
+    run: Run,
     model: Annotated[Path, typer.Argument(help="Folder of an exported model.", show_default=False)],
     host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0: all networks.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free one.")] = 8000,
     encoder: Annotated[
         Path | None, typer.Option(help="Folder of the encoder, if the model does not contain it.")
     ] = None,
-    device: common.DeviceName = None,
     max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 50.0,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest recording, in seconds.")] = 600.0,
     max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 256,
@@ -41,4 +41,4 @@ def command(
 
     limits = Limits(max_mb, max_seconds, max_texts, together, max_total_mb, max_connections, timeout)
     hosts = allow_host or ()
-    serve.run(model, host=host, port=port, encoder=encoder, device=device or "auto", limits=limits, hosts=hosts)
+    serve.run(model, host=host, port=port, encoder=encoder, device=run.device or "auto", limits=limits, hosts=hosts)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.terminal import show_path
 
 
 def command(
@@ -21,4 +21,4 @@ def command(
     from daamctl.config import find_root
     from daamctl.stages import shots
 
-    common.show_path(shots.run(find_root(), family))
+    show_path(shots.run(find_root(), family))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from daamctl.cli import common
+from daamctl.cli.options import Alone, Run
+from daamctl.cli.terminal import escaped, print_table, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
@@ -20,46 +21,34 @@ ALPHA = 0.05
 
 
 TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers")
-TableName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[TABLE]",
-        help=f"One of {', '.join(TABLE_NAMES)}. Default: a summary.",
-        autocompletion=lambda incomplete: [name for name in TABLE_NAMES if name.startswith(incomplete)],
-    ),
-]
 
 
 def command(
-    argument: Annotated[
+    run: Run,
+    table: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="PIPELINE or PIPELINE/METHOD.", autocompletion=common.complete_run),
-    ] = None,
-    table: TableName = None,
-    option: Annotated[
-        str | None,
-        typer.Option("--pipeline", "-p", metavar="RUN", help="The same as RUN.", autocompletion=common.complete_run),
+        typer.Argument(
+            metavar="TABLE",
+            help=f"One of {', '.join(TABLE_NAMES)}. Default: a summary.",
+            autocompletion=lambda incomplete: [name for name in TABLE_NAMES if name.startswith(incomplete)],
+        ),
+        Alone(lambda word: word in TABLE_NAMES),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, a list of rows.")] = False,
 ) -> None:
     """Print the results of an evaluation: each method, its interval, its difference from the reference, and a verdict.
 
     RUN is PIPELINE, or PIPELINE/METHOD for one method beside the reference. With TABLE, print a table of all figures.
     """
-    if option and argument in TABLE_NAMES and table is None:
-        argument, table = None, argument  # daamctl show -p RUN TABLE
-    run = common.one_of(argument, option, "RUN")
-    if run is None:
-        raise typer.BadParameter("give it as an argument, or with -p RUN", param_hint="RUN")
-    common.check_run(run)
     from daamctl.artifacts.runs import find_run
     from daamctl.config import find_root
 
-    name, _, method = run.partition("/")
+    name, _, method = str(run.pipeline).partition("/")
     layout, config = find_run(find_root(), name)
-    if table is not None or csv or json:
-        show_table(layout, table or "figures", method=method or None, form="csv" if csv else "json" if json else "text")
+    if table is not None or csv or run.json:
+        show_table(
+            layout, table or "figures", method=method or None, form="csv" if csv else "json" if run.json else "text"
+        )
     else:
         show_results(layout, config, method=method or None)
 
@@ -77,8 +66,6 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         ArtifactError: the stage that writes it has not run, or a file is damaged.
     """
     import polars as pl
-    from rich.console import Console
-    from rich.table import Table
 
     from daamctl.evaluation.scores import csv_of, read_scores
 
@@ -91,17 +78,12 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
     elif form == "json":
         typer.echo(rows.write_json())
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = PLAIN_WIDTH
-        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        numeric = [kind.is_numeric() for kind in rows.dtypes]
-        for name, right in zip(rows.columns, numeric, strict=True):
-            shown.add_column(name, justify="right" if right else "left")
-        for row in rows.iter_rows():
-            cells = ("–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row)
-            shown.add_row(*map(common.escaped, cells))
-        console.print(shown)
+        cells = (
+            ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
+            for row in rows.iter_rows()
+        )
+        numeric = [index for index, kind in enumerate(rows.dtypes) if kind.is_numeric()]
+        print_table(rows.columns, cells, width=PLAIN_WIDTH, right=numeric)
 
 
 def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:
@@ -116,9 +98,6 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         ArtifactError: there is no evaluation, or it is damaged.
         UnknownNameError: the method was not evaluated.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from daamctl.artifacts.evaluation import read_evaluation
     from daamctl.errors import UnknownNameError
     from daamctl.evaluation.consistency import scored_folds
@@ -126,7 +105,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.reporting.document import percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
-    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    evaluation = read_evaluation(layout.stage("evaluate"))
     if method is not None and method not in evaluation.methods:
         raise UnknownNameError("evaluated method", method, evaluation.methods)
     only = None if method is None else evaluation.methods[method].label
@@ -142,13 +121,9 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
             ends = (found.interval.low, found.interval.high) if found.interval else (None, None)
             gaps[name] = found.difference, *ends, found.primary.p_holm if found.primary else None
         rows.sort(key=lambda name: -tagged.methods[name].f1.value if name in tagged.methods else 0.0)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    cells = []
     figure = "entity F1 %" if tagged else f"accuracy % per {evaluation.item}"
-    for heading in ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict"):
-        table.add_column(common.escaped(heading))
+    head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
     for name in rows:
         if only not in (None, name) and name != reference:
             continue
@@ -158,16 +133,15 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         gap, low, high, p = gaps.get(name, (None, None, None, None))
         text = "" if gap is None else points(gap) + (f" [{points(low)}, {points(high)}]" if low is not None else "")
         limits = f"{percent(interval.low)} to {percent(interval.high)}" if interval else "–"
-        cells = (name, percent(value), limits, text, _verdict(evaluation, name, gap, p))
-        table.add_row(*map(common.escaped, cells))
-    common.show_line(console, f"[bold]{common.escaped(evaluation.run)}[/]")
-    console.print(table)
+        cells.append((name, percent(value), limits, text, _verdict(evaluation, name, gap, p)))
+    show_line(f"[bold]{escaped(evaluation.run)}[/]")
+    print_table(head, cells, width=PLAIN_WIDTH)
     if not tagged and evaluation.num_folds > 1:
-        common.show_line(console, "Accuracies are means over folds; intervals and differences are over all items.")
+        show_line("Accuracies are means over folds; intervals and differences are over all items.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
-        common.show_line(console, f"[yellow]{common.escaped(text)}[/]")
+        show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:
-        common.show_line(console, common.escaped(fusing(evaluation)))
+        show_line(escaped(fusing(evaluation)))
 
 
 def _verdict(evaluation: Evaluation, name: str, gap: float | None, p: float | None) -> str:
@@ -184,6 +158,3 @@ def _verdict(evaluation: Evaluation, name: str, gap: float | None, p: float | No
     words = ("better" if gap > 0 else "worse") if p <= alpha else "no difference shown"
     doubt = "; training may explain it" if doubtful(evaluation, [name, str(reference)]) else ""
     return f"{words}, {p_value(p)} (Holm){doubt}"
-
-
-command.__name__ = "show"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from daamctl.cli import common
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import show_path
 
 
-def command(pipeline: common.Pipeline = None) -> None:
+def command(run: Run) -> None:
     """Log finished runs that MLflow does not have yet, e.g. after an outage or after changing the store."""
     from daamctl.config import find_root
     from daamctl.stages import track
 
-    common.show_path(track.run(find_root(), pipeline))
+    show_path(track.run(find_root(), run.pipeline))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from daamctl.cli import common
-
-if TYPE_CHECKING:
-    from daamctl.artifacts.truncation import Truncation
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import print_content, show_path
 
 
 def command(
-    run: common.Run,
+    run: Run,
     margin: Annotated[
         float,
         typer.Option(
@@ -23,8 +21,6 @@ def command(
             "you see results.",
         ),
     ] = 2.0,
-    force: common.Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print truncation.json instead of the table.")] = False,
 ) -> None:
     """Find how few layers of the encoder are enough: train on layers 1 to k for every k, and test against all.
 
@@ -34,39 +30,17 @@ def command(
     from daamctl.config import find_root
     from daamctl.stages import truncate
 
-    path = truncate.run(find_root(), run, margin=margin / 100, force=force)
-    if as_json:
+    path = truncate.run(find_root(), str(run.pipeline), margin=margin / 100, force=run.force)
+    if run.json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    found = find_truncation(path.parent, again=f"daamctl truncate {run}")
-    assert found is not None
-    _show(found)
-    common.show_path(path)
-
-
-def _show(found: Truncation) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from daamctl.reporting.document import Folded
-    from daamctl.reporting.document import Table as Content
+    from daamctl.reporting.document import Folded, Table
     from daamctl.reporting.truncation import notes, section, sentence
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160
+    found = find_truncation(path.parent)
+    assert found is not None
     content = section(found, embeddings_key=found.embeddings_key, command="")
     assert content is not None
     blocks = [inner for block in content.blocks for inner in (block.blocks if isinstance(block, Folded) else [block])]
-    for block in blocks:
-        if isinstance(block, Content):
-            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-            for name in block.columns:
-                table.add_column(common.escaped(name))
-            for row in block.rows:
-                table.add_row(*(common.escaped(str(cell)) for cell in row))
-            common.show_line(console, f"[bold]{common.escaped(block.caption)}[/]")
-            console.print(table)
-    for note in notes(found):
-        common.show_line(console, f"- {common.escaped(note)}")
-    common.show_line(console, f"[bold]{common.escaped(sentence(found))}[/]")
+    print_content([block for block in blocks if isinstance(block, Table)], notes(found), sentence(found))
+    show_path(path)

@@ -39,7 +39,7 @@ _SHOWN = 3
 GET_IT = (
     "write a file with a word and its tag on each line and an empty line after each sentence (or a folder with train, "
     "dev and test, or a Parquet table with the columns tokens and tags), and register it: "
-    "daamctl download conll --from FILE"
+    "daamctl download --corpus conll --from FILE"
 )
 FIX = "correct the file and run it again"
 

@@ -67,7 +67,7 @@ def files_root(project_root: Path, corpus: str) -> Path:
     name, is_file, stem = corpus.partition(":")
     source = source_of(project_root, corpus)
     place = (source.name if source else f"{stem}{_DEFAULTS[name]}") if is_file else "DIR"
-    fix = f"daamctl download {name} --from {place}"
+    fix = f"daamctl download --corpus {name} --from {place}"
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
     folder = source.parent if is_file and is_table(source) else source

@@ -29,7 +29,7 @@ HARMLESS = without_effect(Changes.NOTHING, Changes.RUNS)
 """Settings in which comparable runs may differ."""
 
 
-def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
+def check_method(method: str, folds: Sequence[Fold]) -> None:
     """Check that all folds of a method were made with the same settings.
 
     Raises:
@@ -44,11 +44,11 @@ def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
                 raise ArtifactError(
                     f"folds of '{method}' were made with different settings: {name} is {_show(expected.get(name))} in "
                     f"{first.folder.name}, {_show(found.get(name))} in {other.folder.name}",
-                    fix=f"train them again: {fix}",
+                    path=other.folder.parent,
                 )
 
 
-def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: str) -> None:
+def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config) -> None:
     """Check that different methods share embeddings, folds, classes and training settings, as far as they have them.
 
     Args:
@@ -71,7 +71,7 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: s
                     raise ArtifactError(
                         f"methods cannot be compared: {name} is {_show(expected)} for '{owner}', {_show(value)} for "
                         f"'{method}'",
-                        fix=f"train what is out of date again: {fix}",
+                        path=fold.folder.parent,
                     )
 
 
@@ -94,10 +94,7 @@ def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tupl
     absent, changed = [], []
     for name, entry in evaluation.methods.items():
         stage = stage_of(name)
-        trained = {
-            (fold.fold, fold.seed): fold
-            for fold in read_folds(layout.method(name), again=layout.command(stage, "--method", name))
-        }
+        trained = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name))}
         rows = {row.run: row for row in entry.per_fold}
         found += [trained[run] for run in rows if run in trained]
         if not rows.keys() <= trained.keys():

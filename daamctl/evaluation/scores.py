@@ -116,14 +116,14 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
     stage = "importance" if table == "layers" else "evaluate"
-    command, folder = layout.command(stage), layout.stage(stage)
+    folder = layout.stage(stage)
     if files is None and stage == "importance":
-        summary = find_importance(folder, again=command)
+        summary = find_importance(folder)
         files = {} if summary is None else summary.files
     elif files is None:
-        files = read_evaluation(folder, again=command).files
-    path, fix = table_file(folder, table), f"make it: {command}"
-    return read_frame(check_file(path, files.get(path.name), fix=fix), fix=fix)[0]
+        files = read_evaluation(folder).files
+    path = table_file(folder, table)
+    return read_frame(check_file(path, files.get(path.name)))[0]
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

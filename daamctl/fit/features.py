@@ -107,9 +107,8 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     Raises:
         ArtifactError: they are missing or were made with other settings; names the settings and the command.
     """
-    command = layout.command("extract")
     head = embeddings_of(layout, config)
-    clips, stored = open_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
+    clips, stored = open_embeddings(layout.embeddings, layers)
     return Features(head, clips, stored, stored.layers, stream=config.train.features == "stream")
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError, UnknownNameError, first_few
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
-from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, again, one_line, parse
+from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, one_line, parse
 from daamctl.store.files import atomic_path
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> F
     try:
         return _fine_tuned(metadata, tensors, encoder) if metadata.kind == ADAPTER else _fusion(metadata, tensors)
     except (MethodError, UnknownNameError) as error:
-        raise MethodError(f"{path}: {error.message}", fix=error.fix or again(path)) from error
+        raise MethodError(f"{path}: {error.message}", fix=error.fix, path=path) from error
 
 
 def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionClassifier:
@@ -191,7 +191,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", fix=again(path)) from error
+        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", path=path) from error
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str, str] | None = None) -> None:

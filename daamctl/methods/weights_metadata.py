@@ -7,8 +7,6 @@ give equal bytes.
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -16,8 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from daamctl.errors import MethodError, UnknownNameError
-from daamctl.methods import resolve_method
+from daamctl.errors import MethodError
 
 ENTRY = "daamctl"
 SCHEMA = 1
@@ -28,8 +25,6 @@ IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
 """Facts of an encoder that are always present; null if unknown."""
 POOLING = ("pooling", "final_norm", "special_tokens", "class_tokens")
 INPUTS = ("sampling_rate", "normalize", "tokenizer_sha256", "max_tokens", "processor", "image_size")
-FOLD = re.compile(r"fold(\d+)-seed(\d+)")
-RECIPE = re.compile(r"(.+)-([a-z]+)-recipe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +135,7 @@ def read_metadata(path: Path | str) -> WeightsMetadata:
         with safe_open(path, framework="np") as file:
             entries = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", fix=again(path)) from error
+        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", path=path) from error
     return parse(path, entries)
 
 
@@ -159,7 +154,7 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
     try:
         found = json.loads(entries[ENTRY])
     except (ValueError, RecursionError) as error:
-        raise MethodError(f"{where} is not JSON: {one_line(error)}", fix=again(path)) from error
+        raise MethodError(f"{where} is not JSON: {one_line(error)}", path=path) from error
     head = found if isinstance(found, dict) else {}
     if type(schema := head.get("schema")) is int and schema > SCHEMA:
         raise MethodError(
@@ -168,29 +163,10 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
         )
     wrong = [name for name, valid in _rules(head).items() if not valid(head.get(name))]
     if wrong:
-        raise MethodError(f"{where} lacks a valid {', '.join(wrong)}", fix=again(path))
+        raise MethodError(f"{where} lacks a valid {', '.join(wrong)}", path=path)
     values = {one.name: head[one.name] for one in fields(WeightsMetadata) if head.get(one.name) is not None}
     values |= {name: tuple(head[name]) for name in ("classes", "layers") if name in values}
     return WeightsMetadata(**values)
-
-
-def again(path: Path) -> str | None:
-    """The command that trains the fold of a weights file again, derived from its path; None if it is not in a fold."""
-    place = FOLD.fullmatch(path.absolute().parent.name)
-    folders = path.absolute().parents
-    if place is None or len(folders) < 6 or folders[3].name != "train":
-        return None
-    run, method = folders[2].name, folders[1].name
-    try:
-        stage = "train" if resolve_method(method) else ""
-    except UnknownNameError:
-        stage = "finetune"
-    recipe = RECIPE.fullmatch(run)
-    name, more = (recipe[1], ("--recipe", recipe[2])) if recipe else (run, ())
-    words = ("--pipeline", name, *more, "--method", method, "--fold", place[1], "--seed", place[2], "--force")
-    if not (folders[5] / "pipelines" / f"{name}.yaml").is_file():
-        words = ("--corpus", "CORPUS", "--encoder", "ENCODER", *words[2:])
-    return f"train the fold again: {shlex.join(['daamctl', stage, *words])}"
 
 
 def one_line(error: Exception) -> str:

@@ -120,7 +120,7 @@ def tied(scores: Mapping[int, float]) -> bool:
 
 def _folds(layout: Layout, name: str) -> list[Fold]:
     try:
-        return read_folds(layout.method(name), again=layout.command("train", "--method", name))
+        return read_folds(layout.method(name))
     except ArtifactError as error:  # as if it were not trained yet
         log.warning("left out: %s", error.message)
         return []

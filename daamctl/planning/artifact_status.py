@@ -81,7 +81,7 @@ class ArtifactStatus:
         try:
             file = pq.ParquetFile(shard)
             head = json.loads(file.metadata.metadata[METADATA_KEY])
-            check_settings(head["settings"], self.config, self.clips.modality, what="shards", fix="")
+            check_settings(head["settings"], self.config, self.clips.modality, what="shards", path=shard)
         except (OSError, ValueError, KeyError, TypeError, ArtifactError):
             return 0
         ids = pl.Series(file.read(columns=["clip_id"])["clip_id"].to_pylist(), dtype=pl.String)
@@ -154,7 +154,7 @@ class ArtifactStatus:
         # fine-tuning does not read the stored embeddings, so how they are stored may differ
         sections["extract"] = {**made["extract"], **{name: now[name] for name in names("extract", Of.STORED)}}
         try:
-            check_settings(sections, self.config, modality or "speech", what="folds", fix="")
+            check_settings(sections, self.config, modality or "speech", what="folds", path=self.layout.method(""))
         except ArtifactError:
             return False
         return fold.seed in self.config.seeds_of("finetune") and not differences(fold, self.config)

@@ -64,7 +64,7 @@ def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
     if features.head.modality in ("speech", "tokens", "embeddings"):
         return None
     try:
-        table = read_clips(layout.clips, fix=layout.command("segment"))
+        table = read_clips(layout.clips)
         rows = features.clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
         if features.head.modality == "text":
             return None if rows["text"].null_count() else text_ids(rows["text"])

@@ -26,6 +26,7 @@ from daamctl.layout import Layout
 from daamctl.planning.rows import Blockers, Row, set_state
 from daamctl.reconstruction.training import key_of
 from daamctl.reconstruction.vqvae import VQVAE
+from daamctl.repair import repair_of
 from daamctl.stage_table import STAGES
 
 TRIED_PIXELS = 32 * 64**2
@@ -76,9 +77,9 @@ class ReconstructionPlan:
         if not path.is_file():
             return None
         try:
-            found = read_crops(path, fix=f"make it: {self.layout.command('crop')}")
+            found = read_crops(path)
         except ArtifactError as error:
-            row.reason, row.fix = error.message, error.fix
+            row.reason, row.fix = error.message, repair_of(path, self.layout)
             return None
         if found.settings != self.config.crop.model_dump(mode="json"):
             row.reason = "it was made with other settings"

@@ -210,7 +210,7 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
         raise ArtifactError(
             f"layers cannot be ranked: '{name}' was trained on layers {list(score)}, but the embeddings hold "
             f"{list(features.layers)}",
-            fix="train it again: " + layout.command("train", "--method", name),
+            path=layout.method(name),
         )
     notes = [NOTES["ranking"].format(rank_by=name)]
     if chosen.rejected:
@@ -255,10 +255,10 @@ def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
     Raises:
         ArtifactError: there is none.
     """
-    again = layout.command("train", "--method", name)
-    folds = read_folds(layout.method(name), again=again)
+    place = layout.method(name)
+    folds = read_folds(place)
     if not folds:
-        raise ArtifactError(f"{what}: '{name}' is not trained in {layout.method(name)}", fix=f"train it: {again}")
+        raise ArtifactError(f"{what}: '{name}' is not trained in {place}", path=place)
     return folds
 
 

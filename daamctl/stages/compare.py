@@ -37,6 +37,7 @@ from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
+from daamctl.repair import repair_of
 from daamctl.store.records import write_record
 
 logger = logging.getLogger(__name__)
@@ -218,17 +219,14 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     """
     found: dict[str, list[Fold]] = {}
     for method in methods:
-        stage = stage_of(method)
-        fix = side.layout.command(stage, "--method", method)
-        folds = complete_folds(side.name, side.layout, method, side.seeds(stage), fix=fix)
-        check_method(method, folds, fix=fix)
-        found[method] = folds
-    check_methods(found, side.config, fix=side.layout.command("train"))
+        found[method] = complete_folds(side.name, side.layout, method, side.seeds(stage_of(method)))
+        check_method(method, found[method])
+    check_methods(found, side.config)
     try:
-        evaluation = find_evaluation(side.layout.stage("evaluate"), again=side.layout.command("evaluate"))
+        evaluation = find_evaluation(side.layout.stage("evaluate"))
         stale = scored_folds(side.layout, side.config, evaluation)[1] if evaluation else []
     except ArtifactError as error:  # of the evaluation, or of a method that is not compared
-        stale = [str(error)]
+        stale = [f"{error.message}; {repair_of(error.path or side.layout.data, side.layout)}"]
     for note in stale:
         logger.warning("the evaluation of '%s': %s", side.name, note)
     remake = side.layout.command("download")
@@ -242,8 +240,7 @@ def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list
     """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
     for name in counterparts(method):
-        again = side.layout.command("train", "--method", name)
-        found = with_seeds(read_folds(side.layout.method(name), again=again), side.seeds("train"))
+        found = with_seeds(read_folds(side.layout.method(name)), side.seeds("train"))
         if stage_of(method) == "train":  # a fine-tuned encoder has no embeddings
             found = [fold for fold in found if fold.result["meta"]["embeddings_key"] in keys]
         if found:

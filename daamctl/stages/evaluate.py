@@ -112,17 +112,16 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
             logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
             continue
         stage = stage_of(method)
-        fix = layout.command(stage, "--method", method)
-        finished = read_folds(layout.method(method), again=fix)
+        finished = read_folds(layout.method(method))
         seeds = config.seeds_of(stage)
         folds[method] = [fold for fold in finished if fold.seed in seeds]
         if not folds[method]:
-            raise ArtifactError(_no_fold(layout, method, finished, seeds), fix=f"train it: {fix}")
-        check_method(method, folds[method], fix=fix)
+            raise ArtifactError(_no_fold(layout, method, finished, seeds), path=layout.method(method))
+        check_method(method, folds[method])
     if not folds:
         names = ", ".join(skipped) or "none"
         raise ArtifactError(f"there is no method to evaluate; skipped: {names}", fix="set `methods`")
-    check_methods(folds, config, fix=layout.command("train"))
+    check_methods(folds, config)
     return folds, skipped
 
 

@@ -133,8 +133,7 @@ def run(
         for member, fold in zip(record.members, chosen, strict=True):
             weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
             if weights is None:
-                again = found.layout.command("train", "--method", found.method)
-                raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {again}")
+                raise ArtifactError(f"{fold.folder} has no weights", path=fold.folder)
             shutil.copyfile(weights, folder / member.file)
         shutil.rmtree(folder / REFIT, ignore_errors=True)
         if with_encoder:
@@ -170,25 +169,24 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         )
     if not config.has_encoder:
         raise MethodError(f"'{name}' has given embeddings and no encoder, so that new files cannot be predicted")
-    again = layout.command("train", "--method", method)
     seeds = config.seeds_of("train") if layout.pipeline else None
-    folds = complete_folds(name, layout, method, seeds, fix=again)
-    check_method(method, folds, fix=again)
+    folds = complete_folds(name, layout, method, seeds)
+    check_method(method, folds)
     if changed := differences(folds[0], config):
         raise ArtifactError(
             f"'{trained}' was trained with other settings than now: {first_few(changed)}",
-            fix=f"train it again: {again}",
+            path=layout.method(method),
         )
     if folds[0].result["run"]["eval_batches"] is not None:
         raise MethodError(f"{method} cannot be exported: its prediction depends on the other items of a batch (D1)")
-    command = layout.command("evaluate")
-    evaluation = read_evaluation(layout.stage("evaluate"), again=command)
+    place = layout.stage("evaluate")
+    evaluation = read_evaluation(place)
     scored = evaluation.methods.get(method)
     rows = {row.run: row for row in scored.per_fold} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
-        raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
+        raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
     if layers is not None:
         folds = _on_layers(layout, config, method, layers)
     return _Trained(name, method, layout, config, folds, evaluation)

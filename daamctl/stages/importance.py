@@ -108,11 +108,10 @@ def run(layout: Layout, config: Config) -> Path:
     maps: dict[str, list[Maps]] = {}
     scores: dict[str, Scored] = {}
     for method in config.methods:
-        again = layout.command("train", "--method", method)
-        found = [fold for fold in read_folds(layout.method(method), again=again) if fold.seed in config.train.seeds]
+        found = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
         folds[method] = found
-        parts = read_maps(found, method, fix=again)
-        scored = read_scores(found, method, parts, fix=again)
+        parts = read_maps(found)
+        scored = read_scores(found, parts)
         if parts:
             maps[method] = parts
         if scored is not None:
@@ -125,7 +124,7 @@ def run(layout: Layout, config: Config) -> Path:
 
     audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows, accuracy_of)
     if audit.methods and audit.no_ablation is None:
-        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+        ablation = find_ablation(layout.stage("ablate"))
         audit = replace(audit, no_ablation=_nothing_alone(ablation))
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
     write_bytes(folder, pictures)

@@ -117,7 +117,7 @@ def run(
     trial_of = partial(MaskedTrial, model, train, hidden, scored, masking, settings, common)
     folder, unfinished = root / "data" / "mlm" / label, root / "data" / ".work" / "mlm" / label
     chosen = list(dict.fromkeys([LAST, *fusions]))
-    results = masked_run(folder, again=f"daamctl mlm --encoder {encoder}", work=unfinished)
+    results = masked_run(folder, work=unfinished)
     with results.lock():
         found: dict[tuple[str, bool], list[MaskedTraining]] = {}
         nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]] = {}

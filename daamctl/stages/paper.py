@@ -61,7 +61,7 @@ def run(root: Path) -> Path:
 def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bool) -> Ours:
     """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
-    evaluation = find_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    evaluation = find_evaluation(layout.stage("evaluate"))
     obstacle = None if evaluation else _reason(layout, "evaluate", again=f"daamctl run {pipeline}")
     why = {"evaluate": obstacle.reason if obstacle else ""}
     for stage in ("ablate", "importance"):
@@ -73,8 +73,8 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         experiment,
         as_published,
         evaluation=evaluation,
-        ablation=find_ablation(layout.stage("ablate"), again=layout.command("ablate")),
-        importance=find_importance(layout.stage("importance"), again=layout.command("importance")),
+        ablation=find_ablation(layout.stage("ablate")),
+        importance=find_importance(layout.stage("importance")),
         learned={EIGHT_HEADS: _learned(layout, EIGHT_HEADS)},
         why=why,
         fix=(obstacle and obstacle.fix) or "",
@@ -115,7 +115,6 @@ def _untrained(layout: Layout) -> dict[str, str]:
 
 def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """Ranges of offset and scaled variance of every finished fold with stored weights."""
-    again = layout.command("train", "--method", method)
-    files = [fold.weights() for fold in read_folds(layout.method(method), again=again)]
+    files = [fold.weights() for fold in read_folds(layout.method(method))]
     found = [read_learned(path) for path in files if path is not None]
     return [(one.offset, one.scaled_variance) for one in found if one]

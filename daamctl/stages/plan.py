@@ -356,7 +356,7 @@ class _Planner:
     def _recorded_order(self) -> list[int] | None:
         """Layers as the last ablation ranked them; None without a readable one."""
         try:
-            found = find_ablation(self.layout.stage("ablate"), again=self.layout.command("ablate"))
+            found = find_ablation(self.layout.stage("ablate"))
         except ArtifactError:
             return None
         return None if found is None else found.ranking
@@ -492,7 +492,7 @@ class _Planner:
     def _read(self, row: Row, find: Callable[..., Record | None]) -> Record | None:
         """The record of a stage; None if it is damaged."""
         try:
-            return find(self.layout.stage(row.stage), again=self.layout.command(row.stage))
+            return find(self.layout.stage(row.stage))
         except ArtifactError as error:
             row.reason = error.message
             return None

@@ -58,10 +58,9 @@ def run(
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
         remove_others(folder, [f"seed{one}" for one in seeds], "seed*", folders=True)
-    again = layout.command("reconstruct", f"--method {method}")
     missing = []
     for one in seeds:
-        artifact = training_of(folder, one, again=again, key=key_of(method, one, config, crops))
+        artifact = training_of(folder, one, key=key_of(method, one, config, crops))
         if force or artifact.keep() is None:
             missing.append(one)
     if len(missing) < len(seeds):
@@ -78,7 +77,7 @@ def run(
         else:
             results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
         for one in results:
-            found = training_of(folder, one, again=again).read()
+            found = training_of(folder, one).read()
             log.info(
                 "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
                 *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),

@@ -79,7 +79,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
-    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
+    evaluation = read_evaluation(layout.stage("evaluate"))
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
@@ -112,10 +112,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
     if not config.importance.audit:
         command += " --set importance.audit=true"  # without the audit no layer is probed
-    summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
-    ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
+    summary = find_importance(layout.stage("importance"), hide=layout.root)
+    ablated = find_ablation(layout.stage("ablate"), hide=layout.root)
     again = f"daamctl truncate {layout.run_name}"
-    truncation = find_truncation(layout.stage("truncate"), again=again, hide=layout.root)
+    truncation = find_truncation(layout.stage("truncate"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
@@ -180,7 +180,7 @@ def _recipe(layout: Layout, raw: Evaluation, folds: Sequence[Fold]) -> Recipe | 
     unfit = ""
     for sibling in siblings(layout.run_name, own):
         try:
-            other = find_evaluation(layout.data / "evaluate" / sibling.name, again=f"daamctl run {sibling.name}")
+            other = find_evaluation(layout.data / "evaluate" / sibling.name)
         except ArtifactError:
             unfit = f" ('{sibling.name}' was evaluated by an older version of daamctl)"
             continue

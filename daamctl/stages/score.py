@@ -94,13 +94,12 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
         ArtifactError: one is missing, damaged, or was made from something else.
     """
     folder = layout.stage("reconstruct") / arm
-    again = layout.command("reconstruct", f"--method {arm}")
     runs = []
     for seed in config.reconstruct.seeds:
-        artifact = training_of(folder, seed, again=again)
+        artifact = training_of(folder, seed)
         found = artifact.open()
         if found.key != key_of(arm, seed, config, crops):
-            raise ArtifactError(f"{artifact.path} was made with other settings or crops", fix=f"make it again: {again}")
+            raise ArtifactError(f"{artifact.path} was made with other settings or crops", path=artifact.path)
         runs.append(found)
     return runs
 

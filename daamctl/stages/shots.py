@@ -51,8 +51,7 @@ def run(root: Path, family: str) -> Path:
         if config.train.shots != shots:
             raise ConfigError(f"pipeline '{name}' has train.shots={config.train.shots}, its name says {shots}")
         layout = Layout.of(root, name, config)
-        again = layout.command("evaluate")
-        found = find_evaluation(layout.stage("evaluate"), again=again)
+        found = find_evaluation(layout.stage("evaluate"))
         if found is None:
             notes = [note_of(folder_of(layout, stage), stage) for stage in folder_stages()]
             reason = next((note.reason for note in notes if note), None)

@@ -31,7 +31,7 @@ class Artifact(Generic[Record]):
     Args:
         path: the record in the folder.
         kind: its dataclass or typed dictionary. Names that it does not have are ignored.
-        fix: what makes the artifact again, for errors.
+        fix: what makes the artifact again, for errors; None: the command line knows.
         keys: content keys with which it is kept.
         work: folder of its unfinished work; None: this process does not make it.
         what: the artifact, for messages.
@@ -65,7 +65,7 @@ class Artifact(Generic[Record]):
         record = parse_record(found, self.kind, path=self.path, fix=self.fix)
         owner = getattr(record, self.owner, None)
         if owner not in (None, self.folder.name):
-            raise ArtifactError(f"{self.path} belongs to the run '{owner}'", fix=self.fix)
+            raise ArtifactError(f"{self.path} belongs to the run '{owner}'", fix=self.fix, path=self.path)
         return record
 
     def check(self, record: Record) -> None:
@@ -76,7 +76,8 @@ class Artifact(Generic[Record]):
         """
         for name, wanted in (_field(record, "files") or {}).items():
             if not (self.folder / name).resolve().is_relative_to(self.folder.resolve()):
-                raise ArtifactError(f"{self.path} names a file outside the folder: {name}", fix=self.fix)
+                what = f"{self.path} names a file outside the folder: {name}"
+                raise ArtifactError(what, fix=self.fix, path=self.path)
             check_file(self.folder / name, wanted, fix=self.fix, remember=fnmatch(name, self.remember))
 
     def open(self) -> Record:

@@ -153,11 +153,11 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ArtifactError(f"no file {path}", fix=fix) from error
+        raise ArtifactError(f"no file {path}", fix=fix, path=path) from error
     except ValueError as error:
-        raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix) from error
+        raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix, path=path) from error
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix) from error
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix, path=path) from error
 
 
 def remove_others(folder: Path, kept: Collection[str], pattern: str = "*", *, folders: bool = False) -> None:

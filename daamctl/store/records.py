@@ -48,7 +48,7 @@ def seal_of(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def read_sealed(path: Path, *, fix: str | None) -> dict[str, Any]:
+def read_sealed(path: Path, *, fix: str | None = None) -> dict[str, Any]:
     """Read a JSON object and compare it with its seal.
 
     Raises:
@@ -56,13 +56,15 @@ def read_sealed(path: Path, *, fix: str | None) -> dict[str, Any]:
     """
     found = read_json(path, fix=fix)
     if not isinstance(found, dict) or SEAL not in found:
-        raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix)
+        raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix, path=path)
     if found[SEAL] != seal_of(found):
-        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
+        raise ArtifactError(
+            f"{path} was changed after it was written: its content does not match its hash", fix=fix, path=path
+        )
     return found
 
 
-def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None) -> Record:
+def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None = None) -> Record:
     """Convert the content of a file, without comparing it with its seal.
 
     Raises:
@@ -76,6 +78,7 @@ def parse_record(found: Any, kind: type[Record], *, path: Path, fix: str | None)
         raise ArtifactError(
             f"{path} is incomplete or was made by another version of daamctl ({place}: {first['msg'].lower()})",
             fix=fix,
+            path=path,
         ) from error
 
 
@@ -90,7 +93,7 @@ def hashes_of(folder: Path, files: Iterable[Path] | None = None) -> dict[str, st
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(chosen) if not path.is_dir()}
 
 
-def check_file(path: Path, wanted: str | None, *, fix: str | None, remember: bool = False) -> Path:
+def check_file(path: Path, wanted: str | None, *, fix: str | None = None, remember: bool = False) -> Path:
     """Compare a file with its recorded hash.
 
     Args:
@@ -105,11 +108,13 @@ def check_file(path: Path, wanted: str | None, *, fix: str | None, remember: boo
         ArtifactError: the file is missing, is not the one that was recorded, or none was recorded.
     """
     if not path.is_file():
-        raise ArtifactError(f"no file {path}", fix=fix)
+        raise ArtifactError(f"no file {path}", fix=fix, path=path)
     if wanted is None:
-        raise ArtifactError(f"{path} is not among the recorded files", fix=fix)
+        raise ArtifactError(f"{path} is not among the recorded files", fix=fix, path=path)
     if not (_same_as_before(path, wanted) if remember else sha256_file(path) == wanted):
-        raise ArtifactError(f"{path} is damaged or from elsewhere: its SHA-256 is not the one recorded", fix=fix)
+        raise ArtifactError(
+            f"{path} is damaged or from elsewhere: its SHA-256 is not the one recorded", fix=fix, path=path
+        )
     return path
 
 

@@ -38,9 +38,9 @@ def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | Non
     try:
         return read_columns(path, columns)
     except FileNotFoundError as error:
-        raise ArtifactError(f"no file {path}", fix=fix) from error
+        raise ArtifactError(f"no file {path}", fix=fix, path=path) from error
     except Exception as error:  # a damaged file fails in many ways
-        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
+        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix, path=path) from error
 
 
 def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -82,14 +82,14 @@ def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
     write_parquet(path, arrow.replace_schema_metadata(metadata))
 
 
-def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
+def read_frame(path: Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Read a frame written by `write_frame`: the rows and the metadata.
 
     Raises:
         ArtifactError: the file is missing, damaged or was not written by daamctl.
     """
-    arrow = read_parquet(path, fix=fix)
+    arrow = read_parquet(path)
     try:
         return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
     except (KeyError, ValueError) as error:
-        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
+        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", path=path) from error

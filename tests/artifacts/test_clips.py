@@ -52,8 +52,8 @@ def test_missing_column(tmp_path: Path, table: ClipTable) -> None:
 
 def test_unreadable_tables(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no file") as caught:
-        read_clips(tmp_path / "none.parquet", fix="daamctl segment")
-    assert "daamctl segment" in str(caught.value)
+        read_clips(tmp_path / "none.parquet")
+    assert caught.value.path == tmp_path / "none.parquet"
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "foreign.parquet")
     with pytest.raises(ArtifactError, match="was not written by daamctl"):
         read_clips(tmp_path / "foreign.parquet")
@@ -88,8 +88,8 @@ def test_table_that_was_changed_is_refused(tmp_path: Path, table: ClipTable) -> 
     swapped = {**head, "classes": head["classes"][::-1]}
     for values, facts in ((rows, swapped), (rows.with_columns(label=pl.lit("y")), head), (rows[:1], head)):
         write_frame(path, values, facts)
-        with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n  make them$"):
-            read_clips(path, fix="make them")
+        with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: "):
+            read_clips(path)
     write_frame(path, rows, {name: value for name, value in head.items() if name != "sha256"})
     with pytest.raises(ArtifactError, match=rf"^{path} was changed"):
         read_clips(path)

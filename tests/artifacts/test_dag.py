@@ -38,7 +38,7 @@ def report(name: str) -> dict[str, Any]:
     """The report of a pipeline."""
     settings = [f"check/{name}/{stage}.json" for stage in ("report", "evaluate")]
     results = [f"{stage}/{name}" for stage in STAGES["report"].reads]
-    return {"cmd": f"daamctl report --pipeline {name} --if-possible", "reads": settings + results}
+    return {"cmd": f"daamctl report {name} --if-possible", "reads": settings + results}
 
 
 def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:

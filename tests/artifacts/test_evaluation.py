@@ -22,7 +22,7 @@ def content(**changes: Any) -> dict[str, Any]:
 def test_the_file_has_the_layout_of_the_classes(tmp_path: Path) -> None:
     found = parsed(content())
     write_record(tmp_path / "toy" / "evaluation.json", found.as_json())
-    assert read_evaluation(tmp_path / "toy", again="daamctl evaluate") == found
+    assert read_evaluation(tmp_path / "toy") == found
     expected = content()
     for entry in expected["fairness"]["methods"].values():
         entry["mark"] = ""
@@ -37,8 +37,8 @@ def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -
     del found[part]
     write_record(tmp_path / "toy" / "evaluation.json", found)
     with pytest.raises(ArtifactError, match=rf"another version of daamctl \({part}: field required\)") as error:
-        find_evaluation(tmp_path / "toy", again="daamctl evaluate --pipeline toy")
-    assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
+        find_evaluation(tmp_path / "toy")
+    assert error.value.path == tmp_path / "toy" / "evaluation.json"
 
 
 def test_scores_in_the_main_unit() -> None:

@@ -24,17 +24,17 @@ def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
     write_record(
         tmp_path / "toy" / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves})
     )
-    found = find_importance(tmp_path / "toy", again="daamctl importance")
+    found = find_importance(tmp_path / "toy")
     assert found is not None
     assert found.pictures == ["h.png", "l.png", "b.png", "b.png", "r.png"]
     assert found.methods["daam-v1"].folds == [(1, 1)]
 
 
 def test_a_summary_of_an_older_version_leads_to_the_command(tmp_path: Path) -> None:
-    assert find_importance(tmp_path, again="daamctl importance") is None
+    assert find_importance(tmp_path) is None
     content = importance_of({})
     del content["audit"]["steps"]
     write_record(tmp_path / "toy" / "summary.json", content)
     with pytest.raises(ArtifactError, match=r"another version of daamctl \(audit.steps: field required\)") as error:
-        find_importance(tmp_path / "toy", again="daamctl importance")
-    assert error.value.fix == "make it again: daamctl importance"
+        find_importance(tmp_path / "toy")
+    assert error.value.path == tmp_path / "toy" / "summary.json"

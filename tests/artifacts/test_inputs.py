@@ -14,6 +14,7 @@ from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import (
     ablate,
     crop,
@@ -162,7 +163,7 @@ def test_embeddings_of_other_clips_are_made_again(root: Path) -> None:
     write_record(layout.embeddings / "embeddings.json", head)
     with pytest.raises(ArtifactError, match=r"the embeddings in .* are not of the clips in .*clips.parquet") as error:
         train.run(layout, config, method=METHODS[0], track=False)
-    assert error.value.fix == "make them again: daamctl extract --pipeline mine"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl extract mine"
 
 
 @pytest.mark.parametrize("command", ["evaluate", "importance", "report"])
@@ -246,4 +247,4 @@ def test_a_masked_run_of_another_name(root: Path) -> None:
     mlm.run(root, str(save_masked(root / "other")), **options)  # type: ignore[arg-type]
     shutil.copytree(root / "data" / "mlm" / "other", root / "data" / "mlm" / "mine")
     with pytest.raises(ArtifactError, match=r"mlm\.json belongs to the run 'other'"):
-        masked_run(root / "data" / "mlm" / "mine", again="daamctl mlm").open()
+        masked_run(root / "data" / "mlm" / "mine").open()

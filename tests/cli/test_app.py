@@ -121,13 +121,13 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         ),
         (
             ["extract", "--pipeline", "demo", "--encoder", "wavlm-large"],
-            "ConfigError: --encoder cannot be combined with --pipeline: pipeline 'demo' already sets it\n"
-            "  omit --pipeline, or write a new file in pipelines/ with the encoder you want\n",
+            "ConfigError: --encoder cannot be combined with a pipeline: 'demo' already sets it\n"
+            "  omit the pipeline, or write a new file in pipelines/ with the encoder you want\n",
         ),
         (
             ["evaluate", "--pipeline", "demo", "--corpus", "emodb"],
-            "ConfigError: --corpus cannot be combined with --pipeline: pipeline 'demo' already sets it\n"
-            "  omit --pipeline, or write a new file in pipelines/ with the corpus you want\n",
+            "ConfigError: --corpus cannot be combined with a pipeline: 'demo' already sets it\n"
+            "  omit the pipeline, or write a new file in pipelines/ with the corpus you want\n",
         ),
         (
             ["ls", "method"],
@@ -147,8 +147,7 @@ def test_missing_artifact_names_the_command(project: Path) -> None:
     result = call("extract", "--pipeline", "demo")
     assert result.exit_code == 3
     assert result.stderr == (
-        f"ArtifactError: no file {project}/data/segment/demo/clips.parquet\n"
-        "  make them: daamctl segment --pipeline demo\n"
+        f"ArtifactError: no file {project}/data/segment/demo/clips.parquet\n  make it: daamctl segment demo\n"
     )
 
 
@@ -308,7 +307,7 @@ def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) ->
 def test_every_stage_gets_layout_and_settings_and_prints_its_path(project: Path, monkeypatch: Any, stage: str) -> None:
     recorder = Recorder()
     monkeypatch.setattr(STAGES[stage], "run", recorder)
-    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
     name = pipeline_with(stage)
     result = call(stage, "--pipeline", name, *NEEDED.get(stage, []), "--set", "train.epochs=2")
     assert result.exit_code == 0, result.output
@@ -403,7 +402,7 @@ def test_another_recipe_gets_folders_of_its_own(
     assert layout.run_name == "emodb-published-recipe"
     assert layout.embeddings == project / "data/extract/emodb"
     assert config == load_config(project, "emodb", {"train.recipe": "published"})
-    assert layout.command("evaluate") == "daamctl evaluate --pipeline emodb --set train.recipe=published"
+    assert layout.command("evaluate") == "daamctl evaluate emodb --set train.recipe=published"
 
 
 @pytest.mark.parametrize(
@@ -419,7 +418,7 @@ def test_recipe_of_the_pipeline_itself_changes_no_folder(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
-    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
     assert call("evaluate", "-p", name, "--recipe", recipe).exit_code == 0
     assert recorder.args[0].run_name == run
 
@@ -499,7 +498,7 @@ def test_seeds_of_the_command_line_replace_those_of_the_settings(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
-    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
     assert call("evaluate", "--pipeline", "demo", "--seeds", "1, 2,3").exit_code == 0
     assert recorder.args[1].train.seeds == (1, 2, 3)
     result = call("evaluate", "--pipeline", "demo", "--seeds", "1;2")
@@ -678,7 +677,7 @@ def test_errors_of_an_artifact_carry_their_fix(project: Path, monkeypatch: pytes
 def test_download_wants_a_corpus_or_a_pipeline(project: Path) -> None:
     result = call("download")
     assert result.exit_code == 2
-    assert "give a corpus or a pipeline" in result.stderr
+    assert "give a pipeline or a corpus" in result.stderr
 
 
 def test_check_shows_wrong_types_and_unknown_names_together(project: Path) -> None:
@@ -827,7 +826,7 @@ def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pyte
         return project / "made"
 
     monkeypatch.setattr(evaluate, "run", hang_up)
-    monkeypatch.setattr("daamctl.cli.evaluate.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert call("evaluate", "--pipeline", "demo").exit_code == 0

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
-from daamctl.cli.doctor import complete
 from daamctl.config import load_config
 from daamctl.doctor import examine_method
 from daamctl.layout import Layout
@@ -71,7 +70,7 @@ def test_failing_checks_are_named_and_exit_with_3(seen: list[Case]) -> None:
     result = call("--method", "mha")
     assert result.exit_code == 3
     assert [line.split()[:2] for line in result.stdout.splitlines()] == [["ok", "count"], ["FAILED", "order"]]
-    assert result.stderr == "MethodError: mha: failed 1 of 2 checks\n  order: seen [as] it is\n"
+    assert result.stderr == "MethodError: mha: 1 of 2 checks failed\n  order: seen [as] it is\n"
 
 
 def test_all_methods_have_a_line_each(seen: list[Case]) -> None:
@@ -84,7 +83,7 @@ def test_all_methods_have_a_line_each(seen: list[Case]) -> None:
 
 
 def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
-    result = call("--method", "all", "--layers", "7", "--width", "15")
+    result = call("--method", "all", "--num-layers", "7", "--width", "15")
     lines = {line.split()[1]: line for line in result.stdout.splitlines()}
     assert lines["mha"].split(maxsplit=2)[0] == "-"
     assert lines["daam-v1"].split(maxsplit=1)[0] == "ok"
@@ -95,8 +94,14 @@ def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layers", "7", "--set", "num_heads=8"], "num_heads (8) must divide the number of layers (7); possible: 1"),
-        (["--layers", "7", "--set", "num_heads=7"], "num_heads (7) leaves one of 7 layers to a head, with a weight"),
+        (
+            ["--num-layers", "7", "--set", "num_heads=8"],
+            "num_heads (8) must divide the number of layers (7); possible: 1",
+        ),
+        (
+            ["--num-layers", "7", "--set", "num_heads=7"],
+            "num_heads (7) leaves one of 7 layers to a head, with a weight",
+        ),
         (["--set", "num_heads=5"], "num_heads (5) must divide the number of layers (24); possible: 1, 2, 3, 4"),
         (["--set", "heads=2"], "daam-v1: unknown setting 'heads'\n  did you mean 'num_heads'? known: decoder"),
         (["--set", "variance=none"], "daam-v1: variance must be 'two-pass' or 'moments', got 'none'"),
@@ -116,7 +121,8 @@ def test_unknown_method(seen: list[Case]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--set", "num_heads=2"], ["--method", "all", "--set", "num_heads=2"], ["-m", "none", "--classes", "1"]]
+    "words",
+    [["--set", "num_heads=2"], ["--method", "all", "--set", "num_heads=2"], ["-m", "none", "--num-classes", "1"]],
 )
 def test_usage_errors(words: list[str]) -> None:
     result = call(*words)
@@ -125,7 +131,18 @@ def test_usage_errors(words: list[str]) -> None:
 
 
 def test_settings_and_sizes_reach_the_checks(seen: list[Case]) -> None:
-    words = ["--set", "num_heads=2", "--set", "variance=moments", "--layers", "6", "--width", "64", "--classes", "3"]
+    words = [
+        "--set",
+        "num_heads=2",
+        "--set",
+        "variance=moments",
+        "--num-layers",
+        "6",
+        "--width",
+        "64",
+        "--num-classes",
+        "3",
+    ]
     assert call("--method", "daam-v1-mlp", *words).exit_code == 0
     settings = {"num_heads": 2, "variance": "moments"}
     assert seen == [Case("daam-v1-mlp", settings, sizes=(6, 16, 3), counted=((6, 64, 3),))]
@@ -155,12 +172,6 @@ def test_published_sizes_are_counted_with_the_defaults_only(seen: list[Case]) ->
     for method, settings in (("mha", {}), ("mha", {"num_heads": 4}), ("mha-mlp", {}), ("se", {})):
         list(examine_method(method, settings, num_layers=24, embed_dim=1024, num_classes=4))
     assert [len(case.counted) for case in seen] == [3, 1, 1, 1]
-
-
-def test_completion_offers_methods_and_all() -> None:
-    assert complete("al") == ["all"]
-    assert set(complete("")) >= {"all", *METHODS}
-    assert "daam-v1" in complete("daam")
 
 
 def pipeline(project: Path, text: str, *words: str) -> Any:

@@ -67,7 +67,7 @@ def test_output_is_replaced_and_never_the_input(tmp_path: Path) -> None:
     source, target = tmp_path / "best.safetensors", tmp_path / "out" / "mine.safetensors"
     save_file(density(), source)
     for _ in range(2):
-        assert call(source, "--output", target).exit_code == 0
+        assert call(source, "--out", target).exit_code == 0
     assert load_weights(target).fusion.num_heads == 2
     before = source.read_bytes()
     link = tmp_path / "link.safetensors"
@@ -75,7 +75,7 @@ def test_output_is_replaced_and_never_the_input(tmp_path: Path) -> None:
     for same in (source, tmp_path / "out" / ".." / "best.safetensors", link):
         result = call(source, "-o", same)
         assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr == f"ConfigError: {same} is the checkpoint itself; choose another file with --output\n"
+        assert result.stderr == f"ConfigError: {same} is the checkpoint itself; choose another file with --out\n"
     assert source.read_bytes() == before
 
 
@@ -101,7 +101,7 @@ def test_bare_density_block_is_shown_and_not_written(tmp_path: Path) -> None:
         f'no file written; load it with daamctl.methods.load_published("{path}", norm_axis=2)\n'
     )
     assert os.listdir(tmp_path) == ["block.safetensors"]
-    result = call(path, "--output", tmp_path / "x.safetensors")
+    result = call(path, "--out", tmp_path / "x.safetensors")
     assert result.exit_code == 3
     assert result.stderr == (
         f"MethodError: a density block has no decoder and cannot be written to {tmp_path}/x.safetensors\n"

@@ -85,7 +85,7 @@ def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) ->
     layout, config = make_layout(shown), Config.model_validate({"methods": ["none"]})
     write_method(layout, config, "none", epochs=1)
     evaluate.run(layout, config)
-    stale = "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy"
+    stale = "These methods were trained again after scoring: none. To update, run: daamctl evaluate toy"
     assert stale not in call(run).stdout
     write_method(layout, config, "none", epochs=1, num_parameters=77)
     assert stale in call(run).stdout.splitlines()
@@ -94,7 +94,7 @@ def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) ->
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        ("demo", "make it: daamctl evaluate --pipeline demo"),
+        ("demo", "make it: daamctl evaluate demo"),
         ("demoo", "demo"),
         ("demo/sga", "unknown evaluated method 'sga'"),
     ],

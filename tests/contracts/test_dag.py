@@ -90,8 +90,7 @@ def place(address: str) -> tuple[int, bool]:
 
 
 def pipeline_of(address: str) -> str:
-    words = STAGES[address]["cmd"].split()
-    return str(words[words.index("--pipeline") + 1])
+    return str(STAGES[address]["cmd"].split()[2])
 
 
 def test_stages_are_in_order() -> None:
@@ -113,7 +112,7 @@ def test_every_command_exists_with_its_options() -> None:
         assert name == COMMANDS.get(address, stage_of(address))
         context = group.commands[name].make_context(name, list(words))  # refuses what the command does not take
         if "@" in address and address not in COMMANDS:
-            assert address.split("@")[1].startswith(context.params["pipeline"])
+            assert address.split("@")[1].startswith(context.params["argument"])
 
 
 def test_stages_that_can_be_left_out_say_so() -> None:
@@ -129,7 +128,7 @@ def test_addresses_are_those_that_a_reader_would_type(address: str) -> None:
 
 
 def test_every_method_is_trained_somewhere() -> None:
-    trained = {stage["cmd"].split()[5] for address, stage in STAGES.items() if stage_of(address) == "train"}
+    trained = {stage["cmd"].split()[4] for address, stage in STAGES.items() if stage_of(address) == "train"}
     assert {resolve_method(name)[0] for name in trained} == set(METHODS)
 
 

@@ -17,7 +17,7 @@ def test_unregistered(tmp_path: Path) -> None:
     assert source_of(tmp_path, "emodb") is None
     with pytest.raises(CorpusError, match="'emodb' is not registered") as caught:
         files_root(tmp_path, "emodb")
-    assert "daamctl download emodb --from DIR" in str(caught.value)
+    assert "daamctl download --corpus emodb --from DIR" in str(caught.value)
 
 
 def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_folder_that_is_gone(tmp_path: Path) -> None:
     register(tmp_path, "emodb", tmp_path / "gone")
     with pytest.raises(CorpusError, match=r"was registered at .*gone, which does not exist") as caught:
         files_root(tmp_path, "emodb")
-    assert "daamctl download emodb --from DIR" in str(caught.value)
+    assert "daamctl download --corpus emodb --from DIR" in str(caught.value)
 
 
 def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
     assert source_of(tmp_path, "manifest") == tmp_path / "b" / "b.csv"
     with pytest.raises(CorpusError, match="'manifest:c' is not registered") as caught:
         files_root(tmp_path, "manifest:c")
-    assert "daamctl download manifest --from c.csv" in str(caught.value)
+    assert "daamctl download --corpus manifest --from c.csv" in str(caught.value)
 
 
 def test_folder_as_manifest(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_folder_as_manifest(tmp_path: Path) -> None:
     (tmp_path / "pets.v1").rmdir()
     with pytest.raises(CorpusError, match=r"was registered at .*pets\.v1, which does not exist") as caught:
         files_root(tmp_path, "manifest:pets.v1")
-    assert "daamctl download manifest --from pets.v1" in str(caught.value)
+    assert "daamctl download --corpus manifest --from pets.v1" in str(caught.value)
 
 
 def test_two_manifests_of_one_name(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_tagged_sentences_have_keys_of_their_own(tmp_path: Path) -> None:
     assert source_of(tmp_path, "conll") == tmp_path / "split"
     with pytest.raises(CorpusError, match="'conll:other' is not registered") as caught:
         files_root(tmp_path, "conll:other")
-    assert "daamctl download conll --from other.conll" in str(caught.value)
+    assert "daamctl download --corpus conll --from other.conll" in str(caught.value)

@@ -17,7 +17,7 @@ from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, write_method
 
 CONFIG = Config(methods=("none", "mha"))
-AGAIN = "run: daamctl evaluate --pipeline toy"
+AGAIN = "run: daamctl evaluate toy"
 LATER = f"These methods were trained again after scoring: none. To update, {AGAIN}"
 
 
@@ -32,7 +32,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def checked(layout: Layout, config: Config = CONFIG) -> tuple[int, Sequence[str]]:
     """Number of folds behind the evaluation, and what makes it out of date."""
-    folds, stale = scored_folds(layout, config, read_evaluation(layout.stage("evaluate"), again=""))
+    folds, stale = scored_folds(layout, config, read_evaluation(layout.stage("evaluate")))
     return len(folds), stale
 
 

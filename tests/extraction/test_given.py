@@ -106,9 +106,7 @@ def test_a_file_that_changes_after_download_is_refused(project: Path) -> None:
     with pytest.raises(CorpusError) as caught:
         extract.run(layout, config)
     path = project / "mine.npz"
-    assert str(caught.value) == (
-        f"{path} has changed since it was read\n  read it again: daamctl download --pipeline p"
-    )
+    assert str(caught.value) == (f"{path} has changed since it was read\n  read it again: daamctl download p")
     path.unlink()
     with pytest.raises(CorpusError, match=r"mine\.npz does not exist"):
         extract.run(layout, config)

@@ -19,7 +19,7 @@ from daamctl.config import ExtractConfig, SegmentConfig
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import MethodError
 from daamctl.methods import WeightsMetadata, build, load_weights, read_metadata, save_weights
-from daamctl.methods.weights_metadata import IDENTITY, INPUTS, POOLING, Origin, again
+from daamctl.methods.weights_metadata import IDENTITY, INPUTS, POOLING, Origin
 
 SIZES = {"method": "mean", "settings": {}, "num_layers": 3, "embed_dim": 4, "num_classes": 2}
 NEW = {**SIZES, "schema": 1, "kind": "fusion", "classes": ["a", "b"], "layers": [1, 2, 3], "modality": "text"}
@@ -161,23 +161,11 @@ def test_only_safetensors_is_read(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.safetensors").message == f"no file {tmp_path / 'none.safetensors'}"
 
 
-def test_the_command_that_trains_the_fold_again(tmp_path: Path) -> None:
-    (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines/demo.yaml").touch()
-    train = tmp_path / "data/train"
-    for run, method, command in (
-        ("demo", "daam-v1-mlp", "train --pipeline demo --method daam-v1-mlp"),
-        ("demo-published-recipe", "mean", "train --pipeline demo --recipe published --method mean"),
-        ("demo", "lora-r8", "finetune --pipeline demo --method lora-r8"),
-        ("toy-wavlm-micro", "mean", "train --corpus CORPUS --encoder ENCODER --method mean"),
-    ):
-        path = write(train / run / method / "fold3-seed2/weights.safetensors", "{")
-        fix = f"train the fold again: daamctl {command} --fold 3 --seed 2 --force"
-        assert again(path) == refusal(path).fix == fix
-        path.write_bytes(b"cut")
-        assert refusal(path).fix == fix
-    assert again(Path("weights.safetensors")) is None
-    assert again(tmp_path / "fold3-seed2/weights.safetensors") is None
+def test_the_error_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "data/train/demo/mean/fold3-seed2/weights.safetensors", "{")
+    assert refusal(path).path == path
+    path.write_bytes(b"cut")
+    assert refusal(path).path == path
 
 
 def test_the_command_line_makes_it_a_message(tmp_path: Path) -> None:

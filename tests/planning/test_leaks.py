@@ -39,7 +39,7 @@ def test_leaks_come_first_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert copies.startswith(COPIES)
     assert shared.startswith("Groups share 1 of 6 speakers (")
     assert result.output.index(copies) < result.output.index("train ridge-mean")
-    assert read_evaluation(layout.stage("evaluate"), again="").leaks == [shared, copies]
+    assert read_evaluation(layout.stage("evaluate")).leaks == [shared, copies]
     lines = (layout.stage("report") / "report.md").read_text().split("## Answers")[1].splitlines()
     assert next(line for line in lines if line).endswith(shared)
     preflight = CliRunner().invoke(app, ["preflight", "--pipeline", "leaky"]).output
@@ -52,7 +52,7 @@ def test_leaks_come_first_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (root / "pipelines" / "leaky.yaml").read_text().replace("extract: {", "extract: {seed: 1, ")
     )
     evaluate.run(layout, load_config(root, "leaky"))
-    (why,) = read_evaluation(layout.stage("evaluate"), again="").leaks
+    (why,) = read_evaluation(layout.stage("evaluate")).leaks
     assert why == (
         "whether folds share speakers or copies is not checked: the embeddings were made with other settings: "
         "extract.seed: made with 0, asked for 1"

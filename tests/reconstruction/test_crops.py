@@ -105,6 +105,6 @@ def test_the_table_is_sealed(tmp_path: Path) -> None:
     found = placed(write_images(tmp_path / "mine"))
     path = tmp_path / "crops.parquet"
     write_crops(path, found)
-    assert read_crops(path, fix="x").key == found.key
+    assert read_crops(path).key == found.key
     with pytest.raises(ArtifactError, match="no file"):
-        read_crops(tmp_path / "none.parquet", fix="x")
+        read_crops(tmp_path / "none.parquet")

@@ -14,7 +14,7 @@ from daamctl.reporting.render import to_html, to_markdown
 from daamctl.store.records import parse_record
 from tests.fixtures.records import importance_of, maps_of
 
-NO_ABLATION = "No layers trained alone; train them: daamctl ablate -p toy, then daamctl importance -p toy"
+NO_ABLATION = "No layers trained alone; train them: daamctl ablate toy, then daamctl importance toy"
 
 
 def entry(num_heads: int, means: list[float] | None, counts: list[int], caution: str | None = None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **
     found["audit"] |= audit
     summary = parse_record(found, Importance, path=Path("summary.json"), fix="")
     pngs = {"h.png": b"", "l.png": b""}
-    return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance -p toy")
+    return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance toy")
 
 
 def tables(part: Section) -> dict[str, Table]:

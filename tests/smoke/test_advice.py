@@ -46,7 +46,7 @@ def evaluated(project: Path, method: str, settings: str) -> Evaluation:
     for name in config.methods:
         train.run(layout, config, method=name, track=False)
     evaluate.run(layout, config)
-    return read_evaluation(layout.stage("evaluate"), again="")
+    return read_evaluation(layout.stage("evaluate"))
 
 
 @pytest.mark.parametrize(

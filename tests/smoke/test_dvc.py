@@ -17,7 +17,7 @@ from daamctl.stages import check
 from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.recordings import write_manifest, write_pipeline
 
-STAGES = ("download", "segment")  # tests/cli/test_common.py has every stage, without DVC
+STAGES = ("download", "segment")  # tests/cli/test_options.py has every stage, without DVC
 
 
 def dvc(project: Path, *words: str, fails: bool = False) -> str:

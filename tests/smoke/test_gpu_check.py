@@ -76,7 +76,7 @@ def test_five_folds_take_the_published_steps(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[TrainConfig] = []
 
     def trained(words: list[str], root: Path) -> dict[str, float]:
-        seen.append(load_config(root, words[words.index("--pipeline") + 1]).train)
+        seen.append(load_config(root, words[words.index("train") + 1]).train)
         return {"seconds": 1.0}
 
     monkeypatch.setattr(gpu_check, "command", trained)

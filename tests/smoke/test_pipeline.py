@@ -16,6 +16,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import download, extract, segment, train
 from daamctl.store.tables import read_parquet
 from tests.fixtures.recordings import write_pipeline
@@ -113,9 +114,9 @@ def test_clips_made_with_other_settings_are_refused(project: Path) -> None:
         extract.run(*settings(project))
     assert str(caught.value) == (
         "the clips were made with other settings: segment.tail: made with 'merge', asked for 'pad'; "
-        "segment.tail_below_s: made with 0.5, asked for None\n"
-        "  make them again: daamctl segment --pipeline tiny"
+        "segment.tail_below_s: made with 0.5, asked for None"
     )
+    assert repair_of(caught.value.path, layout) == "make it again: daamctl segment tiny"
 
 
 def test_unreadable_audio_is_named_and_nothing_is_half_written(project: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     pipeline_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     named = {"ablate.rank_by": "daam-v1-mlp", "ablate.method": "last-layer"}
     layout, report = run(project, **{"ablate.k": [1], **named})
-    found = read_evaluation(layout.stage("evaluate"), again="").entities
+    found = read_evaluation(layout.stage("evaluate")).entities
     assert found is not None
     assert list(found.methods) == QUICK["methods"]
     for method, scores in found.methods.items():
@@ -94,7 +94,7 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
 
 def check_layers(layout: Layout) -> None:
     """The F1 of a layer is that of a linear probe of its vectors, as seqeval computes it."""
-    summary = find_importance(layout.stage("importance"), again="")
+    summary = find_importance(layout.stage("importance"))
     assert summary is not None
     assert summary.probed is not None
     assert summary.probed.entity_f1 is not None
@@ -111,7 +111,7 @@ def check_layers(layout: Layout) -> None:
 
 def check_ablation(layout: Layout) -> None:
     """Groups of layers are compared by the F1 of seqeval, and so are their closed-form probes."""
-    found = find_ablation(layout.stage("ablate"), again="")
+    found = find_ablation(layout.stage("ablate"))
     assert found is not None
     assert found.metric == "entity_f1"
     assert [group.name for group in found.groups] == ["highest-1", "lowest-1"]
@@ -138,7 +138,7 @@ def check_ablation(layout: Layout) -> None:
 def check_truncation(project: Path, layout: Layout, whole: float) -> None:
     """Fewer layers are compared by entity F1: with all layers, that of the train stage."""
     truncate.run(project, "demo-tokens")
-    found = find_truncation(layout.stage("truncate"), again="")
+    found = find_truncation(layout.stage("truncate"))
     assert found is not None
     assert found.whole.entity_f1 == pytest.approx(whole)
     assert found.whole.entity_f1 < found.whole.accuracy
@@ -208,7 +208,7 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     for fold in folds.values():  # the layers are probed on what trained the methods
         train, _, test = importance._split_rows(clips, fold)
         assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
-    found = read_evaluation(layout.stage("evaluate"), again="").entities
+    found = read_evaluation(layout.stage("evaluate")).entities
     assert found is not None
     assert len(found.methods["ridge-concat"].per_trial) == 2
     tuned = read_folds(layout.method("full-finetune-concat"))

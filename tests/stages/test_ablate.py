@@ -14,6 +14,7 @@ from daamctl.config import Config
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of
+from daamctl.repair import repair_of
 from daamctl.reporting.document import Table, Text
 from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
@@ -162,14 +163,14 @@ def test_ranking_of_other_layers(layout, untrained):
     write_method(layout, settings(), "daam-v1", folds=(1, 2, 3), density_shape=(12, 16))
     with pytest.raises(ArtifactError, match=r"was trained on layers .*, 12\], but the embeddings hold") as error:
         ablate.run(layout, settings(), track=False)
-    assert error.value.fix == "train it again: daamctl train --pipeline toy --method daam-v1"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl train toy --method daam-v1"
 
 
 @pytest.mark.parametrize("rank_by", ["daam-v2", None])
 def test_ranking_that_is_not_trained(layout, untrained, rank_by):
     with pytest.raises(ArtifactError, match="layers cannot be ranked: 'daam-v2' is not trained") as error:
         ablate.run(layout, settings(["daam-v2"], rank_by=rank_by), track=False)
-    assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v2"
+    assert repair_of(error.value.path, layout) == "make it: daamctl train toy --method daam-v2"
 
 
 def test_what_is_named_but_not_listed_is_refused(layout, untrained):
@@ -335,8 +336,8 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
             f"the same layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either"
         )
     assert set(result["cautions"]) <= set(caplog.messages)
-    again = "daamctl ablate -p toy"
-    read = find_ablation(layout.stage("ablate"), again=again)
+    again = "daamctl ablate toy"
+    read = find_ablation(layout.stage("ablate"))
     part = ablation(read, None, [], labels={}, task=TASKS["speech"], command=again)
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == result["cautions"]
     tables = {block.key: block for block in part.blocks if isinstance(block, Table)}

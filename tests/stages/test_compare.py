@@ -17,6 +17,7 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import nadeau_bengio
 from daamctl.layout import Layout
 from daamctl.paper.tables import read_published
+from daamctl.repair import repair_of
 from daamctl.stages import compare, evaluate
 from tests.fixtures.folds import write_fold, write_method
 
@@ -78,13 +79,13 @@ def test_an_evaluation_of_other_folds_is_named(project, pair, caplog):
     compare.run(project, "left", "right")
     assert (
         "the evaluation of 'right': These methods were trained again after scoring: mha, daam-v1. To update, run: "
-        "daamctl evaluate --pipeline right"
+        "daamctl evaluate right"
     ) in caplog.messages
     caplog.clear()
     (pair[1][0].stage("evaluate") / "evaluation.json").write_text("{}")  # it is not needed
     assert compare.run(project, "left", "right").is_file()
     (warning,) = [line for line in caplog.messages if line.startswith("the evaluation of 'right': ")]
-    assert "daamctl evaluate --pipeline right" in warning
+    assert "daamctl evaluate right" in warning
 
 
 def test_every_planted_difference_is_listed_and_no_other(project, pair):
@@ -210,11 +211,11 @@ def test_missing_folds_name_the_command(project):
     (left[0].method("mha") / "fold3-seed1" / "result.json").unlink()
     with pytest.raises(ArtifactError, match="'left/mha' lacks fold 3 seed 1") as error:
         compare.run(project, "left", "right")
-    assert error.value.fix == "train them: daamctl train --pipeline left --method mha"
+    assert repair_of(error.value.path) == "make it again: daamctl train left --method mha"
     compare.run(project, "left/daam-v1", "right/daam-v1")
     with pytest.raises(ArtifactError, match="'demo/mean' has no finished fold") as error:
         compare.run(project, "demo/mean", "right/mha")
-    assert error.value.fix == "train it: daamctl train --pipeline demo --method mean"
+    assert repair_of(error.value.path) == "make it: daamctl train demo --method mean"
 
 
 def test_folds_made_differently_are_refused(project):
@@ -233,7 +234,7 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(project):
     with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
         compare.run(project, "left", "right")
     assert "they differ in download.num_groups; different items cannot be paired" in error.value.fix
-    assert "daamctl download --pipeline left, daamctl download --pipeline right" in error.value.fix
+    assert "daamctl download left, daamctl download right" in error.value.fix
 
 
 def test_units_must_agree_or_be_chosen(project):
@@ -377,5 +378,7 @@ def test_a_run_with_another_recipe_is_compared_with_its_pipeline(project):
     assert (found["first"], found["second"]) == ("toy", "toy-published-recipe")
     assert found["matched"] == [[name, name] for name in config.methods]
     (project / "data/train/toy-published-recipe/mha/fold1-seed1/result.json").unlink()
-    with pytest.raises(ArtifactError, match=r"daamctl train --pipeline toy --set train.recipe=published --method mha"):
+    with pytest.raises(ArtifactError, match="lacks fold 1 seed 1") as error:
         compare.run(project, "toy", "toy-published-recipe")
+    command = "daamctl train toy --set train.recipe=published --method mha"
+    assert repair_of(error.value.path) == f"make it again: {command}"

@@ -139,7 +139,7 @@ def test_unreadable_recordings_are_named(project: Path, collection: Path, caplog
     assert "no recording" in message
     assert "r0.wav" in message
     assert "r3.wav is empty (0 bytes)" in message
-    command = f"daamctl download manifest --from {collection} --set download.max_unreadable_fraction=0.334"
+    command = f"daamctl download --corpus manifest --from {collection} --set download.max_unreadable_fraction=0.334"
     assert message.endswith(f"or leave them out: {command}")
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", max_unreadable_fraction=0.334)
@@ -201,7 +201,7 @@ def test_uneven_folds_are_told_with_a_number_that_divides(
     make(project, path, corpus="manifest", num_groups=5)
     assert [message.removesuffix(f" --from {path} --set download.num_groups=6") for message in caplog.messages] == [
         "6 speakers do not divide evenly into 5 groups, which have 20, 10, 10, 10, 10 items; 6 groups (one speaker "
-        "each) would be even: set download: {num_groups: 6}, or daamctl download manifest"
+        "each) would be even: set download: {num_groups: 6}, or daamctl download --corpus manifest"
     ]
     caplog.clear()
     make(project, path, corpus="manifest", num_groups=6)
@@ -252,7 +252,7 @@ def test_incomplete_corpus_is_refused_with_every_difference(project: Path, tmp_p
         make(project, small_emodb(tmp_path / "emodb"), corpus="emodb")
     for line in ("anger: 1 found, 127 expected", "total: 4 found, 339", "speaker 16: 0 found", "group group5: 0 found"):
         assert line in str(caught.value)
-    command = f"daamctl download emodb --from {tmp_path / 'emodb'} --set download.check_fingerprint=false"
+    command = f"daamctl download --corpus emodb --from {tmp_path / 'emodb'} --set download.check_fingerprint=false"
     assert str(caught.value).endswith(f"accept it as it is: {command}")
     assert source_of(project, "emodb") is None
 

@@ -11,6 +11,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.scores import TABLES, read_scores
+from daamctl.repair import repair_of
 from daamctl.stages import evaluate
 from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method
@@ -149,7 +150,7 @@ def test_seeds_outside_the_settings_are_ignored(layout):
 def test_no_fold_names_the_command(layout):
     with pytest.raises(ArtifactError, match="no finished fold of method 'daam-v1'") as error:
         evaluate.run(layout, Config(methods=["none", "daam-v1"]))
-    assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v1"
+    assert repair_of(error.value.path, layout) == "make it: daamctl train toy --method daam-v1"
 
 
 def test_only_other_seeds_says_so(tmp_path):
@@ -182,7 +183,7 @@ def test_folds_made_differently_are_refused(layout, changes, message):
     write_fold(layout, CONFIG, "none", 5, 1, rows, changes=changes)
     with pytest.raises(ArtifactError, match=message) as error:
         evaluate.run(layout, CONFIG)
-    assert error.value.fix == "train them again: daamctl train --pipeline toy --method none"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl train toy --method none"
 
 
 def test_device_and_seeds_may_differ(layout):
@@ -197,7 +198,7 @@ def test_methods_on_different_embeddings_are_refused(layout):
         write_fold(layout, CONFIG, "mha", fold.fold, 1, fold.predictions(), changes={"meta.embeddings_key": "other"})
     with pytest.raises(ArtifactError, match="embeddings_key is '00112233aabbccdd' for 'none', 'other' for 'mha'") as e:
         evaluate.run(layout, CONFIG)
-    assert e.value.fix == "train what is out of date again: daamctl train --pipeline toy"
+    assert repair_of(e.value.path, layout) == "make it again: daamctl train toy --method mha"
 
 
 def test_settings_changed_since_are_noted(layout):

@@ -30,6 +30,7 @@ from daamctl.methods import METHODS, load_weights
 from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
+from daamctl.repair import repair_of
 from daamctl.stages import evaluate, train
 from daamctl.store.files import sha256_file
 from daamctl.store.records import write_record
@@ -186,7 +187,7 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
     path.rename(copy / "kept.json")
     with pytest.raises(ArtifactError, match=r"evaluation\.json") as error:
         export_model(copy, "no")
-    assert error.value.fix == "make it: daamctl evaluate --pipeline tiny"
+    assert repair_of(error.value.path) == "make it: daamctl evaluate tiny"
     (copy / "kept.json").rename(copy / "data/evaluate/tiny/evaluation.json")
     folder = copy / "data/train/tiny/weighted-sum/fold2-seed1"
     result = json.loads((folder / "result.json").read_text())
@@ -194,7 +195,7 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
     write_record(folder / "result.json", result)
     with pytest.raises(ArtifactError, match="the evaluation of 'tiny' is not of these folds of weighted-sum") as error:
         export_model(copy, "no")
-    assert error.value.fix == "run: daamctl evaluate --pipeline tiny"
+    assert repair_of(error.value.path) == "make it again: daamctl evaluate tiny"
     text = (copy / "pipelines/tiny.yaml").read_text()
     (copy / "pipelines/tiny.yaml").write_text(text.replace("steps: 40", "steps: 50"))
     with pytest.raises(ArtifactError, match=r"other settings than now: train.steps: 40 \(now 50\)"):

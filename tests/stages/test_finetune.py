@@ -24,6 +24,7 @@ from daamctl.errors import ArtifactError, AudioError, MethodError, TrainingError
 from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.methods import load_weights, read_metadata
+from daamctl.repair import repair_of
 from daamctl.stages import compare, download, evaluate, extract, finetune, report, segment, train
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.recordings import write_pipeline
@@ -94,7 +95,7 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     train.run(layout, config, method="none", track=False)
     with pytest.raises(ArtifactError) as caught:
         evaluate.run(layout, config)
-    assert caught.value.fix == "train it: daamctl finetune --pipeline tiny --method linear-probe"
+    assert repair_of(caught.value.path, layout) == "make it: daamctl finetune tiny --method linear-probe"
     finetune.run(layout, config, method="linear-probe", track=False)
     found = json.loads(evaluate.run(layout, config).read_text())
     assert list(found["methods"]) == ["none", "linear-probe"]
@@ -180,8 +181,9 @@ def test_clips_made_with_other_settings_are_refused(clips: Path) -> None:
 def test_missing_clips_and_unknown_names_say_what_to_do(project: Path) -> None:
     write_pipeline(project, more=MORE)
     layout, config = settings(project)
-    with pytest.raises(ArtifactError, match="make them: daamctl segment --pipeline tiny"):
+    with pytest.raises(ArtifactError, match="no file") as missing:
         finetune.run(layout, config, method="linear-probe", track=False)
+    assert repair_of(missing.value.path, layout) == "make it: daamctl segment tiny"
     with pytest.raises(UnknownNameError, match="unknown fine-tuning method 'lora-r9'\n  did you mean 'lora-r"):
         finetune.run(layout, config, method="lora-r9", track=False)
 
@@ -340,4 +342,4 @@ def test_folds_of_one_way_must_be_made_alike(tmp_path: Path) -> None:
     write_method(layout, config, "lora-r8", folds=(5,), changes={**TUNED, "run.config.finetune": {"epochs": 4}})
     with pytest.raises(ArtifactError, match=r"finetune.epochs is 3 in fold1-seed1, 4 in fold5-seed1") as caught:
         evaluate.run(layout, config)
-    assert caught.value.fix == "train them again: daamctl finetune --pipeline toy --method lora-r8"
+    assert repair_of(caught.value.path, layout) == "make it again: daamctl finetune toy --method lora-r8"

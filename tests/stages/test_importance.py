@@ -25,6 +25,7 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import compare_methods, item_table
 from daamctl.evaluation.scoring import items_of
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.reporting import layers as layer_sections
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Table
@@ -121,7 +122,7 @@ def test_density_that_does_not_fit(layout):
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps)
     with pytest.raises(ArtifactError, match=r"'daam-v1' have different shapes: \[\(4, 8\), \(6, 8\)\]") as error:
         importance.run(layout, CONFIG)
-    assert error.value.fix == "daamctl train --pipeline toy --method daam-v1"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl train toy --method daam-v1"
     write_fold(layout, CONFIG, "daam-v1", 5, 1, random_predictions(rng, 5, 1.0, 5), density=maps,
                changes={"run.layers": [1, 2]})  # fmt: skip
     with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(4, 8\), but the fold has 2 layers"):
@@ -181,7 +182,7 @@ def test_without_embeddings_the_maps_are_made_and_the_audit_says_what_is_missing
     summary = json.loads(importance.run(layout, CONFIG).read_text())
     (line,) = summary["audit"]["missing"]
     assert line.startswith("No audit: no embeddings in ")
-    assert line.endswith("make them: daamctl extract --pipeline toy, then daamctl importance --pipeline toy")
+    assert line.endswith("make them: daamctl extract toy, then daamctl importance toy")
     assert summary["audit"]["methods"] == {}
     assert summary["audit"]["comparison"]["sentence"] == (
         "The layer scores were not tested against the usefulness of the layers."
@@ -347,13 +348,12 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
     audit = json.loads(importance.run(copied, PLANTED).read_text())["audit"]
     assert audit["missing"] == []
     assert audit["no_ablation"] == (
-        "No layers trained alone on these embeddings; train them: daamctl ablate --pipeline toy, "
-        "then daamctl importance --pipeline toy"
+        "No layers trained alone on these embeddings; train them: daamctl ablate toy, then daamctl importance toy"
     )
     entry = audit["methods"]["weighted-sum"]
     (line,) = entry["missing"]
     assert line.startswith("weighted-sum fold 1 seed 1 has no curves: no file ")
-    assert line.endswith("train it again: daamctl train --pipeline toy --method weighted-sum")
+    assert line.endswith("train it again: daamctl train toy --method weighted-sum")
     assert len(entry["deletion"]["score"]["per_fold"]) == 2
     assert entry["alone"] == []
     assert audit["comparison"]["contrast"]["deletion"] is None
@@ -451,10 +451,10 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     write_head(layout.embeddings, replace(read_head(layout.embeddings), num_clips=len(clips), files={}), clips)
     for method in names:
         train.run(layout, config, method=method, track=False)
-    evaluation = read_evaluation(evaluate.run(layout, config).parent, again="")
+    evaluation = read_evaluation(evaluate.run(layout, config).parent)
     importance.run(layout, config)
-    summary = find_importance(layout.stage("importance"), again="")
-    truncation = find_truncation(truncate.run(tmp_path, "toy").parent, again="")
+    summary = find_importance(layout.stage("importance"))
+    truncation = find_truncation(truncate.run(tmp_path, "toy").parent)
     before = json.loads(preflight.run(layout, config).read_text())["probe"]
 
     by_layer = {one.layer: one.accuracy for one in summary.probed.layers}
@@ -468,7 +468,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     chosen = evaluation.accuracy("ridge-best-layer").mean
     assert before["best_layer"]["accuracy"]["mean"] == pytest.approx(chosen)
     assert before["mean"]["accuracy"]["mean"] == pytest.approx(evaluation.accuracy("ridge-mean").mean)
-    ablation = find_ablation(ablate.run(layout, config, track=False).parent, again="")
+    ablation = find_ablation(ablate.run(layout, config, track=False).parent)
     assert ablation.probe == "ridge-mean"
     assert {tuple(one.layers): one.probe.mean for one in ablation.groups} == pytest.approx(
         {(6,): by_layer[6], (24,): by_layer[24]}
@@ -495,7 +495,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
 def test_layers_are_tested_against_the_best_in_pairs(copied):
     """The p-values are those of the comparison engine; a layer inside the interval of the best may still be worse."""
     importance.run(copied, ONE)
-    probed = find_importance(copied.stage("importance"), again="").probed
+    probed = find_importance(copied.stage("importance")).probed
     clips, vectors, _ = read_embeddings(copied.embeddings)
     y = np.array([CLASSES.index(label) for label in clips["label"]])
     folds = read_folds(copied.method("weighted-sum"))

@@ -25,7 +25,7 @@ def test_perplexities_from_text_to_report(tmp_path: Path, monkeypatch: pytest.Mo
     encoder, texts = str(save_masked(tmp_path / "tiny")), save_texts(tmp_path / "texts")
     options = {"fusions": ["weighted-sum"], "finetune": True, "seeds": (1, 2), "settings": FAST}
     path = mlm.run(tmp_path, encoder, source=texts, **options)
-    found = masked_run(path.parent, again="").open()
+    found = masked_run(path.parent).open()
     assert found is not None
     assert [way.name for way in found.ways] == [
         *("last-layer", "weighted-sum"),

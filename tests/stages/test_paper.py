@@ -283,7 +283,7 @@ def test_ablation_ranges_and_layers(ran: Path) -> None:
     layers = cells(ran, "layers")["IEMOCAP"]
     assert layers["Ours, as published"] == "highest 9, 8, 7; lowest 23, 22, 24"
     assert "untrained: highest 2, 5, 8; mostly geometry (D29)" in layers["Ours, as published, note"]
-    assert layers["Ours, corrected, note"] == "not made yet: daamctl importance --pipeline iemocap"
+    assert layers["Ours, corrected, note"] == "not made yet: daamctl importance iemocap"
 
 
 def test_best_rows_and_claims_name_what_they_are_made_of(ran: Path) -> None:

@@ -21,6 +21,7 @@ from daamctl.corpora.sources import register
 from daamctl.data.spans import word_id
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import preflight
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 
@@ -256,7 +257,7 @@ def test_sample_takes_whole_utterances_of_every_group_alike() -> None:
 def test_missing_embeddings_name_the_command(layout: Layout) -> None:
     with pytest.raises(ArtifactError, match="no embeddings in ") as error:
         preflight.run(layout, Config())
-    assert error.value.fix == "make them: daamctl extract --pipeline toy"
+    assert repair_of(error.value.path, layout) == "make it: daamctl extract toy"
 
 
 def official(clips: pl.DataFrame, texts: list[str]) -> pl.DataFrame:
@@ -402,7 +403,7 @@ def test_command_without_a_probe_and_without_embeddings(project: Path) -> None:
     assert result.exit_code == 3
     assert result.stderr == (
         f"ArtifactError: no embeddings in {project}/data/extract/emodb-wavlm-micro\n"
-        "  make them: daamctl extract --corpus emodb --encoder wavlm-micro\n"
+        "  make it: daamctl extract --corpus emodb --encoder wavlm-micro\n"
     )
     config = load_config(project, "demo")
     clips, vectors = make_set("one")

@@ -18,6 +18,7 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
 from daamctl.store.files import read_json, write_json
@@ -390,7 +391,7 @@ def test_what_the_recipe_is_worth_by_a_twin_stands_in_both_reports(tmp_path: Pat
         (
             "toy", "searched",
             "The effect of the training recipe is unknown: it needs the same methods trained with the published "
-            "recipe. Run: daamctl run toy --recipe published, then daamctl report --pipeline toy",
+            "recipe. Run: daamctl run toy --recipe published, then daamctl report toy",
         ),
         ("toy", "published", "these runs use the published recipe. To train with the other, set train.recipe="),
         ("toy-as-published", "published", "is unknown: it needs the runs of 'toy'. Run: daamctl run toy"),
@@ -537,12 +538,10 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path, caplog
     assert len(page.figures) == 5 <= len(page.images)
     assert "plotly.js v" not in text
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
-    assert (
-        "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy" in text
-    )
+    assert "These methods were trained again after scoring: none. To update, run: daamctl evaluate toy" in text
     assert "These methods are in the settings but not scored: mha" in text
     for line in ("trained again after scoring: none. To update", "but not scored: mha. To score them"):  # console too
-        assert f"{line}, run: daamctl evaluate --pipeline toy" in caplog.text
+        assert f"{line}, run: daamctl evaluate toy" in caplog.text
     assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
     assert not (folder / "tables" / "of-another-day.csv").exists()
 
@@ -563,8 +562,8 @@ def test_bare_minimum(tmp_path: Path) -> None:
     text = report.run(layout, config, track=False).read_text()
     page = Page(text)
     assert "<h1>&lt;b&gt;&amp;</h1>" in text
-    assert "Not computed yet. Run: <code>daamctl importance --pipeline toy</code>" in text
-    assert "Not computed yet. Run: <code>daamctl ablate --pipeline toy</code>" in text
+    assert "Not computed yet. Run: <code>daamctl importance toy</code>" in text
+    assert "Not computed yet. Run: <code>daamctl ablate toy</code>" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
     assert page.figures == ["answers", "accuracy", "speakers", "learning", "confusion"]
@@ -617,7 +616,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
 def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
         report.run(make_layout(tmp_path), CONFIG, track=False)
-    assert error.value.fix == "make it: daamctl evaluate --pipeline toy"
+    assert repair_of(error.value.path) == "make it: daamctl evaluate toy"
 
 
 @pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])
@@ -628,9 +627,9 @@ def test_lost_file_of_the_importance_stage_names_the_command(made: Made, name: s
     try:
         with pytest.raises(ArtifactError, match=rf"no (picture|file) .*{name}") as error:
             report.run(made[0], CONFIG, track=False)
+        assert repair_of(error.value.path, made[0]) == "make it: daamctl importance toy"
     finally:
         path.write_bytes(data)
-    assert error.value.fix == "make it again: daamctl importance --pipeline toy"
 
 
 def test_unknown_published_table(made: Made) -> None:
@@ -682,7 +681,7 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     tracker, asked = Recorder(), []
     monkeypatch.setattr(report, "make_tracker", lambda root, **options: asked.append(options) or tracker)
     report.run(layout, config)
-    assert asked == [{"enabled": True, "again": "daamctl report --pipeline toy"}]
+    assert asked == [{"enabled": True, "again": "daamctl report toy"}]
     assert tracker.closed
     ((name, folder, metrics, tags),) = tracker.reports
     entry = evaluation_of(layout)["methods"]["mha"]["summary"]["utterance"]
@@ -706,7 +705,7 @@ def test_closed_form_probes_are_sent_to_mlflow_here(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(report, "send_missing", lambda tracker, folds: sent.extend(folds))
     report.run(layout, config)
     assert {fold.result["run"]["method"] for fold in sent} == {"ridge-mean"}
-    assert len(sent) == len(read_folds(layout.method("ridge-mean"), again="train"))
+    assert len(sent) == len(read_folds(layout.method("ridge-mean")))
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:
@@ -866,7 +865,7 @@ def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> 
     write_record(layout.stage("evaluate") / "evaluation.json", {"methods": {}})
     with pytest.raises(ArtifactError, match="was made by another version") as error:
         report.run(layout, CONFIG, track=False)
-    assert error.value.fix == "make it: daamctl evaluate --pipeline toy"
+    assert repair_of(error.value.path, layout) == "make it again: daamctl evaluate toy"
 
 
 def search(rates: list[float], chosen: int, edges: list[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import crop, download, reconstruct, score
 from daamctl.store.artifact import Artifact
 from tests.fixtures.reconstruction import SETTINGS, write_images
@@ -76,8 +77,10 @@ def test_images_to_report(run: tuple[Layout, Config]) -> None:
     train(run)  # nothing to do
     assert times(layout) == before
     (layout.stage("reconstruct") / "daam/seed1/scores.parquet").write_bytes(b"cut")
-    with pytest.raises(ArtifactError, match=r"scores.parquet.*\n.*daamctl reconstruct --pipeline vqvae --method daam"):
+    with pytest.raises(ArtifactError, match=r"scores.parquet") as damaged:
         score.run(layout, config, track=False)
+    command = "daamctl reconstruct vqvae --method daam --seed 1 --force"
+    assert repair_of(damaged.value.path, layout) == f"make it again: {command}"
     train(run)
     changed = {path.parent.name for path, stamp in times(layout).items() if before.get(path) != stamp}
     assert changed == {"seed1"}
@@ -105,8 +108,9 @@ def test_workers_give_the_same_files(run: tuple[Layout, Config]) -> None:
 def test_without_crops_the_command_is_named(project: Path) -> None:
     config = settings(project)
     layout = Layout.of(project, "vqvae", config)
-    with pytest.raises(ArtifactError, match="daamctl crop --pipeline vqvae"):
+    with pytest.raises(ArtifactError, match="no file") as missing:
         reconstruct.run(layout, config, method="daam")
+    assert repair_of(missing.value.path, layout) == "make it: daamctl crop vqvae"
 
 
 def test_a_corpus_without_images(project: Path) -> None:

@@ -19,6 +19,7 @@ from daamctl.config import Config, DownloadConfig, SegmentConfig
 from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError, AudioError, ConfigError, CorpusError
 from daamctl.layout import Layout
+from daamctl.repair import repair_of
 from daamctl.stages import segment
 
 RATES = (8000, 11025, 16000, 22050, 44100, 48000)
@@ -220,7 +221,7 @@ def test_export_without_the_audio(project: Path) -> None:
         segment.run(layout(project), config(write_audio=True))
     assert [file.name for file in layout(project).clips.parent.iterdir()] == []
     (project.parent / "elsewhere").rename(project.parent / "gone")
-    with pytest.raises(CorpusError, match="daamctl download emodb --from DIR"):
+    with pytest.raises(CorpusError, match="daamctl download --corpus emodb --from DIR"):
         segment.run(layout(project), config(write_audio=True))
     assert segment.run(layout(project), config()).is_file()  # without export no audio is needed
 
@@ -236,9 +237,10 @@ def test_audio_names_are_safe_and_different() -> None:
 def test_missing_table_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no file") as caught:
         segment.run(layout(tmp_path), config())
-    assert "daamctl download emodb" in str(caught.value)
-    with pytest.raises(ArtifactError, match="daamctl download --pipeline mine"):
+    assert repair_of(caught.value.path, layout(tmp_path)) == "make it: daamctl download --corpus emodb"
+    with pytest.raises(ArtifactError, match="no file") as caught:
         segment.run(layout(tmp_path, "mine"), config())
+    assert repair_of(caught.value.path) == "make it: daamctl download mine"
 
 
 def test_table_made_with_other_settings(project: Path) -> None:
@@ -246,7 +248,7 @@ def test_table_made_with_other_settings(project: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         segment.run(layout(project), asked)
     assert "download.classes: made with None, asked for ['anger', 'sadness']" in str(caught.value)
-    assert "daamctl download emodb" in str(caught.value)
+    assert repair_of(caught.value.path, layout(project)) == "make it again: daamctl download --corpus emodb"
 
 
 def test_where_the_corpus_lies_is_no_difference(project: Path) -> None:

@@ -24,7 +24,7 @@ from daamctl.store.records import (
 )
 from tests.fixtures.records import ablation_of, group_of
 
-AGAIN = "daamctl ablate --pipeline toy"
+AGAIN = "daamctl ablate toy"
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     found = Artifact(path, Ablation, AGAIN).read()
     assert (found.groups[0].layers, found.groups[0].per_fold[4].fold, found.notes) == ([9], 5, ["Layers are ranked."])
     written(path, json.dumps(sealed(found.as_json())))
-    assert find_ablation(tmp_path, again=AGAIN) == found
+    assert find_ablation(tmp_path) == found
 
 
 def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> None:
@@ -79,19 +79,19 @@ def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
     path = tmp_path / "toy" / "ablation.json"
     write_record(path, ablation_of([group_of([9], 0.5)], run="toy"))
     text = path.read_text()
-    assert find_ablation(path.parent, again=AGAIN, hide=tmp_path) is not None
+    assert find_ablation(path.parent, hide=tmp_path) is not None
     for before, after in (("0.5", "0.6"), ('"group"', '"groop"'), ('"daam-v1"', "null"), ("[]", "[1]")):
         if before in text:
             written(path, text.replace(before, after, 1))
-            with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n.*{AGAIN}$"):
-                find_ablation(path.parent, again=AGAIN)
+            with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: "):
+                find_ablation(path.parent)
     found = json.loads(text)
     del found["sha256"]
     written(path, json.dumps(found))
-    with pytest.raises(ArtifactError, match=rf"^{path} has no seal: .*\n.*{AGAIN}$"):
-        find_ablation(path.parent, again=AGAIN)
+    with pytest.raises(ArtifactError, match=rf"^{path} has no seal: "):
+        find_ablation(path.parent)
     written(path, json.dumps(json.loads(text)))  # the layout of the text does not matter
-    assert find_ablation(path.parent, again=AGAIN) is not None
+    assert find_ablation(path.parent) is not None
 
 
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from daamctl.fit.trial import FoldSpec
 from daamctl.fit.trials.fusion import FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
+from daamctl.repair import repair_of
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, kill_when, under_way
 
@@ -385,15 +386,16 @@ def test_other_embedding_settings_are_refused(project: Path) -> None:
     )
     with pytest.raises(
         ArtifactError,
-        match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'\n"
-        r"  make them again: daamctl extract --pipeline test",
-    ):
+        match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'",
+    ) as error:
         load_features(Layout(project, "test", "test", "test"), wanted)
+    assert error.value.path == project / "data/extract/test"
 
 
 def test_missing_embeddings_name_the_command(project: Path) -> None:
-    with pytest.raises(ArtifactError, match="make them: daamctl extract --pipeline test"):
+    with pytest.raises(ArtifactError, match="no embeddings in") as error:
         load_features(Layout(project, "test", "test", "test"), config())
+    assert repair_of(error.value.path, Layout(project, "test", "test", "test")) == "make it: daamctl extract test"
 
 
 def test_history_columns_are_typed(features: Features, project: Path) -> None:

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.skipped import Obstacle, folder_of, leave_out
 from daamctl.cli.app import app
-from daamctl.cli.common import resolve
-from daamctl.config import load_config
+from daamctl.cli.options import OPTIONS, In, Run, taken
+from daamctl.config import explain, load_config
 from daamctl.layout import Layout
 from daamctl.stage_table import stages_of_task
 
@@ -98,12 +98,46 @@ def test_options_and_settings_given_are_repeated_in_the_command_that_repairs(pro
     result = call("train", *words)
     assert result.exit_code == 3
     command = shlex.split(result.stderr.splitlines()[-1].partition("daamctl")[2])
-    assert command == ["extract", "--pipeline", "demo", "--set", "download.source=my data"]
-    layout, _ = resolve("demo", ["extract.layer_00=true"], train__seeds=[1, 2], train__device="cpu")
-    assert shlex.split(layout.command("train"))[4:] == [
+    assert command == ["extract", "demo", "--set", "download.source=my data"]
+    layout, _ = Run("train", "demo", sets=["extract.layer_00=true"], seeds=[1, 2], device="cpu").settings()
+    assert shlex.split(layout.command("train"))[3:] == [
         "--set", "train.seeds=[1,2]", "--set", "train.device=cpu", "--set", "extract.layer_00=true",
     ]  # fmt: skip
-    assert resolve(None, corpus="demo", encoder="wavlm-micro")[0].overrides == ()
+    assert Run("train", corpus="demo", encoder="wavlm-micro").settings()[0].overrides == ()
+
+
+def completions(name: str, option: str, word: str) -> list[str]:
+    command = COMMANDS[name]
+    context = command.make_context(name, [], resilient_parsing=True)
+    (found,) = (one for one in command.params if one.name == option)
+    return [item.value for item in found.shell_complete(context, word)]
+
+
+@pytest.mark.usefixtures("project")
+def test_completion_offers_what_each_command_takes() -> None:
+    for name in sorted(COMMANDS.keys() - NO_PIPELINE - OTHERWISE - {"deviations"}):
+        for option in ("argument", "pipeline"):
+            assert {"demo", "demo-random"} <= set(completions(name, option, "demo"))
+    assert "demo/daam-v1" in completions("export", "argument", "demo/daam")
+    assert "coco" in completions("download", "argument", "co")
+    assert completions("doctor", "method", "al") == ["all"]
+    for name, one in {"train": "daam-v1", "ablate": "mean", "finetune": "lora-r8", "reconstruct": "identity"}.items():
+        assert one in completions(name, "method", one[:2])
+    assert completions("show", "table", "conf") == ["confusion"]
+
+
+def test_every_option_names_commands_that_exist_and_settings_that_fit() -> None:
+    known = explain.settings()
+    for option in OPTIONS:
+        names = [
+            name for mark in OPTIONS[option].__metadata__ if isinstance(mark, In) for name in mark.commands.split()
+        ]
+        assert names
+        assert len(names) == len(set(names))
+        assert set(names) <= COMMANDS.keys()
+        for name in names:
+            assert set(taken(option, name) or ()) <= known.keys()
+            assert option in {one.name for one in COMMANDS[name].params}
 
 
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
@@ -112,7 +146,7 @@ NO_PIPELINE = {"init", "ls", "new", "mlm", "paper", "predict", "serve", "ui", "i
 OTHERWISE = {"compare", "shots"}
 """Commands that take two runs, or a family of pipelines."""
 WORDS = {"explain": ["train.lr"]}
-"""Arguments before the pipeline."""
+"""Arguments after the pipeline."""
 REQUIRED = {"--method": "nine", "--out": "x"}
 
 
@@ -125,15 +159,15 @@ def required(name: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - NO_PIPELINE - OTHERWISE))
 def test_the_pipeline_is_an_argument_or_an_option(project: Path, name: str) -> None:
     """Every command is walked: one that takes a pipeline takes it in both forms."""
-    before, more = WORDS.get(name, []), required(name)
-    unknown = [call(name, *before, *words, *more) for words in (["dmeo"], ["-p", "dmeo"], ["dmeo", "-p", "dmeo"])]
+    more = [*WORDS.get(name, []), *required(name)]
+    unknown = [call(name, *words, *more) for words in (["dmeo"], ["-p", "dmeo"], ["dmeo", "-p", "dmeo"])]
     for result in unknown:
         assert result.exit_code == 3, result.output
         assert "'dmeo'" in result.stderr
         assert name == "track" or "did you mean 'demo'?" in result.stderr  # nothing here is finished
     assert len({result.stderr for result in unknown[1:]}) == 1
     if name != "deviations":  # which takes several
-        differs = call(name, *before, "demo", "-p", "emodb", *more)
+        differs = call(name, "demo", "-p", "emodb", *more)
         assert differs.exit_code == 3
         assert all(text in differs.stderr for text in ("is 'demo', but --pipeline is 'emodb'", "give one of the two"))
 
@@ -146,10 +180,10 @@ def test_other_commands_take_no_pipeline(name: str) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_both_forms_mean_the_same() -> None:
-    for words in (["deviations"], ["explain", "train.lr"], ["train", "-m", "mean", "--dry-run"], ["check"]):
-        results = [call(*words, *form) for form in (["demo"], ["-p", "demo"], ["demo", "-p", "demo"])]
+    for name, *words in (["deviations"], ["explain", "train.lr"], ["train", "-m", "mean", "--dry-run"], ["check"]):
+        results = [call(name, *form, *words) for form in (["demo"], ["-p", "demo"], ["demo", "-p", "demo"])]
         assert {(result.exit_code, result.stdout) for result in results} == {(0, results[0].stdout)}
-        assert results[0].stdout != call(*words).stdout
+        assert results[0].stdout != call(name, *words).stdout
 
 
 @pytest.mark.usefixtures("project")

@@ -1,0 +1,97 @@
+"""What commands print: paths, lines and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from daamctl.reporting.document import Table as Content
+
+
+def is_terminal() -> bool:
+    """Whether somebody watches."""
+    return _console().is_terminal
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str | None]],
+    *,
+    width: int | None = 160,
+    right: Iterable[int] = (),
+    fold: bool = True,
+    bold: bool = False,
+    markup: bool = False,
+    styles: Sequence[str | None] = (),
+) -> None:
+    """Print a table without lines.
+
+    Args:
+        head: names of the columns; if all are empty, they are not printed.
+        width: that of an output that is not a terminal, in characters; None: as the environment says.
+        right: numbers of the columns that are justified to the right.
+        fold: wrap cells that do not fit instead of cutting them off.
+        bold: set the first column in bold, and do not wrap it.
+        markup: cells may hold Rich's markup.
+        styles: one per row.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(head))
+    for index, name in enumerate(head):
+        lead = bold and index == 0
+        table.add_column(
+            escaped(name),
+            justify="right" if index in right else "left",
+            overflow="fold" if fold else "ellipsis",
+            no_wrap=lead or not fold,
+            style="bold" if lead else None,
+        )
+    for index, row in enumerate(rows):
+        cells = ("" if cell is None else cell if markup else escaped(cell) for cell in row)
+        table.add_row(*cells, style=styles[index] if styles else None)
+    console = _console()
+    if width is not None and not console.is_terminal:
+        console.width = width
+    console.print(table)
+
+
+def print_content(tables: Iterable[Content], notes: Iterable[str], sentence: str, *, captions: bool = True) -> None:
+    """Print tables of a report, notes, and the answer in one sentence."""
+    for table in tables:
+        if captions:
+            show_line(f"[bold]{escaped(table.caption)}[/]")
+        print_table(table.columns, [[str(cell) for cell in row] for row in table.rows])
+    for note in notes:
+        show_line(f"- {escaped(note)}")
+    show_line(f"[bold]{escaped(sentence)}[/]")
+
+
+def show_path(path: Path) -> None:
+    """Print the path of a result, relative to the current folder if it is inside."""
+    typer.echo(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def show_line(text: str) -> None:
+    """Print a line, whole where nobody watches."""
+    console = _console()
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def escaped(text: str) -> str:
+    """Text in which Rich sees no markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)

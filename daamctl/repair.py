@@ -1,0 +1,48 @@
+"""The command that makes an artifact again, from its place below `data`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from daamctl.adapters import stage_of
+from daamctl.artifacts.runs import find_run
+from daamctl.errors import ArtifactError, ConfigError
+from daamctl.layout import Layout
+from daamctl.stage_table import STAGES
+
+BESIDE = ("truncate", "preflight")
+"""Commands that write a folder of the run, as stages do."""
+OTHERS = {"mlm": "mlm --force", "compare": "compare", "inventory": "check --inventory"}
+"""Folder below `data` that belongs to no run -> the command that writes it."""
+
+
+def repair_of(path: Path, layout: Layout | None = None) -> str | None:
+    """The command that makes an artifact, e.g. `make it: daamctl segment demo`; None if no stage made the file.
+
+    Args:
+        layout: that of the command that met the artifact. If it is its own, the command repeats the settings given.
+    """
+    data = next((folder for folder in path.absolute().parents if folder.name == "data"), None)
+    parts = path.absolute().relative_to(data).parts if data else ("",)
+    again = "make it again" if path.exists() else "make it"
+    if parts[0] in OTHERS:
+        return f"{again}: daamctl {OTHERS[parts[0]]}"
+    if data is None or len(parts) < 2 or parts[0] not in (*STAGES, *BESIDE):
+        return None
+    stage, name, *below = parts
+    if layout is None or name not in (layout.table_name, layout.run_name, layout.embeddings.name):
+        try:
+            layout, _ = find_run(data.parent, name)
+        except (ConfigError, ArtifactError):  # e.g. a pipeline that reconstructs
+            layout = Layout(data.parent, name, name, name)
+    words: list[str] = []
+    if below and stage in STAGES and STAGES[stage].for_each:
+        method, *places = below
+        words = ["--method", method]
+        for option, number in re.findall(r"(fold|seed)(\d+)", places[0] if places else ""):
+            words += [f"--{option}", number]
+        if places and path.exists():  # it looks finished
+            words.append("--force")
+        stage = stage_of(method) if stage == "train" else stage
+    return f"{again}: {layout.command(stage, *words)}"

@@ -57,10 +57,9 @@ from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards
 from daamctl.extraction.stream import planned
-from daamctl.fit.adapter import AdapterFit, ItemSet, Opened
+from daamctl.fit.adapter import AdapterFit, AdapterTrial, EncoderSource, ItemSet, Opened
 from daamctl.fit.loop import Member
 from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
 
 RATE, CLIP_S = 16000, 5.0
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0

@@ -50,8 +50,8 @@ from daamctl.devices import resolve_device
 from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.errors import TrainingError
-from daamctl.fit.feature_split import InMemorySplit
-from daamctl.fit.rng import seed_everything
+from daamctl.fit.features import InMemorySplit
+from daamctl.fit.steps import seed_everything
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.store.files import write_json, write_text

@@ -33,8 +33,7 @@ from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.fit.features import Features
 from daamctl.fit.runner import train_all
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.layout import Layout
 from daamctl.tracking import Tracker
 

@@ -150,15 +150,14 @@ def read(root: Path, clips: int) -> dict[str, float]:
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
     from daamctl.artifacts.results import Fold
-    from daamctl.fit.features import load_features, to_gpu
+    from daamctl.fit.features import load_features
     from daamctl.fit.loop import Recorded
     from daamctl.fit.runner import train_group
-    from daamctl.fit.trial import FoldSpec
-    from daamctl.fit.trials.fusion import FusionTrial
+    from daamctl.fit.trial import FoldSpec, FusionTrial
 
     marks = [time.perf_counter()]
     config = Config.model_validate({"train": settings})
-    features = to_gpu(load_features(layout_of(root), config), config)
+    features = load_features(layout_of(root), config).to_gpu(config)
     load_s = time.perf_counter() - marks[0]
     trial, work = FusionTrial(FoldSpec(NAME, method, 1, 1, config), features), root / f"work-{os.getpid()}"
 

@@ -29,14 +29,11 @@ from daamctl.config import Config, TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.energy import joules
 from daamctl.environment import prepare
-from daamctl.fit.feature_split import InMemorySplit, Part
+from daamctl.fit.features import InMemorySplit, Part
 from daamctl.fit.loop import RECORDS, Member
-from daamctl.fit.losses import build_loss
-from daamctl.fit.models import One, channels_last, order_weights
-from daamctl.fit.rng import seed_everything
-from daamctl.fit.run_precision import run_precision
-from daamctl.fit.stack import Fusion, Stack
-from daamctl.fit.trial import FoldSpec, Trial
+from daamctl.fit.stack import Fusion, One, Stack, channels_last, order_weights
+from daamctl.fit.steps import build_loss, seed_everything
+from daamctl.fit.trial import FoldSpec, Trial, run_precision
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
 

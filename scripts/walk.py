@@ -23,7 +23,7 @@ ASIDE = (
     "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/options.py", "cli/terminal.py",
     "cpu_formats.py", "devices.py", "energy.py", "environment.py", "errors.py", "store/", "layout.py",
     "progress.py", "provenance.py", "registry.py", "stage_table.py", "threads.py", "tracking.py", "engines/",
-    "encoders/", "corpora/", "stages/check.py", "__init__.py", "__main__.py",
+    "encoders/", "corpora/", "data/", "stages/check.py", "__init__.py", "__main__.py",
 )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ READ_INPUTS = {
     "stages/new", "stages/predict", "stages/segment",
 }  # fmt: skip
 READ_INPUTS |= {"evaluation/printed"}  # printed scores of recordings are per utterance or clip
-READ_INPUTS |= {"fit/trials"}  # the classifier of an adapter is for texts or for words
+READ_INPUTS |= {"fit/adapter"}  # the classifier of an adapter is for texts or for words
 
 
 def test_only_readers_of_inputs_ask_for_the_modality() -> None:
@@ -392,7 +392,7 @@ def test_torch_and_torchaudio_are_raised_together() -> None:
 
 def test_tests_mirror_modules_that_exist() -> None:
     """A test file named after a module that is gone tests nothing its reader would look for."""
-    free = {"tests/test_architecture.py", "tests/test_sources.py", "tests/fit/test_refit.py"}
+    free = {"tests/test_architecture.py", "tests/test_sources.py", "tests/fit/test_adapter_words.py"}
     for path in (REPOSITORY / "tests").rglob("test_*.py"):
         where = path.relative_to(REPOSITORY).as_posix()
         several = ("tests/contracts", "tests/smoke", "tests/known_issues", "tests/scripts", "tests/gpu")  # modules

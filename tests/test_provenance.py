@@ -15,8 +15,7 @@ import torch
 
 from daamctl import provenance
 from daamctl.config import Config
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.methods import METHODS
 from daamctl.provenance import code_hash, git_commit, versions
 
@@ -121,7 +120,7 @@ def test_code_of_a_fold_leaves_out_what_it_does_not_depend_on() -> None:
     modules = {name for name in read if real(name, "daamctl") is not None}
     assert {
         "daamctl.fit.loop",
-        "daamctl.fit.losses",
+        "daamctl.fit.steps",
         "daamctl.artifacts.splits",
         "daamctl.methods.daam",
     } <= modules

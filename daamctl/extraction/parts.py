@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.fit.checkpoint import SaveTimer
-from daamctl.store.files import kept_path, open_kept
+from daamctl.store.files import SaveTimer, kept_path, open_kept
 
 PART_EVERY_S = 30.0
 SAVING_FRACTION = 0.05

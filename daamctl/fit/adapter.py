@@ -1,67 +1,72 @@
-"""Training of an adapter in an encoder, or of the whole encoder, on items rather than stored vectors.
+"""Fine-tuning: training of an adapter in an encoder, or of the whole encoder, on items rather than stored vectors.
 
-Every training goes through `finetune.epochs` passes. At a rate that falls to 0 the last weights are kept; at a constant
-one, as published, `train.selection` selects the epoch. Threads read items while the encoder works. The state holds the
-random generators, so a training that resumes after any optimiser step continues exactly as if it had not been
-interrupted. On a GPU this needs deterministic kernels; where an operation has none, the result has a note.
+Every training has an encoder of its own, so that nothing trained in one fold can reach another (D50). It goes through
+`finetune.epochs` passes. At a rate that falls to 0 the last weights are kept; at a constant one, as published,
+`train.selection` selects the epoch. Threads read items while the encoder works. The state holds the random generators,
+so a training that resumes after any optimiser step continues exactly as if it had not been interrupted. On a GPU this
+needs deterministic kernels; where an operation has none, the result has a note.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daamctl.adapters import Effect, FineTuned, check_effect
-from daamctl.artifacts.splits import joined
+from daamctl.adapters import FINETUNES, Effect, FineTuned, build_finetune, check_effect
+from daamctl.adapters.released import departures, own_input
+from daamctl.artifacts.clips import ClipTable, clips_key
+from daamctl.artifacts.splits import Split, joined
 from daamctl.config import Config
-from daamctl.devices import autocast, exact_dtype, is_out_of_memory, sent
+from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
+from daamctl.devices import autocast, exact_dtype, free_on, is_out_of_memory, release_memory, sent
+from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
-from daamctl.fit.batches import pieces, read_ahead, shuffled_batches
-from daamctl.fit.feature_split import pass_seed
-from daamctl.fit.inference import accuracy_of, cross_entropy_of, is_one_class
+from daamctl.fit.features import pass_seed
 from daamctl.fit.loop import Entry, Fit, Member, Trained, improves
-from daamctl.fit.losses import build_loss
-from daamctl.fit.memory import Room
-from daamctl.fit.optimizer import adam, load_optimizer, rate_factor, set_rate
-from daamctl.fit.rng import generator_states, restore_generators, seed_generators
-
-if TYPE_CHECKING:
-    from daamctl.fit.trial import Trial
+from daamctl.fit.steps import (
+    Room,
+    adam,
+    build_loss,
+    evaluated,
+    is_one_class,
+    rate_factor,
+    restore_generators,
+    seed_everything,
+    seed_generators,
+    set_rate,
+)
+from daamctl.fit.trial import Trial, steps_of_training
+from daamctl.methods.weights import write_weights
+from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
+from daamctl.provenance import FOLD_CODE, code_hash
+from daamctl.store.files import content_key
+from daamctl.threads import num_readers
 
 log = logging.getLogger(__name__)
 
+KEY_FORMAT = 3  # raise it when a change of the loop makes finished folds wrong
+KEPT_SHARE = 0.1
+"""Largest share of the free memory that an encoder may take to be kept for the next trainings."""
+FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
+"""Facts of an encoder that cannot change what it computes, given the other facts."""
+BLOCK_BATCHES = 32  # a block of this many batches is sorted by length: little padding, yet close to a full shuffle
+BATCHES_AHEAD = 2
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
 """What torch says of an operation that it refuses in deterministic mode; the name of the operation comes before it."""
 
 T = TypeVar("T")
-
-
-class FinetunableEncoder(Protocol):
-    """Interface of an encoder that can be fine-tuned.
-
-    Attributes:
-        model: the Hugging Face base model.
-        layers: numbers of its layers.
-        embed_dim: D.
-        equal_length_batches: whether items of different lengths must not share a batch.
-        device: device that inputs go to.
-    """
-
-    model: Any
-    layers: tuple[int, ...]
-    embed_dim: int
-    equal_length_batches: bool
-    device: str
-
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """The model's inputs on its device, and the mask (B, T) of positions that count."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,214 @@ class Opened:
     """A fresh encoder, and the corpus as items that it can read.
 
     Args:
-        encoder: frozen, in eval mode, on its device.
+        encoder: frozen, in eval mode, on its device: an `Encoder` (`daamctl.encoders.base`) or one like it.
     """
 
-    encoder: FinetunableEncoder
+    encoder: Any
     facts: Mapping[str, Any]
     items: ItemSet
+
+
+class EncoderSource:
+    """The clips of a corpus, and a function that opens a fresh encoder for them.
+
+    Opening one takes seconds, most of them to hash its weights. So one that is small beside the free memory of its
+    device is kept as it was opened, and copied for every training. Open encoders are not pickled.
+
+    Args:
+        table: the clips; their groups are the folds.
+        open: opens an encoder and its items.
+    """
+
+    def __init__(self, table: ClipTable, open: Callable[[], Opened]) -> None:
+        self.table, self.open = table, open
+        self._opened: Opened | None = None
+        self._kept: Opened | None = None
+        self._facts: Mapping[str, Any] | None = None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Recorded facts of the encoder. Opens it if necessary; `take` then returns that encoder first."""
+        if self._facts is None:
+            self._opened = self.open()
+            self._facts = self._opened.facts
+        return self._facts
+
+    def ask_worker(self, engine: Engine, device: str) -> None:
+        """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
+        if self._facts is None:
+            self._facts = engine.describe(partial(_FactsWorker, self), device)
+            self._opened = None
+
+    def take(self) -> Opened:
+        """Return a fresh encoder, without keeping a reference to it."""
+        if self._kept is None:
+            opened, self._opened = self._opened or self.open(), None
+            devices = {value.device for value in opened.encoder.model.parameters()}
+            size = sum(value.nbytes for value in opened.encoder.model.parameters())
+            if len(devices) > 1 or size > KEPT_SHARE * free_on(opened.encoder.device)[0]:
+                return opened
+            self._kept = opened
+        return replace(self._kept, encoder=deepcopy(self._kept.encoder))
+
+    def to_gpu(self, config: Config, tasks: int = 1) -> EncoderSource:
+        """Itself: items are read when they are needed."""
+        return self
+
+    def to_memory(self, config: Config) -> EncoderSource:
+        """Itself, likewise."""
+        return self
+
+    def data_key(self, config: Config) -> str:
+        """Content key of the training data: the items, and all that affects how the encoder reads them."""
+        facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
+        if "max_tokens" in facts:
+            facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
+        if facts.get("pooling") == "all-frames":
+            facts["pad_to_s"] = config.segment.max_duration_s
+        settings = finetuning_data_settings(config, self.table.modality)
+        return content_key({"clips": clips_key(self.table), "encoder": facts, "settings": settings})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_kept": None}
+
+
+class _FactsWorker:
+    """A worker that opens an encoder and has no tasks."""
+
+    num_devices = 1
+
+    def __init__(self, source: EncoderSource, device: str) -> None:
+        self.description = dict(source.facts)
+
+    def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
+        """Do nothing."""
+        yield from tasks
+
+
+class AdapterTrial(Trial):
+    """One fold of a method that fine-tunes the encoder.
+
+    Args:
+        spec: which fold; its settings have this method's overrides applied (`Config.for_adapter`). `finetune` applies,
+            and the part of `train` that it shares.
+    """
+
+    stage = "finetune"
+    title = "fine-tuning"
+    trials_per_gpu = 1
+    data: EncoderSource
+
+    @cached_property
+    def key(self) -> str:
+        """Content key of everything that affects the result; the machine does not."""
+        return content_key(
+            {
+                "format": KEY_FORMAT,
+                "data": self.data.data_key(self.config),
+                "method": self.spec.method,
+                "code": self._code,
+                "finetune": key_settings(self.config, "finetune"),
+                "train": shared_with_finetuning(self.config),
+                "fold": self.spec.fold,
+                "seed": self.spec.seed,
+            }
+        )
+
+    @property
+    def _code(self) -> list[str]:
+        """Hashes of the code of the adapter, with fusions that it uses, of its classifier, and of attention."""
+        head = "words" if self.clips.modality == "tokens" else "heads"
+        modules = (FINETUNES.module_of(self.spec.method), f"daamctl.adapters.{head}")
+        parts = ("daamctl.adapters", "daamctl.methods")
+        return [*(code_hash(name, "daamctl", parts) for name in modules), code_hash("daamctl.attention", "daamctl")]
+
+    @property
+    def units_of_training(self) -> int:
+        """See `Trainable.units_of_training`."""
+        return self._steps(self.split)
+
+    @property
+    def units(self) -> int:
+        """See `Trial.units`; the refit takes more steps, since it has more items."""
+        return len(self.candidates) * self.units_of_training + self.refits * self._steps(joined(self.split))
+
+    def _steps(self, split: Split) -> int:
+        """Steps of a training; a few more where a long sentence of tagged words is cut into several items."""
+        items = len(set(self.clips.task.wholes(self.clips.rows["clip_id"][split.train])))
+        return steps_of_training(self.spec.method, self.config, items, 0)
+
+    def start(self, members: Sequence[Member]) -> Fit:
+        """See `Trainable.start`."""
+        (member,) = members
+        trial = cast(AdapterTrial, member.trial)
+        finetune = trial.config.finetune.model_copy(update=member.settings)
+        config = trial.config.model_copy(update={"finetune": finetune})
+        release_memory()  # what the training before this one has held
+        seed_everything(trial.spec.seed, trial.device)
+        opened = trial.data.take()
+        method, number = trial.spec.method, len(trial.clips.classes)
+        model = build_finetune(method, opened.encoder, num_classes=number, seed=trial.spec.seed)
+        sections = {name: config.section(name) for name in ("extract", "finetune")}
+        model.notes += departures(method, trial.clips.modality, sections)
+        return AdapterFit(members, opened, model, config)
+
+    def result_parts(self, trained: Trained) -> dict[str, Any]:
+        """See `Trial.result_parts`."""
+        (opened, model), facts = trained.model, trained.facts
+        config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "finetune")}
+        return {
+            "run": {
+                "layers": [max(opened.encoder.layers)],
+                "embed_dim": opened.encoder.embed_dim,
+                "num_parameters": sum(value.numel() for value in model.trained().values()),
+                "reconstructed": "",
+                "eval_batches": None,
+                "config": {**config, "train": shared_with_finetuning(self.config), "method": {}},
+                "finetune": True,
+                "effect": facts["effect"],
+                "adapted": list(model.adapted),
+                "notes": [*facts["notes"], *trained.notes],
+                "micro_batch": facts["micro_batch"],
+            },
+            "meta": {
+                "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
+                "embeddings_key": self.data.data_key(self.config),
+                "encoder": dict(opened.facts),
+                "evaluation_precision": facts["evaluation_precision"],
+            },
+        }
+
+    def write_weights(self, folder: Path, trained: Trained) -> None:
+        """Write the trained tensors (`daamctl.methods.weights`), what was read, and how it is evaluated."""
+        (opened, model), classes, modality = trained.model, self.clips.classes, self.clips.modality
+        own = own_input(self.spec.method, modality)  # some published methods set it
+        extract = finetuning_data_settings(self.config, modality)
+        extract |= {path.removeprefix("extract."): own[path] for path in own if path.startswith("extract.")}
+        facts = {name: value for name, value in opened.facts.items() if name != "storage"}
+        facts["precision"] = trained.facts["evaluation_precision"]
+        if "max_tokens" in facts:
+            longest = own.get("finetune.max_tokens", self.config.finetune.max_tokens)
+            facts["max_tokens"] = min(facts["max_tokens"], longest)
+        origin = Origin.of(
+            facts,
+            classes=classes,
+            layers=(max(opened.encoder.layers),),
+            modality=modality,
+            settings={"segment": key_settings(self.config, "segment"), "extract": extract},
+            fold=self.owner,
+        )
+        metadata = WeightsMetadata(
+            kind=ADAPTER,
+            method=self.spec.method,
+            settings={},
+            num_layers=1,
+            embed_dim=opened.encoder.embed_dim,
+            num_classes=len(classes),
+            head_parameters=sum(value.numel() for name, value in model.trained().items() if name.startswith("head.")),
+            **vars(origin),
+        )
+        write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
 
 class AdapterFit(Fit):
@@ -116,25 +323,23 @@ class AdapterFit(Fit):
     `evaluation_precision` and `micro_batch`; `Trained.model` becomes the pair of the `Opened` and the trained model.
 
     Args:
-        member: the only member. A training that a refit repeats does not look at the test part.
+        members: only one. A training that a refit repeats does not look at the test part.
         opened: the encoder inside the model, and the items.
         model: the adapted encoder with its classifier, untrained.
         config: `finetune` with the settings of the candidate; loss and selection come from `train`.
     """
 
-    def __init__(self, member: Member, opened: Opened, model: FineTuned, config: Config) -> None:
-        trial = cast("Trial", member.trial)
-        self.members, self.trained, self.device = (member,), [member.begin()], trial.device
+    kept = (*Fit.kept, "loss", "right", "optimizer", "scaler", "room")
+
+    def __init__(self, members: Sequence[Member], opened: Opened, model: FineTuned, config: Config) -> None:
+        (member,), trial = members, cast(Trial, members[0].trial)
+        super().__init__(members, trial.device)
         self.opened, self.model, self.seed, self.precision = opened, model, trial.spec.seed, trial.precision
-        self.settings, self.selection, self.loss_of = (
-            config.finetune,
-            config.train.selection,
-            build_loss(config.train, finetuning=True),
-        )
+        self.settings, self.selection = config.finetune, config.train.selection
+        self.loss_of = build_loss(config.train, finetuning=True)
         self.eval_precision = self.precision if self.settings.eval_precision == "same" else "float32"  # no autocast
-        self.split = joined(trial.split) if member.refit else trial.split
-        self.tested = self.split.test if member.tested else self.split.test[:0]
-        self.f1 = trial.f1
+        self.split, self.f1 = joined(trial.split) if member.first else trial.split, trial.f1
+        self.tested = self.split.test if member.final or not trial.refits else self.split.test[:0]
         cuda, kind = self.device.startswith("cuda"), self.device.split(":")[0]
         groups = model.parameter_groups(self.settings.lr, self.settings.weight_decay)
         self.optimizer = adam(groups, self.device, fused=cuda)  # on a CPU it would change rounding
@@ -144,12 +349,9 @@ class AdapterFit(Fit):
         self.room = Room(-(-self.settings.batch_size // self.settings.accumulate))
         self.train_items = opened.items.of(self.split.train)
         self.steps_per_epoch = -(-len(self.train_items) // self.settings.batch_size)
-        self.steps = self.in_epoch = 0
         # summed over the rows of the pass
         self.loss = torch.zeros((), dtype=exact_dtype(self.device), device=self.device)
         self.right = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.generators: dict[str, Any] | None = None  # saved within a pass, until it goes on
-        self.ended = member.trained
         if cuda and not self.trained[0].notes:
             # With warnings only, the backward pass of attention keeps adding in any order.
             torch.use_deterministic_algorithms(True)
@@ -171,12 +373,12 @@ class AdapterFit(Fit):
             restore_generators(self.generators)
             self.generators = None
         self.model.train_mode(self.settings.encoder_dropout)
-        for batch, read in read_ahead(batches[self.in_epoch :], items.read, self.device):
+        for batch, read in read_ahead(batches[self.in_record :], items.read, self.device):
             set_rate(self.optimizer, self._factor(self.steps))
             loss, right = self.step(read, batch)
             self.loss += loss * len(items.rows(batch))
             self.right += right
-            self.steps, self.in_epoch = self.steps + 1, self.in_epoch + 1
+            self.steps, self.in_record = self.steps + 1, self.in_record + 1
             yield 1
 
     def step(self, read: Sequence[Tensor], items: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -201,25 +403,21 @@ class AdapterFit(Fit):
         entry: Entry = {
             "step": self.steps,
             "epoch": len(result.history) + 1,
-            "lr": self.optimizer.param_groups[0]["peak"] * self._factor(self.steps - self.in_epoch),
+            "lr": self.optimizer.param_groups[0]["peak"] * self._factor(self.steps - self.in_record),
             "train_loss": self.loss.item() / number,
             "train_accuracy": self.right.item() / number,
         }
         for name, rows in (("dev", self.split.dev), ("test", self.tested)):
-            logits, targets = self._logits(rows) if len(rows) else None, self.opened.items.targets[rows]
-            entry[f"{name}_accuracy"] = None if logits is None else accuracy_of(logits, targets)
+            logits = self._logits(rows) if len(rows) else None
+            entry |= evaluated(name, logits, self.opened.items.targets[rows], self.f1)
             if name == "dev":
-                entry["dev_loss"] = None if logits is None else cross_entropy_of(logits, targets)
                 result.one_class = logits is not None and is_one_class(logits)
-            if name in self.f1:
-                entry[f"{name}_f1"] = None if logits is None else self.f1[name](logits)
-        entry |= self.members[0].dev_of_candidate(len(result.history))
         result.history.append(entry)
         result.facts["micro_batch"] = self.room.most
         selects = self.settings.schedule == "constant"
         if selects and improves(result.history, result.selected_epoch, self.selection):
             result.selected_epoch, result.weights = len(result.history), self.model.trainable_state()
-        self.in_epoch = 0
+        self.in_record = 0
         self.loss.zero_()
         self.right.zero_()
         self.ended = result.diverged or len(result.history) >= self.settings.epochs
@@ -227,30 +425,14 @@ class AdapterFit(Fit):
 
     def state(self) -> dict[str, Any]:
         """See `Fit.state`; of the model only what is trained, nothing frozen."""
-        names = ("steps", "in_epoch", "loss", "right", "ended")
-        state: dict[str, Any] = {name: getattr(self, name) for name in names}
-        state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-        state |= {"tensors": self.model.trainable_state(), "trained": self.trained[0].state()}
-        state["micro_batch"] = self.room.most
-        if self.in_epoch:
-            state["generators"] = generator_states()
-        return state
+        return {**super().state(), "tensors": self.model.trainable_state()}
 
-    def restore(self, state: dict[str, Any]) -> int:
+    def restore(self, state: dict[str, Any]) -> None:
         """See `Fit.restore`."""
+        super().restore(state)
         self.model.load_trainable(state["tensors"])
-        load_optimizer(self.optimizer, state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        for name in ("steps", "in_epoch", "ended"):
-            setattr(self, name, state[name])
-        self.loss.copy_(state["loss"])
-        self.right.copy_(state["right"])
-        self.room.most = state["micro_batch"]
-        self.trained = [Trained(**state["trained"])]
-        self.generators = state.get("generators")
         if self.trained[0].notes:  # an operation was met that has no deterministic implementation
             torch.use_deterministic_algorithms(True, warn_only=True)
-        return self.steps
 
     def finish(self) -> None:
         """See `Fit.finish`."""
@@ -292,8 +474,8 @@ class AdapterFit(Fit):
             level = logging.WARNING if model.published or effect.silent else logging.INFO
             log.log(level, "%s: %s", model.name, words)
         weights = str(self.opened.facts.get("weights_dtype", "float32"))
-        evaluated = weights if self.eval_precision == "float32" else self.eval_precision
-        result.facts = {"effect": asdict(effect), "notes": notes, "evaluation_precision": evaluated}
+        precision = weights if self.eval_precision == "float32" else self.eval_precision
+        result.facts = {"effect": asdict(effect), "notes": notes, "evaluation_precision": precision}
 
     def _gradients(self, read: Sequence[Tensor], items: np.ndarray, most: int) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of a batch's mean loss over its pieces, however it is cut."""
@@ -389,3 +571,53 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
     given = np.concatenate(order)  # the rows, in another order
     place = np.argsort(given)
     return torch.cat(found)[torch.from_numpy(place[np.searchsorted(given, rows, sorter=place)])]
+
+
+def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.ndarray]:
+    """Shuffle all items, of lengths (N,), into batches of similar length for one pass: positions of each batch.
+
+    The items are shuffled and cut into blocks. Each block is sorted by length and cut into batches, of which the last
+    may be smaller, and the batches are shuffled again. The result depends only on the arguments.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(sizes))
+    batches: list[np.ndarray] = []
+    for start in range(0, len(order), BLOCK_BATCHES * batch_size):
+        block = order[start : start + BLOCK_BATCHES * batch_size]
+        block = block[np.argsort(sizes[block], kind="stable")]
+        cut = [block[first : first + batch_size] for first in range(0, len(block), batch_size)]
+        batches += [cut[index] for index in rng.permutation(len(cut))]
+    return batches
+
+
+def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[list[int]]:
+    """Cut a batch into pieces of at most `most` items that go through the encoder one at a time: positions of each.
+
+    The last axis of an item is its length; with `equal_length`, only items of one length share a piece.
+    """
+    groups: dict[int, list[int]] = {}
+    for position, item in enumerate(items):
+        groups.setdefault(item.shape[-1] if equal_length else 0, []).append(position)
+    return [group[first : first + most] for group in groups.values() for first in range(0, len(group), most)]
+
+
+def read_ahead(
+    batches: Iterable[np.ndarray], read: Callable[[int], Tensor], device: str
+) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
+    """Read batches of rows in several threads, a few ahead of the current one; exceptions of `read` are raised here."""
+    with ThreadPoolExecutor(num_readers(device)) as pool:
+        waiting: deque[tuple[np.ndarray, list[Future[Tensor]]]] = deque()
+
+        def first() -> tuple[np.ndarray, list[Tensor]]:
+            rows, futures = waiting.popleft()
+            return rows, [future.result() for future in futures]
+
+        try:
+            for rows in batches:
+                waiting.append((rows, [pool.submit(read, row) for row in rows.tolist()]))
+                if len(waiting) > BATCHES_AHEAD:
+                    yield first()
+            while waiting:
+                yield first()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from daamctl.devices import is_out_of_memory
 from daamctl.errors import TrainingError
-from daamctl.fit.models import Many, One
 from daamctl.methods.base import FusionClassifier
+
+if TYPE_CHECKING:
+    from daamctl.fit.stack import Many, One
 
 DEVICES = ("cuda",)
 """Kinds of devices that record graphs."""
@@ -125,6 +128,8 @@ class GraphedStep:
         return [tensor.data_ptr() for tensor in [*weights, *moments]]
 
     def _record(self) -> None:
+        from daamctl.fit.stack import One  # it imports this file
+
         def work() -> None:
             self.results = self.models.step(*self.batch)
 

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,10 +21,8 @@ from torch import Tensor
 from daamctl.artifacts.results import SearchPart
 from daamctl.energy import Meter, total
 from daamctl.errors import DivergedError, TrainingError
+from daamctl.fit.steps import Kept, generator_states
 from daamctl.threads import continue_with
-
-if TYPE_CHECKING:
-    from daamctl.fit.trial import Trainable
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +31,6 @@ RECORDS = 10
 COLLAPSE = 0.25
 """A refit has collapsed if its training loss ends more than this share of the loss at the first record, or of 1 if that
 is lower, above that of its candidate (docs/training.md)."""
-
 COLLAPSED = (
     "{number} refit(s) ended with a higher training loss than the candidate that they repeat, and the next candidate "
     "was refitted where there was one"
@@ -54,17 +51,15 @@ class Trained:
         weights: tensors of the selected epoch, or of the end.
         train_s: seconds of training, of all candidates too once the trial is finished.
         joules: energy of the GPU in that time; None where the driver does not tell.
-        model: the model with these weights, for the kinds that write it.
         facts: what only its kind knows or has measured, for the result.
+        one_class: whether it answers every held-out item with the same class.
+        model: the model with these weights, for the kinds that write it.
         logits: (N_test, C) float32.
-        density: mean density over the test clips, (L, D); None if the method has none.
-        untrained_density: the same before the first step.
-        layer_weights: mean over the test clips of each layer's weight, (L,); None if the method weighs no layers.
-        untrained_layer_weights: the same before the first step.
+        maps: means over the test clips, see `daamctl.fit.steps.maps_of`.
+        untrained_maps: the same before the first step.
         search: candidates and choice; None without a search.
         collapsed: whether it is a refit that ended with a higher training loss than its candidate.
         replaced: number of refits of better candidates that collapsed before this one.
-        one_class: whether it answers every held-out item with the same class.
     """
 
     history: list[Entry] = field(default_factory=list)
@@ -73,17 +68,15 @@ class Trained:
     train_s: float = 0.0
     joules: float | None = 0.0
     notes: list[str] = field(default_factory=list)
-    model: Any = None
     facts: dict[str, Any] = field(default_factory=dict)
+    one_class: bool = False
+    model: Any = None
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
-    density: Tensor | None = None
-    untrained_density: Tensor | None = None
-    layer_weights: Tensor | None = None
-    untrained_layer_weights: Tensor | None = None
+    maps: dict[str, Tensor] = field(default_factory=dict)
+    untrained_maps: dict[str, Tensor] = field(default_factory=dict)
     search: SearchPart | None = None
     collapsed: bool = False
     replaced: int = 0
-    one_class: bool = False
 
     @property
     def last(self) -> Entry:
@@ -101,62 +94,90 @@ class Trained:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
+class Trainable(ABC):
+    """What `fit` trains: a fold, or a training that classifies nothing.
+
+    Attributes:
+        stage: stage that trains this kind; also its section of the settings, and its folder of unfinished work.
+        candidates: settings of each candidate of the search; without a search, one that changes nothing.
+        refits: whether to train again with the held-out group once the settings are chosen.
+        chosen_on_dev: tensors of a candidate that a refit takes over, because they are chosen on the held-out group.
+    """
+
+    stage: ClassVar[str]
+    candidates: Sequence[Settings] = ({},)
+    refits: bool = False
+    chosen_on_dev: ClassVar[Sequence[str]] = ()
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Content key of everything that affects the result (the machine is not part of it)."""
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """The trial, for messages."""
+
+    @property
+    @abstractmethod
+    def calmer(self) -> str:
+        """Settings that help if the loss is no longer finite."""
+
+    @property
+    @abstractmethod
+    def units_of_training(self) -> int:
+        """Optimiser steps of one training, which the progress bar counts."""
+
+    def stacks(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Divide trainings of trials like this one into stacks that are trained together."""
+        return [[member] for member in members]
+
+    @abstractmethod
+    def start(self, members: Sequence[Member]) -> Fit:
+        """Start a stack."""
+
+
+@dataclass(frozen=True)
 class Member:
     """One training of a trial.
 
     Args:
         settings: of the candidate; empty without a search.
-        first: result of the candidate that this training repeats with the held-out group included (a refit), or whose
-            weights it takes (`trained`).
+        name: within a resume file.
+        first: result of the candidate that this training repeats with the held-out group included; None: no refit.
+        ready: result of a candidate that is final as it is; nothing is left to train.
         final: it gives the result of the trial, so it also looks at the test part.
     """
 
     trial: Trainable
     number: int
     settings: Settings
+    name: str = ""
     first: Trained | None = None
-    trained: bool = False
+    ready: Trained | None = None
     final: bool = False
 
-    @property
-    def name(self) -> str:
-        """Name within a resume file."""
-        return f"{self.trial.key} {self.number}{' refit' if self.first else ''}"
 
-    @property
-    def refit(self) -> bool:
-        """Whether the held-out group is trained on too."""
-        return self.first is not None and not self.trained
-
-    @property
-    def tested(self) -> bool:
-        """Whether it looks at the test part; a training that a refit repeats does not."""
-        return self.final or not self.trial.refits
-
-    def begin(self) -> Trained:
-        """The result before any step: that of the candidate if nothing is left to train, else an empty one."""
-        return Trained(**self.first.state()) if self.trained and self.first is not None else Trained()
-
-    def dev_of_candidate(self, record: int) -> Entry:
-        """Dev figures of a record, counted from 0, of the candidate that it repeats; none without one."""
-        before = {} if self.first is None else self.first.history[record]
-        return {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
-
-
-class Fit(ABC):
+class Fit(Kept, ABC):
     """Trainings under way that take their steps together; mostly it is one.
 
     Attributes:
-        members: what is trained.
-        trained: their results so far, in the same order.
+        trained: the results of the members so far, in the same order.
+        steps: optimiser steps so far.
+        in_record: those since the last record.
         ended: whether all steps are taken.
+        kept: names of all attributes that the coming steps depend on.
     """
 
-    members: Sequence[Member]
-    trained: list[Trained]
-    ended: bool
-    device: str
+    kept: ClassVar[tuple[str, ...]] = ("steps", "in_record", "ended")
+
+    def __init__(self, members: Sequence[Member], device: str) -> None:
+        self.members, self.device = members, device
+        self.trained = [Trained() if member.ready is None else replace(member.ready) for member in members]
+        self.steps = self.in_record = 0
+        self.ended = members[0].ready is not None
+        self.generators: dict[str, Any] | None = None  # saved between two records; `run` restores them
 
     @abstractmethod
     def run(self) -> Iterator[int]:
@@ -164,29 +185,25 @@ class Fit(ABC):
 
     @abstractmethod
     def record(self) -> list[Entry]:
-        """Evaluate every member after `run`; return their entries."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Everything that the coming steps depend on, as tensors, numbers and text."""
-
-    @abstractmethod
-    def restore(self, state: dict[str, Any]) -> int:
-        """Continue from a state; returns the units of work that had been done."""
+        """Evaluate every member after `run`; add their entries to the histories, and return them."""
 
     @abstractmethod
     def finish(self) -> None:
         """Fill in the results of the final members."""
 
+    def state(self) -> dict[str, Any]:
+        """Everything that the coming steps depend on, as tensors, numbers and text."""
+        return self.state_dict() | ({"generators": generator_states()} if self.in_record else {})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.load_state_dict(state)
+        self.generators = state.get("generators")
+
 
 @dataclass(frozen=True)
 class Progress:
-    """Units of work have been done.
-
-    Args:
-        units: their number.
-        state: gives the state from which `fit` can continue here; valid until the generator goes on.
-    """
+    """Units of work have been done; until the generator goes on, `state` gives the one from which `fit` continues."""
 
     units: int
     state: Callable[[], dict[str, Any]]
@@ -212,14 +229,13 @@ Event = Progress | Recorded | Finished
 
 
 def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Iterator[Event]:
-    """Fit trials of one method.
+    """Fit trials of one method on the same data.
 
     Every candidate is trained to its end, and the one with the lowest loss on the held-out group is chosen. If trials
     are refitted, it is trained once more with the held-out group included. A refit that collapses is replaced by that
     of the next candidate.
 
     Args:
-        trials: of one method, on the same data.
         state: of an interrupted call with the same trials.
 
     Yields:
@@ -238,22 +254,30 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
         yield Progress(len(done) * kind.units_of_training, lambda: state)
     plain = [trial for trial in trials if len(trial.candidates) == 1 and not trial.refits]
     candidates = {
-        trial: [Member(trial, number, one, final=trial in plain) for number, one in enumerate(trial.candidates)]
+        trial: [
+            Member(trial, number, one, f"{trial.key} {number}", final=trial in plain)
+            for number, one in enumerate(trial.candidates)
+        ]
         for trial in trials
     }
 
     for together in kind.stacks([member for members in candidates.values() for member in members]):
         if not all(member.name in done for member in together):
-            found = yield from _train(kind.start(together), done, state)
-            for member, one in zip(together, found, strict=True):
-                if member.final:
-                    if one.diverged:
-                        raise diverged(member.trial, one)
-                    yield Finished(member.trial, one)
-                else:
+            results = yield from _train(kind.start(together), done, state)
+            for member, one in zip(together, results, strict=True):
+                if not member.final:
                     done[member.name] = one
-            for trial, members in candidates.items():
-                _drop_weights(trial, [done[member.name] for member in members if member.name in done])
+                elif one.diverged:
+                    raise diverged(member.trial, one)
+                else:
+                    yield Finished(member.trial, one)
+            for trial, members in candidates.items():  # drop weights, which may be large
+                tried = [done[member.name] for member in members if member.name in done]
+                finite = [one for one in tried if not one.diverged]
+                best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))
+                for one in tried:
+                    if one is not best:
+                        one.weights = {name: one.weights[name] for name in one.weights if name in trial.chosen_on_dev}
 
     waiting = {
         trial: ranked(trial, [done[member.name] for member in members])
@@ -265,7 +289,9 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
         finals, again = [], {}
         for trial, order in waiting.items():
             member = candidates[trial][order[0]]
-            member = replace(member, first=done[member.name], trained=not trial.refits, final=True)
+            found, name = done[member.name], f"{member.name} refit"
+            given = {"first": found} if trial.refits else {"ready": found}
+            member = Member(trial, member.number, member.settings, name, **given, final=True)
             if member.name in done:  # its refit had collapsed before the interruption
                 again[trial] = order[1:]
             else:
@@ -274,13 +300,17 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
             results = yield from _train(kind.start(together), done, state)
             for member, result in zip(together, results, strict=True):
                 trial, first, order = member.trial, member.first, waiting[member.trial]
-                assert first is not None
                 tried = [done[one.name] for one in candidates[trial]]
-                if trial.refits and collapsed(result, first) and len(order) > 1:
+                worse = first is not None and collapsed(result, first)
+                if first is not None and worse and len(order) > 1:
+                    settings = ", ".join(
+                        f"{name} {value if isinstance(value, str) else f'{value:g}'}"
+                        for name, value in member.settings.items()
+                    )
                     log.warning(
                         "%s: the refit with %s has collapsed (training loss %.3g, before %.3g); the next candidate is "
                         "refitted",
-                        *(trial.what, _named(member.settings), result.last["train_loss"], first.last["train_loss"]),
+                        *(trial.what, settings, result.last["train_loss"], first.last["train_loss"]),
                     )
                     first.train_s, first.joules = first.train_s + result.train_s, total(first.joules, result.joules)
                     again[trial], result.model = order[1:], None  # frees it before the next one is made
@@ -288,10 +318,9 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
                     continue
                 if result.diverged:
                     raise diverged(trial, result)
-                result.collapsed = trial.refits and collapsed(result, first)
-                result.replaced = rounds
-                if rounds or result.collapsed:
-                    result.notes.append(COLLAPSED.format(number=rounds + result.collapsed))
+                result.collapsed, result.replaced = worse, rounds
+                if rounds or worse:
+                    result.notes.append(COLLAPSED.format(number=rounds + worse))
                 if len(tried) > 1:
                     result.search = search_part(trial.candidates, tried, order[0])
                 result.train_s += sum(one.train_s for one in tried)
@@ -301,20 +330,16 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
 
 
 def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> Generator[Event, None, list[Trained]]:
-    """Train a stack to its end; returns the results of its members.
-
-    Args:
-        done: results of the candidates so far, for the state.
-        state: of the interrupted call; what it has of this stack is taken out of it.
-    """
+    """Train a stack to its end; returns the results of its members. What `state` has of it is taken out of `state`."""
     members = fitting.members
     names, seconds = [member.name for member in members], 0.0
     joules: float | None = 0.0
 
     def resumable() -> dict[str, Any]:
+        under_way = {"names": names, "trained": [one.state() for one in fitting.trained], "fit": fitting.state()}
         return {
             "done": {name: one.state() for name, one in done.items()},
-            "under way": {"names": names, "fit": fitting.state(), "train_s": seconds + spent, "joules": joules},
+            "under way": {**under_way, "train_s": seconds + spent, "joules": joules},
             "threads": torch.get_num_threads(),
         }
 
@@ -323,9 +348,11 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
     if earlier is not None and earlier["names"] == names:
         del state["under way"]
         seconds, joules = earlier["train_s"], earlier["joules"]
-        units = fitting.restore(earlier["fit"])
-        log.info("resuming after %d steps", units)
-        yield Progress(units, resumable)
+        for one, saved in zip(fitting.trained, earlier["trained"], strict=True):
+            vars(one).update(saved)
+        fitting.restore(earlier["fit"])
+        log.info("resuming after %d steps", fitting.steps * len(members))
+        yield Progress(fitting.steps * len(members), resumable)
         for member, one in zip(members, fitting.trained, strict=True):
             for entry in one.history:
                 yield Recorded(member, entry)
@@ -340,6 +367,9 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
         spent += time.monotonic() - began
         seconds, joules, spent = seconds + spent, total(joules, meter.used(spent)), 0.0
         for member, entry in zip(members, entries, strict=True):
+            if member.first is not None:  # the held-out figures of a refit are those of its candidate
+                before = member.first.history[len(fitting.trained[0].history) - 1]
+                entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
             yield Recorded(member, entry)
         yield Progress(0, resumable)
     fitting.finish()
@@ -415,19 +445,6 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
     }
 
 
-def _drop_weights(trial: Trainable, found: Sequence[Trained]) -> None:
-    """Drop the weights of candidates that are refitted or were not the best so far: they may be large."""
-    finite = [one for one in found if not one.diverged]
-    best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))
-    for one in found:
-        if one is not best:
-            one.weights = {name: value for name, value in one.weights.items() if name in trial.chosen_on_dev}
-
-
-def _named(settings: Mapping[str, float | str]) -> str:
-    return ", ".join(f"{name} {value if isinstance(value, str) else f'{value:g}'}" for name, value in settings.items())
-
-
 def improves(history: Sequence[Entry], selected: int | None, selection: str) -> bool:
     """Whether the newest epoch should be selected.
 
@@ -435,24 +452,21 @@ def improves(history: Sequence[Entry], selected: int | None, selection: str) -> 
     epochs tie on a small group. On the test group, the first epoch with the highest figure wins, as published.
 
     Args:
-        history: all epochs so far.
         selected: 1-based epoch selected so far; None: none.
         selection: dev-group, best-on-test or last.
     """
     if selection == "last" or selected is None:
         return True
-    newest, best = history[-1], history[selected - 1]
-    if selection == "dev-group":
-        return dev_score(newest) > dev_score(best)
-    return test_score(newest) > test_score(best)
+    if selection != "dev-group":
+        return test_score(history[-1]) > test_score(history[selected - 1])
+
+    def score(entry: Entry) -> tuple[float, float]:
+        accuracy, loss = entry.get("dev_f1", entry["dev_accuracy"]), entry.get("dev_loss")
+        return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)
+
+    return score(history[-1]) > score(history[selected - 1])
 
 
 def test_score(entry: Entry) -> float:
     """Figure of an epoch on the test group: entity F1 of taggers, else accuracy."""
     return entry.get("test_f1", entry["test_accuracy"]) or 0.0
-
-
-def dev_score(entry: Entry) -> tuple[float, float]:
-    """Sort key of an epoch on the held-out group: accuracy, or entity F1 of taggers, then the negated loss."""
-    accuracy, loss = entry.get("dev_f1", entry["dev_accuracy"]), entry.get("dev_loss")
-    return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)

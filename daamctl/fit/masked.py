@@ -20,10 +20,8 @@ from torch import Tensor, nn
 
 from daamctl.devices import sent
 from daamctl.errors import ConfigError, DivergedError
-from daamctl.fit.loop import Entry, Fit, Member, Trained
-from daamctl.fit.optimizer import adam, load_optimizer, rate_factor, set_rate
-from daamctl.fit.rng import seed_everything
-from daamctl.fit.trial import Trainable
+from daamctl.fit.loop import Entry, Fit, Member, Trainable
+from daamctl.fit.steps import adam, rate_factor, seed_everything, set_rate
 from daamctl.methods.base_plus_n import TokenLayers
 from daamctl.methods.concat import ConcatLinear
 from daamctl.methods.dwatt import DepthWiseAttention
@@ -183,7 +181,7 @@ class MaskedTrial(Trainable):
 
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trainable.start`."""
-        return MaskedFit(members[0], self)
+        return MaskedFit(members, self)
 
 
 class MaskedFit(Fit):
@@ -196,11 +194,13 @@ class MaskedFit(Fit):
         ConfigError: there is no such fusion.
     """
 
-    def __init__(self, member: Member, trial: MaskedTrial) -> None:
-        self.members, self.trained, self.trial, self.device = (member,), [Trained()], trial, trial.model.device
+    kept = (*Fit.kept, "loss", "optimizer")
+
+    def __init__(self, members: Sequence[Member], trial: MaskedTrial) -> None:
+        super().__init__(members, trial.model.device)
         if trial.name not in FUSIONS:
             raise ConfigError(f"no layer fusion '{trial.name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
-        model, settings = trial.model, trial.settings
+        self.trial, model, settings = trial, trial.model, trial.settings
         seed_everything(trial.seed, self.device)
         self.fusion = Between(FUSIONS[trial.name](model.num_layers, model.embed_dim, model.num_heads)).to(self.device)
         self.model = replace(model, model=deepcopy(model.model).requires_grad_()) if trial.finetune else model
@@ -209,8 +209,7 @@ class MaskedFit(Fit):
         lr = settings.lr if trial.finetune else settings.fusion_lr
         group = {"params": list(self.weights.values()), "lr": lr, "weight_decay": settings.weight_decay}
         self.optimizer: Any = adam([group], self.device, fused=False) if self.weights else None
-        self.steps = self.in_epoch = 0
-        self.loss, self.ended = torch.zeros((), device=self.device), False
+        self.loss = torch.zeros((), device=self.device)
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step."""
@@ -219,7 +218,7 @@ class MaskedFit(Fit):
             return
         order = np.random.default_rng([trial.seed, epoch]).permutation(len(trial.train))
         masked = sorted(trial.masking.apply(trial.train, 0, epoch), key=lambda one: int(order[one.block]))
-        for batch in self._batches(masked)[self.in_epoch :]:
+        for batch in self._batches(masked)[self.in_record :]:
             set_rate(self.optimizer, rate_factor("linear", self.steps, trial.units_of_training))
             loss = nll(self.model, self.fusion, batch).mean()
             self.loss += loss.detach()
@@ -227,7 +226,7 @@ class MaskedFit(Fit):
             loss.backward()
             nn.utils.clip_grad_norm_(self.weights.values(), trial.settings.grad_clip_norm)
             self.optimizer.step()
-            self.steps, self.in_epoch = self.steps + 1, self.in_epoch + 1
+            self.steps, self.in_record = self.steps + 1, self.in_record + 1
             yield 1
 
     def record(self) -> list[Entry]:
@@ -238,7 +237,7 @@ class MaskedFit(Fit):
         """
         result, trial, epochs = self.trained[0], self.trial, self.trial.settings.epochs
         epoch = len(result.history)
-        train = float(self.loss) / self.in_epoch if epoch else None  # once an epoch, because it waits for a GPU
+        train = float(self.loss) / self.in_record if epoch else None  # once an epoch, because it waits for a GPU
         if train is not None and not math.isfinite(train):
             raise DivergedError(f"{trial.name}: the loss is {train} in epoch {epoch}", fix=trial.calmer)
         loss = float(self._score(trial.dev).mean(dtype=np.float64))
@@ -249,24 +248,17 @@ class MaskedFit(Fit):
             result.weights = {name: one.detach().cpu().clone() for name, one in self.weights.items()}
         result.history.append({"epoch": epoch, "step": self.steps, "train_loss": train, "dev_loss": loss})
         self.loss.zero_()
-        self.in_epoch, self.ended = 0, epoch == epochs or not self.weights
+        self.in_record, self.ended = 0, epoch == epochs or not self.weights
         return result.history[-1:]
 
     def state(self) -> dict[str, Any]:
         """See `Fit.state`."""
-        state = {name: getattr(self, name) for name in ("steps", "in_epoch", "loss", "ended")}
-        state["weights"] = {name: one.detach() for name, one in self.weights.items()}
-        state["optimizer"] = self.optimizer.state_dict() if self.weights else None
-        return {**state, "trained": self.trained[0].state()}
+        return {**super().state(), "weights": {name: one.detach() for name, one in self.weights.items()}}
 
-    def restore(self, state: dict[str, Any]) -> int:
+    def restore(self, state: dict[str, Any]) -> None:
         """See `Fit.restore`."""
+        super().restore(state)
         self._load(state["weights"])
-        if self.weights:
-            load_optimizer(self.optimizer, state["optimizer"])
-        self.trained, self.loss = [Trained(**state["trained"])], state["loss"].to(self.device)
-        self.steps, self.in_epoch, self.ended = state["steps"], state["in_epoch"], state["ended"]
-        return self.steps
 
     def finish(self) -> None:
         """See `Fit.finish`."""

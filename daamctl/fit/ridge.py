@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart
-from daamctl.fit.feature_split import InMemorySplit, Part, StreamedSplit
-from daamctl.fit.inference import accuracy_of, eval_batch, mean_layer_weights, predict, scores
-from daamctl.fit.loop import Entry, Fit, Member, Trained
+from daamctl.fit.features import Part, StreamedSplit
+from daamctl.fit.loop import Entry, Fit, Member
 from daamctl.fit.stack import Fusion
+from daamctl.fit.steps import evaluated, maps_of, predict
 from daamctl.methods.probes import Layers, RidgeProbe, Solution
 
 log = logging.getLogger(__name__)
@@ -27,18 +27,17 @@ class RidgeFit(Fit):
     is of the probe before the held-out group is added.
 
     Args:
+        members: only one.
         fusion: the probe and its data. The seed selects training clips if there are too many; without a held-out part
             the penalty is chosen by leave-one-out on the training part.
         layers: the L stored layer numbers.
     """
 
-    def __init__(self, member: Member, fusion: Fusion, device: str, layers: tuple[int, ...]) -> None:
-        self.members, self.trained, self.device = (member,), [Trained()], device
-        self.fusion, self.layers, self.ended = fusion, layers, False
-        self.model = cast(RidgeProbe, fusion.model)
+    def __init__(self, members: Sequence[Member], fusion: Fusion, device: str, layers: tuple[int, ...]) -> None:
+        super().__init__(members, device)
+        self.fusion, self.layers, self.model = fusion, layers, cast(RidgeProbe, fusion.model)
         assert fusion.test is not None
-        untrained = mean_layer_weights(self.model.to(device), fusion.test, device)
-        self.trained[0].untrained_layer_weights = untrained
+        self.trained[0].untrained_maps = maps_of(self.model.to(device), fusion.test, device)
 
     def run(self) -> Iterator[int]:
         """Solve the probe.
@@ -56,11 +55,10 @@ class RidgeFit(Fit):
         """Evaluate the probe, and refit it with the held-out group."""
         fusion, model, device, result = self.fusion, self.model.to(self.device), self.device, self.trained[0]
         entry: Entry = {"step": 1, "epoch": None, "lr": None}
-        size = eval_batch(model, fusion.config, device)
-        logits = predict(model, fusion.train, device, size)
-        entry["train_accuracy"], entry["train_loss"] = scores(logits, fusion.train)
-        found = None if fusion.dev is None else predict(model, fusion.dev, device, size)
-        entry["dev_accuracy"], entry["dev_loss"] = scores(found, fusion.dev)
+        size = fusion.config.batch_size
+        for name, part in (("train", fusion.train), ("dev", fusion.dev)):
+            logits = None if part is None else predict(model, part, device, size)
+            entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
         if fusion.dev is not None and fusion.config.refit:
             train = layers_of(fusion.train).join(layers_of(fusion.dev))
             clips, fitted = len(train.y), len(model.fitted(train, fusion.seed).y)
@@ -69,11 +67,8 @@ class RidgeFit(Fit):
             clips, fitted = len(fusion.train), self.solution.num_clips
         assert fusion.test is not None
         result.logits = predict(model.to(device), fusion.test, device, size)
-        entry["test_accuracy"] = accuracy_of(result.logits, fusion.test.y)
-        if fusion.f1:
-            entry["dev_f1"] = None if found is None else fusion.f1["dev"](found)
-            entry["test_f1"] = fusion.f1["test"](result.logits)
-        result.layer_weights = mean_layer_weights(model, fusion.test, device)
+        entry |= evaluated("test", result.logits, fusion.test.y, fusion.f1)
+        result.maps = maps_of(model, fusion.test, device)
         result.search = search_part(self.solution, self.layers)
         if fitted < clips:
             result.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
@@ -86,9 +81,9 @@ class RidgeFit(Fit):
         """Nothing: solving begins anew."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> int:
-        """See `state`."""
-        return 0
+    def restore(self, state: dict[str, Any]) -> None:
+        """Forget what the probe of the state has recorded."""
+        self.trained[0].history, self.trained[0].notes = [], []
 
     def finish(self) -> None:
         """Do nothing: the results are complete once the probe is solved."""
@@ -96,11 +91,10 @@ class RidgeFit(Fit):
 
 def layers_of(part: Part) -> Layers:
     """Give the probes a part layer by layer, on the CPU; from a part on disk, only that layer is read."""
-    assert isinstance(part, InMemorySplit | StreamedSplit)
     return Layers(part.y.cpu(), partial(_layer, part))
 
 
-def _layer(part: InMemorySplit | StreamedSplit, index: int) -> Tensor:
+def _layer(part: Part, index: int) -> Tensor:
     """Features (N, D) of a layer, in the order of the part."""
     if isinstance(part, StreamedSplit):
         return torch.from_numpy(part.stored[part.rows, index])

@@ -9,27 +9,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
+import yaml
 
+from daamctl import __version__
+from daamctl.artifacts.embeddings import label_columns
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent
+from daamctl.cpu_formats import cpu_formats
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
 from daamctl.errors import TrainingError
-from daamctl.fit.checkpoint import SaveTimer, load_state, save_state
-from daamctl.fit.fold_files import write_fold
-from daamctl.fit.loop import Event, Finished, Progress, Recorded, fit
-from daamctl.fit.trial import FoldSpec, Trainable, Trial, TrialData
+from daamctl.fit.loop import Event, Finished, Progress, Recorded, Trainable, Trained, fit
+from daamctl.fit.trial import FoldSpec, Trial, in_groups
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
-from daamctl.store.files import content_key, remove_others
+from daamctl.provenance import device_name, git_commit, versions
+from daamctl.store.files import SaveTimer, content_key, kept_path, open_kept, remove_others, write_text
 from daamctl.store.records import SKIPPED_FILE
+from daamctl.store.tables import write_frame
 from daamctl.threads import use_free_cores
 from daamctl.tracking import Tracker, send_missing
 
 log = logging.getLogger(__name__)
 
+FILE = "state.pt"
+"""The state of an unfinished training."""
 CHECKPOINT_EVERY_S = 5.0
 SAVING_FRACTION = 0.05
 """Share of the time to spend on saving: the state of a fully fine-tuned encoder takes gigabytes."""
@@ -45,11 +52,10 @@ def train_all(
     alone: bool = False,
     engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the trials whose folds are not finished; return all folds, in the order of `trials`.
+    """Train the trials of a method whose folds are not finished; return all folds, in the order of `trials`.
 
     Args:
-        trials: trials of one method on the same data; the data are read only if there is something to train.
-        layout: provides the folder for unfinished work.
+        trials: of one method on the same data; the data are read only if there is something to train.
         force: train finished folds again.
         alone: whether to remove other folds from the folder, so that they are not evaluated.
         engine: where to train; None: in this process, one group after another.
@@ -63,8 +69,8 @@ def train_all(
     if alone:
         own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
         remove_others(folder, own, "fold[0-9]*-seed[0-9]*", folders=True)
-    finished = [None if force else kept_fold(folder, trial) for trial in trials]
-    missing = [trial for trial, fold in zip(trials, finished, strict=True) if fold is None]
+    done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
+    missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
     made: dict[tuple[int, int], Fold] = {}
@@ -75,11 +81,10 @@ def train_all(
         if min(gpus, len(missing)) > 1:
             words = "one of %d GPUs is used; --workers %d divides the folds among them"
             log.info(words, gpus, min(gpus, len(missing)))
-        kept = {trial: fold for trial, fold in zip(trials, finished, strict=True) if fold is not None}
-        made = _train_in_process(trials, kept, folder, layout, tracker)
+        made = _train_in_process(done, folder, layout, tracker)
     elif missing and engine is not None:
         made = _train_on_engine(missing, folder, layout, tracker, engine)
-    return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in zip(trials, finished, strict=True)]
+    return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in done.items()]
 
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
@@ -89,12 +94,12 @@ def kept_fold(folder: Path, trial: Trial) -> Fold | None:
 
 
 def _train_in_process(
-    trials: Sequence[Trial], kept: Mapping[Trial, Fold], folder: Path, layout: Layout, tracker: Tracker
+    done: Mapping[Trial, Fold | None], folder: Path, layout: Layout, tracker: Tracker
 ) -> dict[tuple[int, int], Fold]:
-    """Train the trials that are not kept in this process, one group after another."""
-    first = trials[0]
-    data = first.data.prepare_in_process(first.config)
-    done = {trial.with_data(data): kept.get(trial) for trial in trials}
+    """Train the trials that have no fold in this process, one group after another."""
+    first = next(iter(done))
+    data = first.data.to_gpu(first.config).to_memory(first.config)
+    done = {trial.with_data(data): fold for trial, fold in done.items()}
     work = layout.work / first.stage / layout.run_name
     folds: dict[tuple[int, int], Fold] = {}
     units = sum(trial.units for trial, fold in done.items() if fold is None)
@@ -120,27 +125,6 @@ def _train_in_process(
                     log.info("%s", summary_line(event))
                     folds[event.fold, event.seed] = event
     return folds
-
-
-def in_groups(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Group consecutive trials that can be stacked; the others form groups of one.
-
-    Raises:
-        MethodError: a method does not fit the data.
-        ConfigError: the requested device or precision is not available.
-    """
-    groups: list[list[Trial]] = []
-    most = 1
-    for trial in trials:
-        spec, last = trial.spec, groups[-1][-1].spec if groups else None
-        alike = last is not None and (last.method, last.config) == (spec.method, spec.config)
-        if not alike:
-            most = trial.most_members  # takes a while: it builds the model
-        if alike and len(groups[-1]) < most:
-            groups[-1].append(trial)
-        else:
-            groups.append([trial])
-    return groups
 
 
 def train_group(
@@ -191,19 +175,27 @@ def train_group(
 
 
 def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:
-    """Fit trials, and save their state in a resume file at intervals; see `fit` for the events.
-
-    Args:
-        trials: what to fit.
-        work: folder of the resume file.
-        key: of the resume file.
-        state: read from it with `load_state`; None: begin.
-    """
+    """Fit trials (see `fit`), and save their state in a folder now and then, with the key with which it was loaded."""
     timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
     for event in fit(trials, state):
         if isinstance(event, Progress):
             timer.save_if_due(lambda state=event.state: save_state(work, key, state()))  # type: ignore[misc]
         yield event
+
+
+def save_state(work: Path, key: str, state: dict[str, Any]) -> None:
+    """Write the state of an unfinished training atomically under its content key."""
+    with kept_path(work / FILE, key) as temporary:
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # how torch words a full disk
+            raise OSError(f"torch could not finish the file: {error}") from error
+
+
+def load_state(work: Path, key: str) -> dict[str, Any] | None:
+    """Read the state back, without unpickling code; None if it is missing, damaged, or has another key."""
+    with open_kept(work / FILE, key) as file:
+        return None if file is None else torch.load(file, map_location="cpu", weights_only=True)
 
 
 def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
@@ -212,12 +204,83 @@ def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
     return fold
 
 
+def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> dict[str, Any]:
+    """Write all files of a fold but its result, and return that; `together` folds are its stack."""
+    spec, split, device, history = trial.spec, trial.split, trial.device, trained.history
+    own, selected, clips = trial.result_parts(trained), trained.last, trial.clips.rows[trial.split.test]
+    tested = [float(entry["test_accuracy"] or 0.0) for entry in history]
+    run: Any = {
+        "key": trial.key,
+        "pipeline": spec.name,
+        "method": spec.method,
+        "fold": spec.fold,
+        "num_folds": split.num_folds,
+        "modality": trial.clips.modality,
+        "seed": spec.seed,
+        "test_group": split.test_group,
+        "dev_group": split.dev_group,
+        "classes": list(trial.clips.classes),
+        **own["run"],
+    }
+    metrics: dict[str, float | int | None] = {}
+    if "test_f1" in selected:
+        f1 = [float(entry["test_f1"] or 0.0) for entry in history]
+        metrics = {"entity_f1": selected["test_f1"], "entity_f1_best_on_test": max(f1), "entity_f1_last": f1[-1]}
+        metrics["dev_entity_f1"] = selected.get("dev_f1")
+    metrics |= {
+        "accuracy": selected["test_accuracy"],
+        "accuracy_best_on_test": max(tested),
+        "accuracy_last": tested[-1],
+        "train_accuracy": selected["train_accuracy"],
+        "dev_accuracy": selected["dev_accuracy"],
+        "selected_epoch": trained.selected_epoch,
+        "epochs": None if trained.selected_epoch is None else len(history),
+        "collapsed": int(trained.collapsed),
+        "replaced_refits": trained.replaced,
+        **own.get("metrics", {}),
+    }
+    cuda = device.startswith("cuda")
+    meta = {
+        "daamctl": __version__,
+        "versions": versions(),
+        "git_commit": git_commit(root),
+        "device": device_name(device),
+        "precision": trial.precision,
+        "train_s": round(trained.train_s, 3),
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
+        "num_train_clips": len(split.train),
+        "num_dev_clips": len(split.dev),
+        "num_test_clips": len(split.test),
+        **own["meta"],
+    }
+    if device == "cpu" and (speeds := cpu_formats().speeds):
+        meta["bfloat16_speed"] = speeds
+    if trained.joules is not None:
+        meta["joules"] = round(trained.joules, 3)
+    if together > 1:
+        meta["together"] = together
+    trial.write_weights(folder, trained)
+    head, index = {**trial.owner, "classes": run["classes"]}, {name: i for i, name in enumerate(trial.clips.classes)}
+    predictions = clips.select(label_columns(trial.clips.modality)).with_columns(
+        pl.Series("target", [index[label] for label in clips["label"]], dtype=pl.Int64),
+        pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
+    )
+    if (batches := run["eval_batches"]) is not None:  # predictions depend on their batch
+        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(int(batches["size"])).alias("batch"))
+    write_frame(folder / "predictions.parquet", predictions, head)
+    columns = {name: pl.Int64 if name in ("step", "epoch") else pl.Float64 for name in history[0]}
+    write_frame(folder / "history.parquet", pl.DataFrame(history, schema=columns), head)
+    write_text(folder / "config.yaml", yaml.safe_dump(trial.config.model_dump(mode="json"), sort_keys=False))
+    searched = {} if trained.search is None else {"search": trained.search}
+    return {"run": run, "metrics": metrics, "meta": meta, **searched}
+
+
 def _train_on_engine(
     trials: Sequence[Trial], folder: Path, layout: Layout, tracker: Tracker, engine: Engine
 ) -> dict[tuple[int, int], Fold]:
     """Train every trial as a task of an engine; read, log and count the folds as workers finish them."""
     first = trials[0]
-    data = first.data.prepare_for_workers(first.config)
+    data = first.data.to_memory(first.config)
     waiting = {(trial.spec.fold, trial.spec.seed): trial.with_data(data) for trial in trials}
     open_worker = partial(
         FoldWorker,
@@ -251,7 +314,7 @@ class FoldWorker:
     """A worker of an engine that trains trials; its tasks are their specs.
 
     Args:
-        device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
+        device: of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         per_gpu: number of workers that share a GPU.
     """
@@ -260,7 +323,7 @@ class FoldWorker:
     num_devices = 1
 
     def __init__(
-        self, kind: type[Trial], data: TrialData, folder: Path, device: str, *, work_dir: Path, root: Path, per_gpu: int
+        self, kind: type[Trial], data: Any, folder: Path, device: str, *, work_dir: Path, root: Path, per_gpu: int
     ) -> None:
         self.kind, self.data, self.folder = kind, data, folder
         self.work_dir, self.root, self.per_gpu = work_dir, root, per_gpu
@@ -272,17 +335,14 @@ class FoldWorker:
         """Train the trials; yield fold number and seed, and the folder, of each finished fold."""
         for spec in tasks:
             if not self.placed:
-                self.data = self.data.prepare_in_worker(spec.config, self.per_gpu)
+                self.data = self.data.to_gpu(spec.config, self.per_gpu)
                 self.placed = True
             fold = train_fold(self.kind(spec, self.data), self.folder, self.work_dir, root=self.root)
             yield (spec.fold, spec.seed), fold.folder
 
 
 def summary_line(fold: Fold) -> str:
-    """Summary line of a finished fold: the primary figure at the selected epoch, or after all steps.
-
-    Accuracy is per clip. The line ends with signs that the fold may have learned nothing, if there are any.
-    """
+    """Summary line of a fold: the primary figure (accuracy per clip), and signs that it may have learned nothing."""
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
@@ -299,21 +359,11 @@ def summary_line(fold: Fold) -> str:
     if metrics[f"dev_{primary}"] is not None:
         text += f" (dev {percent(metrics[f'dev_{primary}'])})"
     text += f", {fold.result['meta']['train_s']:.1f} s"
-    signs = _signs(fold)
-    if signs:
-        text += f"; {' and '.join(signs)}: it may have learned nothing"
-    return text
-
-
-def _signs(fold: Fold) -> list[str]:
-    """Reasons to doubt that a fold learned anything."""
-    run, metrics = fold.result["run"], fold.result["metrics"]
     predicted = fold.predictions()["logits"].list.arg_max().unique()
     signs = []
     if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
-        clip = fold.task.clip
-        signs.append(f"every test {clip} is taken for '{run['classes'][predicted[0]]}'")
+        signs.append(f"every test {fold.task.clip} is taken for '{run['classes'][predicted[0]]}'")
     first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
         signs.append(f"epoch 1 of {metrics['epochs']} is selected")
-    return signs
+    return f"{text}; {' and '.join(signs)}: it may have learned nothing" if signs else text

@@ -8,36 +8,41 @@ selects the epoch.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daamctl.config import TrainConfig
-from daamctl.devices import exact_dtype
+from daamctl.cpu_formats import cpu_formats
+from daamctl.devices import autocast, exact_dtype
 from daamctl.errors import TrainingError
-from daamctl.fit.feature_split import InBatches, InMemorySplit, Part, on_device, pass_seed
+from daamctl.fit.features import InBatches, InMemorySplit, Part, on_device, pass_seed
 from daamctl.fit.graphs import GraphedStep, obstacle
-from daamctl.fit.inference import (
-    density_of,
-    eval_batch,
+from daamctl.fit.loop import RECORDS, Entry, Fit, Member, improves, test_score
+from daamctl.fit.steps import (
+    Kept,
+    adam,
+    build_loss,
+    check_gradients,
+    evaluated,
+    is_decayed,
     is_one_class,
-    mean_density,
-    mean_layer_weights,
+    maps_of,
+    over_batches,
     predict,
-    scores,
+    rate_factor,
+    restore_generators,
+    set_rate,
+    wide,
 )
-from daamctl.fit.loop import RECORDS, Entry, Fit, Member, Trained, improves, test_score
-from daamctl.fit.models import Many, One, order_weights
-from daamctl.fit.optimizer import rate_factor, set_rate
-from daamctl.fit.rng import generator_states, restore_generators
 from daamctl.methods.base import FusionClassifier
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,31 +79,28 @@ class Stack(Fit):
         TrainingError: a model needs a held-out part and there is none.
     """
 
+    kept = (*Fit.kept, "rows", "loss", "right", "models", "plateau", "rate", "maps")
+
     def __init__(self, members: Sequence[Member], fusions: Sequence[Fusion], device: str, precision: str) -> None:
-        first = fusions[0]
+        super().__init__(members, device)
+        first, number = fusions[0], len({id(member.trial) for member in members})
         if first.model.traits.needs_dev and first.dev is None and members[0].first is None:
             raise TrainingError(
                 "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
                 fix="leave the method out, or train with --set train.selection=dev-group",
             )
-        self.members, self.fusions, self.device, self.precision = members, fusions, device, precision
-        self.config, self.trained = first.config, [member.begin() for member in members]
-        num_trials = len({id(member.trial) for member in members})
-        self.by_trial = fusions[:: len(members) // num_trials]  # the first candidate of each
+        self.fusions, self.config = fusions, first.config
+        self.by_trial = fusions[:: len(members) // number]  # the first candidate of each
         for member, fusion, result in zip(members, fusions, self.trained, strict=True):
             fusion.model.to(device)
             if member.final and fusion.test is not None:
-                if fusion.model.has_density:
-                    result.untrained_density = mean_density(fusion.model, fusion.test, device)
-                result.untrained_layer_weights = mean_layer_weights(fusion.model, fusion.test, device)
-        self.models: One | Many
-        if len(members) == 1:
-            self.models = One(first.model, first.config, device, precision)
-        else:
-            configs, shape = [one.config for one in fusions], (num_trials, len(members) // num_trials)
-            self.models = Many([one.model for one in fusions], configs, shape, device, precision)
+                result.untrained_maps = maps_of(fusion.model, fusion.test, device)
+        configs = [one.config for one in fusions]
+        self.models: One | Many = One(first.model, self.config, device, precision) if len(members) == 1 else Many(
+            [one.model for one in fusions], configs, (number, len(members) // number), device, precision
+        )  # fmt: skip
         held = isinstance(first.train, InMemorySplit) and first.train.x.device.type == device.split(":")[0]
-        self.obstacle = obstacle(first.model, device, held=held) if first.config.graphs == "auto" else "off"
+        self.obstacle = obstacle(first.model, device, held=held) if self.config.graphs == "auto" else "off"
         self.take = self.models.step if self.obstacle else GraphedStep(self.models, device)
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
             torch.optim.SGD([torch.zeros(1)], lr=self.config.lr),
@@ -107,31 +109,36 @@ class Stack(Fit):
             patience=self.config.plateau_patience,
         )
         self.maps = EpochMaps() if first.model.has_density and self.config.density_maps == "all-epochs" else None
-        self.generators: dict[str, Any] | None = None  # saved between two records, until the steps go on
-        self.steps = self.in_record = self.rows = 0
+        self.rows, self.rate = 0, self.config.lr  # which the plateau has reached; its own state lacks it
         self.loss, self.right = (torch.zeros(len(members), dtype=exact_dtype(device), device=device) for _ in range(2))
-        self.ended = members[0].trained
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step of one model."""
-        config, recorded = self.config, len(self.trained[0].history)
-        order = pass_seed(self.fusions[0].seed, recorded)
+        config, first, recorded = self.config, self.fusions[0], len(self.trained[0].history)
+        size, order = config.batch_size, pass_seed(first.seed, recorded)
         torch.manual_seed(order)  # so that dropout repeats too
         if self.generators is not None:
             restore_generators(self.generators)
             self.generators = None
         for fusion in self.fusions:
             fusion.model.train()
-        batches: Iterator[tuple[Tensor, Tensor]]
-        if config.steps is not None:
-            batches = islice(self._stream(self.steps), self._until(recorded + 1) - self.steps)
+        batches: Iterator[tuple[Tensor, Tensor]]  # (F, B, L, D) and (F, B)
+        if config.steps is None:
+            every = islice(first.train.batches(size, order), self.in_record, None)
+            batches = ((x[None], y[None]) for x, y in every)
+        elif len(self.by_trial) == 1:
+            batches = ((x[None], y[None]) for x, y in first.train.stream(size, first.seed, self.steps))
         else:
-            every = self.fusions[0].train.batches(config.batch_size, order)
-            batches = ((x[None], y[None]) for x, y in islice(every, self.in_record, None))
+            held = [(one.train, one.seed) for one in self.by_trial if isinstance(one.train, InMemorySplit)]
+            rows = zip(*(part.stream_rows(size, seed, self.steps) for part, seed in held), strict=True)
+            stacked = ([torch.stack(each) for each in zip(*found, strict=True)] for found in rows)
+            batches = ((held[0][0].x[some], y) for some, y in stacked)  # folds share the tensor
+        if config.steps is not None:  # records are evenly spaced
+            batches = islice(batches, (recorded + 1) * config.steps // min(RECORDS, config.steps) - self.steps)
         for x, y in batches:
+            x, y = on_device(x, self.device), y.to(self.device, non_blocking=self.device.startswith("cuda"))
             set_rate(self.models.optimizer, self._factor(self.steps))
-            y = y.to(self.device, non_blocking=self.device.startswith("cuda"))
-            losses, logits = self.take(on_device(x, self.device), y)
+            losses, logits = self.take(x, y)
             number = y.shape[-1]
             targets = y.repeat_interleave(len(self.members) // len(y), 0)  # (M, B)
             self.loss += losses.to(self.loss.dtype) * number
@@ -140,63 +147,50 @@ class Stack(Fit):
             yield len(self.members)
 
     def record(self) -> list[Entry]:
-        """See `Fit.record`."""
+        """See `Fit.record`; with epochs, it also selects the epoch and sets the rate of the next one."""
         means = torch.stack([self.loss, self.right]).cpu().double() / self.rows
-        factor, entries = self._factor(self.steps - 1), []
+        config, factor, device = self.config, self._factor(self.steps - 1), self.device
         with self.models.evaluating():
-            for index, (member, fusion, result) in enumerate(
-                zip(self.members, self.fusions, self.trained, strict=True)
-            ):
+            for index, (fusion, result) in enumerate(zip(self.fusions, self.trained, strict=True)):
+                model, dev = fusion.model, fusion.dev
                 entry: Entry = {
                     "step": self.steps,
-                    "epoch": None if self.config.steps else len(result.history) + 1,
+                    "epoch": None if config.steps else len(result.history) + 1,
                     "lr": fusion.config.lr * factor,
                     "train_loss": means[0, index].item(),
                     "train_accuracy": means[1, index].item(),
-                    **self._evaluate(fusion, result),
-                    **member.dev_of_candidate(len(result.history)),
                 }
+                if dev is not None and model.traits.needs_dev:
+                    model.eval()
+                    with torch.no_grad():  # in batches: a held-out group may be larger than memory
+                        model.choose(InBatches(dev, device), dev.y.to(device))
+                for name, part in (("dev", dev), ("test", fusion.test)):
+                    logits = None if part is None else predict(model, part, device, config.batch_size)
+                    entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
+                    if name == "dev":
+                        result.one_class = logits is not None and is_one_class(logits)
+                if self.maps is not None and fusion.test is not None:
+                    self.maps.add(model, fusion.test, device, config.batch_size)
                 result.history.append(entry)
-                entries.append(entry)
         self.in_record = self.rows = 0
         self.loss.zero_()
         self.right.zero_()
-        done = len(self.trained[0].history)
-        if self.config.steps is None:
-            self._end_epoch(self.trained[0])
-        alone = len(self.members) == 1 and self.trained[0].diverged
-        self.ended = alone or done >= (min(RECORDS, self.config.steps) if self.config.steps else self.config.epochs)
-        return entries
-
-    def state(self) -> dict[str, Any]:
-        """See `Fit.state`."""
-        names = ("steps", "in_record", "rows", "loss", "right", "ended")
-        state = {name: getattr(self, name) for name in names}
-        state["models"] = self.models.state()
-        state |= {"plateau": self.plateau.state_dict(), "rate": self.plateau.optimizer.param_groups[0]["lr"]}
-        state["trained"] = [one.state() for one in self.trained]
-        if self.in_record:
-            state["generators"] = generator_states()
-        if self.maps is not None:
-            state["maps"] = dict(vars(self.maps))
-        return state
-
-    def restore(self, state: dict[str, Any]) -> int:
-        """See `Fit.restore`."""
-        self.models.restore(state["models"])
-        self.plateau.load_state_dict(state["plateau"])
-        self.plateau.optimizer.param_groups[0]["lr"] = state["rate"]  # the schedule's own state lacks it
-        for name in ("steps", "in_record", "rows", "ended"):
-            setattr(self, name, state[name])
-        self.loss.copy_(state["loss"])
-        self.right.copy_(state["right"])
-        for one, saved in zip(self.trained, state["trained"], strict=True):
-            for name, value in saved.items():
-                setattr(one, name, value)
-        if self.maps is not None:
-            vars(self.maps).update(state["maps"])
-        self.generators = state.get("generators")
-        return int(self.steps * len(self.members))
+        one, done, selection = self.trained[0], len(self.trained[0].history), config.selection
+        if config.steps is None:
+            if improves(one.history, one.selected_epoch, selection):
+                one.selected_epoch, one.weights = done, _weights(self.fusions[0].model)
+                if self.maps is not None:
+                    self.maps.keep()
+            entry = one.history[-1]
+            held_out = entry.get("dev_f1", entry["dev_accuracy"])
+            watched = {"dev-group": held_out, "best-on-test": test_score(entry), "last": entry["train_loss"]}
+            (group,) = self.plateau.optimizer.param_groups
+            group["lr"] = self.rate
+            self.plateau.step(watched[selection] or 0.0)
+            self.rate = group["lr"]
+        last = done >= (min(RECORDS, config.steps) if config.steps else config.epochs)
+        self.ended = last or (len(self.members) == 1 and one.diverged)
+        return [result.history[-1] for result in self.trained]
 
     def finish(self) -> None:
         """See `Fit.finish`."""
@@ -210,70 +204,20 @@ class Stack(Fit):
             model.load_state_dict(result.weights)
             result.model, result.weights = model, {}
             with self.models.evaluating():
-                result.logits = predict(model, test, self.device, eval_batch(model, fusion.config, self.device))
-                if model.has_density:
-                    result.density = self.maps.kept if self.maps else mean_density(model, test, self.device)
-                result.layer_weights = mean_layer_weights(model, test, self.device)
+                result.logits = predict(model, test, self.device, fusion.config.batch_size)
+                result.maps = maps_of(model, test, self.device)
+                if self.maps is not None and self.maps.mean is not None:
+                    result.maps["density"] = self.maps.mean
             order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
-
-    def _until(self, record: int) -> int:
-        """Steps taken when a record is made; records are evenly spaced."""
-        assert self.config.steps is not None
-        return record * self.config.steps // min(RECORDS, self.config.steps)
 
     def _factor(self, step: int) -> float:
         """Factor on the rates at a step; with epochs, that of the whole epoch."""
         config = self.config
         if config.schedule == "plateau":
-            return float(self.plateau.optimizer.param_groups[0]["lr"] / config.lr)
+            return self.rate / config.lr
         if config.steps is None:
             return rate_factor(config.schedule, len(self.trained[0].history), config.epochs)
         return rate_factor(config.schedule, step, config.steps)
-
-    def _stream(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches (F, B, L, D) and (F, B) of a budget, from a step on."""
-        size, first = self.config.batch_size, self.by_trial[0]
-        if len(self.by_trial) == 1:
-            for x, y in first.train.stream(size, first.seed, start):
-                yield x[None], y[None]
-            return
-        held = [(one.train, one.seed) for one in self.by_trial if isinstance(one.train, InMemorySplit)]
-        for found in zip(*(part.stream_rows(size, seed, start) for part, seed in held), strict=True):
-            rows, y = (torch.stack(every) for every in zip(*found, strict=True))
-            yield held[0][0].x[rows], y  # folds share the tensor
-
-    def _evaluate(self, fusion: Fusion, result: Trained) -> Entry:
-        """Accuracy, loss and entity F1 of the held-out and the test part."""
-        model, dev = fusion.model, fusion.dev
-        size = eval_batch(model, fusion.config, self.device)
-        if dev is not None and model.traits.needs_dev:
-            model.eval()
-            with torch.no_grad():  # in batches: a held-out group may be larger than memory
-                model.choose(InBatches(dev, self.device), dev.y.to(self.device))
-        entry: Entry = {}
-        for name, part in (("dev", dev), ("test", fusion.test)):
-            logits = None if part is None else predict(model, part, self.device, size)
-            entry[f"{name}_accuracy"], entry[f"{name}_loss"] = scores(logits, part)
-            if name == "dev" and logits is not None:
-                result.one_class = is_one_class(logits)
-            if name in fusion.f1:
-                entry[f"{name}_f1"] = None if logits is None else fusion.f1[name](logits)
-        del entry["test_loss"]
-        if self.maps is not None and fusion.test is not None:
-            self.maps.add(model, fusion.test, self.device, fusion.config.batch_size)
-        return entry
-
-    def _end_epoch(self, result: Trained) -> None:
-        """Select the epoch, and set the rate of the next one."""
-        entry, selection = result.history[-1], self.config.selection
-        if improves(result.history, result.selected_epoch, selection):
-            result.selected_epoch = len(result.history)
-            result.weights = _weights(self.fusions[0].model)
-            if self.maps is not None:
-                self.maps.keep()
-        dev = entry.get("dev_f1", entry["dev_accuracy"])
-        watched = {"dev-group": dev, "best-on-test": test_score(entry), "last": entry["train_loss"]}
-        self.plateau.step(watched[selection] or 0.0)
 
 
 def _weights(model: FusionClassifier, names: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -282,24 +226,188 @@ def _weights(model: FusionClassifier, names: Sequence[str] | None = None) -> dic
     return {name: value.detach().cpu().clone() for name, value in every.items() if names is None or name in names}
 
 
-class EpochMaps:
+class EpochMaps(Kept):
     """Mean density as in the published code: over the batches of every epoch up to the selected one (D19)."""
+
+    kept = ("total", "count", "mean")
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
         self.count = 0
-        self.kept: Tensor | None = None
+        self.mean: Tensor | None = None
 
-    @torch.no_grad()
     def add(self, model: FusionClassifier, part: Part, device: str, batch_size: int) -> None:
         """Add one pass over a part. Every batch has the same weight, even a smaller last one."""
-        model.eval()
-        for x, _ in part.batches(batch_size):
-            density = density_of(model, on_device(x, device)).mean(0).cpu()
+        for density in over_batches(lambda x: wide(model.density(x)).mean(0).cpu(), model, part, device, batch_size):
             self.total = density if self.total is None else self.total + density
             self.count += 1
 
     def keep(self) -> None:
         """Keep the mean up to this epoch, (L, D) float32."""
         assert self.total is not None
-        self.kept = (self.total / self.count).float()
+        self.mean = (self.total / self.count).float()
+
+
+class One(Kept):
+    """A single model, trained as it is."""
+
+    kept = ("model", "optimizer", "scaler")
+
+    def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
+        self.model, self.config, self.device, self.precision = model, config, device, precision
+        self.loss = build_loss(config)
+        self.channels_last = channels_last(device, precision)
+        if self.channels_last:
+            order_weights(model, torch.channels_last)
+        trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        groups = [
+            {
+                "params": [one for name, one in trained.items() if is_decayed(name, one, config.decay) == decayed],
+                "lr": config.lr,
+                "weight_decay": config.weight_decay if decayed else 0.0,
+            }
+            for decayed in (True, False)
+        ]
+        self.optimizer = adam(groups, device, decoupled=config.optimizer == "adamw")
+        self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
+        self.checked = False
+
+    def step(self, x: Float[Tensor, "1 B L D"], y: Int[Tensor, "1 B"]) -> tuple[Tensor, Tensor]:
+        """Train on a batch; returns the loss (1,) and the logits (1, B, C).
+
+        Raises:
+            TrainingError: at the first step, if a trainable tensor gets no gradient.
+        """
+        with autocast(self.device, self.precision):
+            loss, logits = self.model.training_loss(x[0], y[0], self.loss)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        if not self.checked:
+            check_gradients({name: one.grad for name, one in self.model.named_parameters() if one.requires_grad})
+            self.checked = True
+        if self.config.grad_clip_norm is not None:
+            if self.config.grad_clip == "unscaled":
+                self.scaler.unscale_(self.optimizer)  # so that clipping sees true, unscaled gradients (D21)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.detach()[None], logits.detach()[None]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put copies in place of the weights, in the memory format in which this device evaluates.
+
+        NVIDIA GPUs are made for contiguous convolutions in float32, and for channels last in half precision.
+        """
+        if not self.channels_last or not self.device.startswith("cuda"):
+            yield
+            return
+        trained = [(value, value.data) for value in self.model.parameters()]
+        order_weights(self.model, torch.contiguous_format)
+        try:
+            yield
+        finally:
+            for value, data in trained:
+                value.data = data  # a recorded step knows their addresses
+
+
+class Many(Kept):
+    """Models of F trials with C candidates each, in one program.
+
+    All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with weight decay first; the
+    models' own tensors are views of it, so they follow every step. Buffers are those of the trials.
+
+    Args:
+        models: F x C models that are `stackable`, trial by trial, on the device.
+        configs: their settings; only rate and decay differ.
+        shape: F and C.
+    """
+
+    kept = ("flat", "optimizer")
+    evaluating = nullcontext  # models that are stacked are evaluated as they are
+
+    def __init__(
+        self,
+        models: Sequence[FusionClassifier],
+        configs: Sequence[TrainConfig],
+        shape: tuple[int, int],
+        device: str,
+        precision: str,
+    ) -> None:
+        self.device, self.precision, self.config = device, precision, configs[0]
+        template, loss = models[0], build_loss(configs[0])
+        trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
+        decayed = [name for name, value in trained.items() if is_decayed(name, value, self.config.decay)]
+        names = [*decayed, *(name for name in trained if name not in decayed)]
+        own = [dict(model.named_parameters()) for model in models]
+        rows = [torch.cat([tensors[name].detach().reshape(-1) for name in names]) for tensors in own]
+        self.flat = torch.stack(rows).view(*shape, -1)  # (F, C, P)
+        self.gradient = torch.zeros_like(self.flat)
+        self.values, self.gradients = dict[str, Tensor](), dict[str, Tensor]()
+        start = 0
+        for name in names:
+            part, full = slice(start, start + trained[name].numel()), (*shape, *trained[name].shape)
+            start = part.stop
+            self.values[name] = self.flat[..., part].view(full).detach().requires_grad_()
+            self.gradients[name] = self.gradient[..., part].view(full)
+            for index, tensors in enumerate(own):
+                tensors[name].data = self.values[name].detach()[divmod(index, shape[1])]
+        fixed = [
+            {name: value for name, value in [*model.named_parameters(), *model.named_buffers()] if name not in names}
+            for model in models[:: shape[1]]
+        ]
+        self.fixed = {name: torch.stack([one[name].detach() for one in fixed]) for name in fixed[0]}
+
+        def one_loss(
+            values: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            logits = functional_call(template, (values, fixed), (x,))
+            return loss(logits, y), logits
+
+        self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        split = sum(trained[name].numel() for name in decayed)
+        for index, config in enumerate(configs):
+            place = divmod(index, shape[1])
+            for part, decay in ((slice(0, split), config.weight_decay), (slice(split, None), 0.0)):
+                leaf = self.flat[*place, part]
+                leaf.grad = self.gradient[*place, part]
+                if leaf.numel():
+                    groups.setdefault((config.lr, decay), []).append(leaf)
+        alike = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
+        self.optimizer = adam(alike, device, decoupled=self.config.optimizer == "adamw")
+
+    def step(self, x: Float[Tensor, "F B L D"], y: Int[Tensor, "F B"]) -> tuple[Tensor, Tensor]:
+        """Train every model on the batch of its trial; returns losses (F * C,) and logits (F * C, B, classes).
+
+        Raises:
+            TrainingError: a trainable tensor gets no gradient.
+        """
+        # the other attention kernels cannot be batched over models
+        with autocast(self.device, self.precision), sdpa_kernel(SDPBackend.MATH):
+            losses, logits = self.losses(self.values, self.fixed, x, y)
+        found = torch.autograd.grad(losses.sum(), list(self.values.values()), allow_unused=True)
+        check_gradients(dict(zip(self.values, found, strict=True)))
+        for own, gradient in zip(self.gradients.values(), found, strict=True):
+            own.copy_(gradient)
+        if self.config.grad_clip_norm is not None:  # like `clip_grad_norm_`, each model by its own norm
+            norms = self.gradient.norm(dim=-1, keepdim=True)
+            self.gradient.mul_((self.config.grad_clip_norm / (norms + 1e-6)).clamp(max=1.0))
+        self.optimizer.step()
+        return losses.detach().flatten(), logits.detach().flatten(0, 1)
+
+
+def channels_last(device: str, precision: str) -> bool:
+    """Whether 2-D convolutions use the channels-last memory format.
+
+    Half-precision GPU kernels expect it. On a CPU it is used where it was measured to be faster. It changes only the
+    memory layout, not the shapes or values of the weights.
+    """
+    if device == "cpu":
+        return cpu_formats().channels_last.get(precision, False)
+    return device.startswith("cuda") and precision != "float32"
+
+
+def order_weights(model: nn.Module, order: torch.memory_format) -> None:
+    """Set the memory format of the weights of 2-D convolutions."""
+    model.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it

@@ -21,7 +21,7 @@ from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
-from daamctl.fit.inference import free_batch
+from daamctl.fit.steps import free_batch
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
 from daamctl.methods.weights_metadata import INPUTS, POOLING, WeightsMetadata, read_metadata

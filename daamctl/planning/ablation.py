@@ -20,7 +20,7 @@ from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.fairness import judge
-from daamctl.fit.trials.fusion import build_method
+from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier

@@ -29,8 +29,7 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 from daamctl.store.tables import METADATA_KEY

@@ -24,11 +24,8 @@ from daamctl.data.task import task_of
 from daamctl.devices import resolve_device
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import MethodError, TrainingError
-from daamctl.fit.feature_split import POOL_CLIPS
-from daamctl.fit.features import Features, gpu_room
-from daamctl.fit.search import fusion_candidates
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import build_method, most_members
+from daamctl.fit.features import POOL_CLIPS, Features, gpu_room
+from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.artifact_status import ArtifactStatus
@@ -209,7 +206,7 @@ class ResourceEstimate:
         Raises:
             MethodError: it does not fit these sizes, or the settings.
         """
-        wanted = len(fusion_candidates(self.config.train)) * len(self.runs)
+        wanted = len(candidates_of(method, self.config)) * len(self.runs)
         return max(1, min(self._most_members(method, layers), wanted))
 
     def _most_members(self, method: str, layers: int | None) -> int:
@@ -223,7 +220,8 @@ class ResourceEstimate:
         dtype = getattr(torch, self.storage)
         one = torch.empty(1, dtype=dtype, device=device if source == "device" else "cpu")
         x = one.expand(self.num_items, len(numbers), dim)  # the right shape without the memory
-        return most_members(FoldSpec("", method, 1, 0, self.config), Features(head, pl.DataFrame(), x, numbers))
+        spec = FoldSpec("", method, 1, 0, self.config)
+        return FusionTrial(spec, Features(head, pl.DataFrame(), x, numbers)).most_members
 
     def _kernel_bytes(self, method: str) -> int:
         """Memory of the inner products of the training clips and of the copy that is solved, in float32."""

@@ -21,7 +21,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.errors import ArtifactError
-from daamctl.fit.rng import seed_everything
+from daamctl.fit.steps import seed_everything
 from daamctl.layout import Layout
 from daamctl.planning.rows import Blockers, Row, set_state
 from daamctl.reconstruction.training import key_of

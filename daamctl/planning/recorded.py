@@ -20,7 +20,7 @@ from daamctl.devices import resolve_device
 from daamctl.energy import total
 from daamctl.errors import ArtifactError
 from daamctl.extraction.stopwatch import timing_file
-from daamctl.fit.search import clips_of_fold
+from daamctl.fit.trial import clips_of_fold
 from daamctl.layout import Layout
 from daamctl.provenance import device_name
 from daamctl.store.files import read_json

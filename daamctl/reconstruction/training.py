@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,13 +24,10 @@ from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
 from daamctl.devices import autocast, exact_dtype, is_out_of_memory, resolve_device, resolve_precision, sent
 from daamctl.errors import DivergedError, TrainingError
-from daamctl.fit.checkpoint import load_state
-from daamctl.fit.loop import Entry, Finished, Fit, Member, Progress, Trained
-from daamctl.fit.models import channels_last, order_weights
-from daamctl.fit.optimizer import adam, load_optimizer
-from daamctl.fit.rng import seed_everything
-from daamctl.fit.runner import fit_and_save
-from daamctl.fit.trial import Trainable
+from daamctl.fit.loop import Entry, Finished, Fit, Member, Progress, Trainable, Trained
+from daamctl.fit.runner import fit_and_save, load_state
+from daamctl.fit.stack import channels_last, order_weights
+from daamctl.fit.steps import adam, seed_everything
 from daamctl.methods.mixture import DensityBlock
 from daamctl.provenance import device_name, versions
 from daamctl.reconstruction.codes import perplexity
@@ -110,7 +106,7 @@ class ArmTrial(Trainable):
 
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trainable.start`."""
-        return VQVAEFit(members[0], self)
+        return VQVAEFit(members, self)
 
 
 class VQVAEFit(Fit):
@@ -124,9 +120,11 @@ class VQVAEFit(Fit):
         TrainingError: there are fewer training crops than a batch has.
     """
 
-    def __init__(self, member: Member, trial: ArmTrial) -> None:
-        settings, device = trial.settings, trial.device
-        self.members, self.trained, self.trial, self.device = (member,), [Trained()], trial, device
+    kept = (*Fit.kept, "sums", "model", "optimizer", "scaler")
+
+    def __init__(self, members: Sequence[Member], trial: ArmTrial) -> None:
+        super().__init__(members, trial.device)
+        self.trial, settings, device = trial, trial.settings, trial.device
         self.per_epoch, self.precision = len(trial.train) // settings.batch_size, trial.precision
         if not self.per_epoch:
             raise TrainingError(
@@ -142,14 +140,13 @@ class VQVAEFit(Fit):
         group = {"params": list(self.model.parameters()), "lr": settings.lr, "weight_decay": 0.0}
         self.optimizer = adam([group], device, decoupled=False, fused=device.startswith("cuda"))
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=self.precision == "float16")
-        self.step, self.ended = 0, False
         self.sums = torch.zeros(len(SUMS), dtype=exact_dtype(device), device=device)
 
     def run(self) -> Iterator[int]:
         """See `Fit.run`; the unit of work is a step. The order of an epoch depends on seed and epoch alone."""
         settings, train, epoch = self.trial.settings, self.trial.train, len(self.trained[0].history)
         order = np.random.default_rng([self.trial.seed, epoch]).permutation(len(train)).tolist()
-        starts = [at * settings.batch_size for at in range(self.step - epoch * self.per_epoch, self.per_epoch)]
+        starts = [at * settings.batch_size for at in range(self.in_record, self.per_epoch)]
         self.model.train()
         for images in train.batches([order[start : start + settings.batch_size] for start in starts]):
             given = _as_input(images, self.device)
@@ -164,7 +161,7 @@ class VQVAEFit(Fit):
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.sums += torch.stack((loss, reconstruction, commitment)).detach()
-            self.step += 1
+            self.steps, self.in_record = self.steps + 1, self.in_record + 1
             yield 1
 
     def record(self) -> list[Entry]:
@@ -180,23 +177,8 @@ class VQVAEFit(Fit):
         log.debug("%s, epoch %d: loss %.5f", what, epoch, means[0])
         history.append({"epoch": float(epoch), **dict(zip(SUMS, means, strict=True))})
         self.sums.zero_()
-        self.ended = epoch == self.trial.settings.epochs
+        self.in_record, self.ended = 0, epoch == self.trial.settings.epochs
         return history[-1:]
-
-    def state(self) -> dict[str, Any]:
-        """See `Fit.state`."""
-        parts = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scaler")}
-        return {**parts, "step": self.step, "sums": self.sums, "history": list(self.trained[0].history)}
-
-    def restore(self, state: dict[str, Any]) -> int:
-        """See `Fit.restore`."""
-        self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.sums.copy_(state["sums"])
-        self.step, self.trained[0].history = state["step"], state["history"]
-        self.ended = len(state["history"]) == self.trial.settings.epochs
-        return self.step
 
     @torch.no_grad()
     def finish(self) -> None:

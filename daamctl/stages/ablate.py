@@ -41,8 +41,8 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
 from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.trials.fusion import build_method
+from daamctl.fit.subsets import train_on_layers
+from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight

@@ -35,8 +35,7 @@ from daamctl.evaluation.consistency import check_method, differences, is_scored
 from daamctl.evaluation.metrics import class_recalls
 from daamctl.evaluation.scoring import items_of, join, score_items
 from daamctl.fit.features import load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.whole import train_on_all
+from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of

@@ -32,10 +32,9 @@ from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
-from daamctl.fit.adapter import ItemSet, Opened
+from daamctl.fit.adapter import AdapterTrial, EncoderSource, ItemSet, Opened
 from daamctl.fit.runner import train_all
 from daamctl.fit.trial import trials_of
-from daamctl.fit.trials.adapter import AdapterTrial, EncoderSource
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import make_tracker, send_missing
@@ -136,7 +135,7 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
         AudioError: more clips are unreadable than tolerated.
         CorpusError: more texts or images are.
     """
-    clips = source.clips
+    clips = source.table
     items = source.open().items
     unreadable: dict[int, str] = {}
     if items.members is not None:

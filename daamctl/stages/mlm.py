@@ -26,11 +26,10 @@ from daamctl.devices import resolve_device
 from daamctl.encoders.base import weights_hash
 from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
-from daamctl.evaluation.perplexity import Figure, perplexities, ratios
-from daamctl.fit.checkpoint import load_state
+from daamctl.evaluation.perplexity import perplexities, ratios
 from daamctl.fit.loop import Finished
 from daamctl.fit.masked import FUSIONS, MaskedSettings, MaskedTrial, Masking
-from daamctl.fit.runner import fit_and_save
+from daamctl.fit.runner import fit_and_save, load_state
 from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
@@ -164,7 +163,9 @@ def run(
             device=device_name(where),
         )
         results.seal(folder, summary, [folder / TOKENS])
-    write_report(root / "data" / "report" / f"mlm-{label}", document(summary, _published()))
+    rows = {name: part for name, part in rows_of("dwatt").items() if part[0].corpus == CORPUS}
+    quoted = [(name, printed(part), read_claims().dwatt[name][0]) for name, part in rows.items()]
+    write_report(root / "data" / "report" / f"mlm-{label}", document(summary, quoted))
     return results.path
 
 
@@ -210,7 +211,9 @@ def _ways(
         means = {fusion: np.mean(values, axis=0) for (fusion, state), values in nll.items() if state == tuned}
         whole, beside = perplexities(means, articles), ratios(means, LAST, articles)
         for fusion, figure in whole.items():
-            runs, ratio = found[fusion, tuned], beside.get(fusion)
+            runs, ratio, named = found[fusion, tuned], beside.get(fusion), dict[str, float | None]()
+            if ratio is not None:
+                named = {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
             ways.append(
                 MaskedWay(
                     fusion=fusion,
@@ -222,17 +225,7 @@ def _ways(
                     perplexity=figure.value,
                     low=figure.low,
                     high=figure.high,
-                    **_named(ratio),
+                    **named,
                 )
             )
     return ways
-
-
-def _named(ratio: Figure | None) -> dict[str, float | None]:
-    return {} if ratio is None else {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
-
-
-def _published() -> list[tuple[str, str, str]]:
-    """Printed perplexities: what, value, and how it came about."""
-    found = {name: part for name, part in rows_of("dwatt").items() if part[0].corpus == CORPUS}
-    return [(name, printed(part), read_claims().dwatt[name][0]) for name, part in found.items()]

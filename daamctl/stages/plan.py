@@ -31,7 +31,7 @@ from daamctl.corpora.base import Corpus
 from daamctl.devices import free_memory, free_on, resolve_device, resolve_precision
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
-from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
+from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.ablation import choose_method, choose_ranking, layer_scores, ranked

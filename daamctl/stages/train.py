@@ -10,8 +10,7 @@ from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.fit.features import open_features
 from daamctl.fit.runner import train_all
-from daamctl.fit.trial import trials_of
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FusionTrial, trials_of
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, resolve_method
 from daamctl.tracking import make_tracker, send_missing

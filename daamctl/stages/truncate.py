@@ -35,8 +35,8 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import passed_in_sequence
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
-from daamctl.fit.layer_subsets import train_on_layers
-from daamctl.fit.trials.fusion import build_method
+from daamctl.fit.subsets import train_on_layers
+from daamctl.fit.trial import build_method
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
 from daamctl.store.records import hashes_of, write_record

@@ -12,8 +12,9 @@ import json
 import logging
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 BLOCK = 1 << 20
 HEX = 64
 """Characters of a SHA-256."""
+LONGEST_S = 50.0
+"""Seconds without a checkpoint after which `fraction` no longer counts: a kill is to cost at most a minute."""
+MOST_FRACTION = 0.25
+"""Largest share of the time to spend on saving for that end."""
 REPAIRS = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space",
@@ -292,3 +297,26 @@ def csv_text(text: str) -> str:
     except ValueError:
         return f"'{text}"
     return text
+
+
+class SaveTimer:
+    """Rate-limited saving of unfinished work.
+
+    Args:
+        every_s: shortest time between two checkpoints, in seconds.
+        fraction: share of the time to spend on saving; some states take gigabytes.
+    """
+
+    def __init__(self, *, every_s: float, fraction: float = float("inf")) -> None:
+        self.every_s, self.fraction = every_s, fraction
+        self.last, self.took_s = time.monotonic(), 0.0
+
+    def save_if_due(self, save: Callable[[], None]) -> None:
+        """Call `save` if the interval has passed."""
+        started = time.monotonic()
+        most = max(self.fraction, MOST_FRACTION)
+        seldom = max(min(self.took_s / self.fraction, LONGEST_S), self.took_s / most)
+        if started - self.last >= max(self.every_s, seldom):
+            save()
+            self.last = time.monotonic()
+            self.took_s = self.last - started

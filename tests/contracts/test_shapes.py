@@ -12,7 +12,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from daamctl.analysis.importance import layer_contribution
-from daamctl.fit.losses import focal_loss
+from daamctl.fit.steps import focal_loss
 from daamctl.methods import build
 from daamctl.methods.daam import density_weights
 from daamctl.methods.mixture import mixture_weights

@@ -9,8 +9,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.extraction.shards import ShardResult
 from daamctl.fit.loop import Recorded
 from daamctl.fit.runner import FoldWorker, train_group
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.stages.extract import Extractor, Shard
 from tests.engines.workers import die_once, note
 

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from daamctl.errors import TrainingError
-from daamctl.fit import graphs, models
+from daamctl.fit import graphs, stack
 from daamctl.fit.graphs import WARM_UP, GraphedStep, obstacle
 from daamctl.fit.loop import fit
-from daamctl.fit.models import Many, One, stackable
-from daamctl.fit.stack import Stack
+from daamctl.fit.stack import Many, One, Stack
+from daamctl.fit.trial import stackable
 from daamctl.methods import CLOSED_FORM, METHODS, build, settings_of
 from tests.fixtures.fits import assert_same, flaky, linear, method, results, settings, state_after, toy, toys, trained
 
@@ -91,7 +91,7 @@ def test_rates_on_a_gpu_are_tensors_there() -> None:
 
 def test_an_evaluation_in_another_order_leaves_the_weights_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU in bfloat16: the recorded step knows their addresses."""
-    monkeypatch.setattr(models, "channels_last", lambda *_: True)
+    monkeypatch.setattr(stack, "channels_last", lambda *_: True)
     evaluating = One.evaluating
 
     def as_on_a_gpu(self: One) -> Any:
@@ -99,7 +99,7 @@ def test_an_evaluation_in_another_order_leaves_the_weights_in_place(monkeypatch:
         return evaluating(self)
 
     monkeypatch.setattr(One, "evaluating", as_on_a_gpu)
-    monkeypatch.setattr(models, "autocast", lambda *_: nullcontext())
+    monkeypatch.setattr(stack, "autocast", lambda *_: nullcontext())
     make = method("daam-v1", num_heads=1, hidden_channels=4)
     ours, theirs = (trained(make, graphs=one) for one in ("auto", "never"))
     assert_same(ours, theirs)
@@ -198,7 +198,7 @@ def taken(model: One | Many, trials: int) -> None:
 def test_no_recorded_step_asks_the_gpu_for_a_number(monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> None:
     monkeypatch.setattr(Recorder, "within", lambda: Asked("cpu"))
     if how == "float16":  # that of the scaler; the numbers may be those of float32
-        monkeypatch.setattr(models, "autocast", lambda *_: nullcontext())
+        monkeypatch.setattr(stack, "autocast", lambda *_: nullcontext())
     taken(One(of(name), settings(grad_clip_norm=1.0), "cpu", how), 1)
 
 

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from daamctl.artifacts.splits import joined
+from daamctl.config import Config
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit import loop
-from daamctl.fit.loop import Finished, Member, Progress, Recorded, Trained, collapsed, fit, ranked, search_part
-from daamctl.fit.models import Many, One
-from daamctl.fit.search import fusion_candidates
-from daamctl.fit.stack import Stack
+from daamctl.fit.loop import Finished, Progress, Recorded, Trained, collapsed, fit, ranked, search_part
+from daamctl.fit.stack import Many, One, Stack
+from daamctl.fit.trial import candidates_of
 from daamctl.methods import FusionClassifier
 from tests.fixtures.fits import (
     CLASSES,
@@ -63,15 +63,17 @@ def ended(*scores: tuple[float, float], train_loss: float = 0.1) -> Trained:
 
 
 def test_the_grid_has_every_combination() -> None:
-    config = settings(**{**SEARCH, "search_weight_decay": (0.0, 1.0), "search_standardize": ("layer", "none")})
-    found = fusion_candidates(config)
+    def of(**train: Any) -> Any:
+        return candidates_of("mean", Config().model_copy(update={"train": settings(**train)}))
+
+    found = of(**{**SEARCH, "search_weight_decay": (0.0, 1.0), "search_standardize": ("layer", "none")})
     assert len(found) == 12
     assert len({tuple(one.values()) for one in found}) == 12
-    assert fusion_candidates(settings(**SEARCH, weight_decay=0.3, standardize="layer")) == [
+    assert of(**SEARCH, weight_decay=0.3, standardize="layer") == [
         {"lr": lr, "weight_decay": 0.3, "standardize": "layer"} for lr in (0.001, 0.01, 0.05)
     ]
     for off in ({"search": "none"}, {"selection": "last"}):
-        assert fusion_candidates(settings(**{**SEARCH, **off})) == [{}]
+        assert of(**{**SEARCH, **off}) == [{}]
 
 
 def test_the_last_loss_decides_then_accuracy_then_order() -> None:
@@ -420,12 +422,6 @@ def test_a_state_of_another_stack_does_no_harm() -> None:
     (found,) = results(fit([toy(**AGAIN, stack="always")], state))
     (whole,) = results(fit([toy(**AGAIN, stack="always")]))
     torch.testing.assert_close(found.logits, whole.logits, atol=2e-4, rtol=2e-4)
-
-
-def test_members_have_names_of_their_own() -> None:
-    trials = toys((1, 2), **AGAIN)
-    members = [Member(trial, number, {}, first) for trial in trials for number in (0, 1) for first in (None, Trained())]
-    assert len({member.name for member in members}) == 8
 
 
 class Broken(nn.Flatten):

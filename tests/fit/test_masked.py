@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit import masked
-from daamctl.fit.checkpoint import load_state, save_state
 from daamctl.fit.loop import Event, Finished, Progress, Trained, fit
 from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedFit, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.runner import load_state, save_state
 from tests.fixtures.masked_models import save_masked
 
 TEXT = "the small red cat sees a large blue dog . " * 4

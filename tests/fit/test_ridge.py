@@ -19,8 +19,7 @@ from daamctl.fit.features import Features, load_features
 from daamctl.fit.loop import Recorded
 from daamctl.fit.ridge import search_part
 from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_fold, train_group
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, load_weights, probes
 from daamctl.methods.probes import Candidate, Solution

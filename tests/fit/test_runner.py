@@ -19,13 +19,21 @@ from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.fit import features as features_module
-from daamctl.fit import models, runner
-from daamctl.fit.checkpoint import FILE
-from daamctl.fit.features import Features, load_features, open_features, place_features, to_gpu
-from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_all, train_fold, train_group
-from daamctl.fit.trial import Trial, trials_of
-from daamctl.fit.trials import fusion
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit import runner, stack
+from daamctl.fit import trial as fusion
+from daamctl.fit.features import Features, load_features, open_features
+from daamctl.fit.runner import (
+    FILE,
+    in_groups,
+    kept_fold,
+    load_state,
+    save_state,
+    summary_line,
+    train_all,
+    train_fold,
+    train_group,
+)
+from daamctl.fit.trial import FusionTrial, Trial, trials_of
 from daamctl.layout import Layout
 from daamctl.store import artifact
 from daamctl.tracking import Tracker, make_tracker
@@ -33,7 +41,7 @@ from tests.fixtures.damage import damages
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu
-from tests.fixtures.resume import Killed, kill_when
+from tests.fixtures.resume import Killed, kill_when, records
 
 BYTES = 120 * 24 * 16 * 2
 
@@ -91,7 +99,7 @@ def test_what_fits_goes_to_the_gpu_whole(
     for start in (open_features(layout, settings), load_features(layout, settings)):
         with caplog.at_level(logging.INFO):
             caplog.clear()
-            found = to_gpu(start, settings)
+            found = start.to_gpu(settings)
         if wanted == "stream" or not fits:
             assert found is start
             assert caplog.messages == []
@@ -160,14 +168,14 @@ def test_few_layers_of_a_streamed_set_may_fit(layout: Layout, monkeypatch: pytes
     monkeypatch.setattr(embeddings, "free_memory", lambda: BYTES)
     features = load_features(layout, settings)
     assert way(features) == "stream"
-    assert way(place_features(features.subset(tuple(range(1, 13))), settings)) == "stream"
-    few = place_features(features.subset((6, 2)), settings)
+    assert way(features.subset(tuple(range(1, 13))).to_memory(settings)) == "stream"
+    few = features.subset((6, 2)).to_memory(settings)
     assert (way(few), few.layers) == ("memory", (6, 2))
     monkeypatch.undo()
     whole = load_features(layout, settings)
     assert isinstance(few.x, torch.Tensor)
     assert torch.equal(few.x, whole.subset((6, 2)).x)
-    assert place_features(whole, config(features="stream")) is whole
+    assert whole.to_memory(config(features="stream")) is whole
 
 
 def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
@@ -396,8 +404,8 @@ def test_a_group_of_which_some_folds_are_written_resumes_as_a_group(
     whole = folds_of(trials, root / "whole")
 
     def far_enough(state: dict[str, Any]) -> bool:
-        names, records = state["under way"]["names"], state["under way"]["fit"]["trained"][0]["history"]
-        return ("refit" in names[0]) == (phase == "refit") and len(records) >= (1 if phase == "1" else 5)
+        refit = "refit" in state["under way"]["names"][0]
+        return refit == (phase == "refit") and len(records(state)) >= (1 if phase == "1" else 5)
 
     with monkeypatch.context() as context:
         kill_when(context, far_enough)
@@ -451,12 +459,12 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
     root, (trial,) = layout.root, group_of(layout, steps=6)[:1]
     whole = logits(train_fold(trial, root / "whole", root / "w", root=root))
     with monkeypatch.context() as context:
-        kill_when(context, lambda state: len(state["under way"]["fit"]["trained"][0]["history"]) == 4)
+        kill_when(context, lambda state: len(records(state)) == 4)
         with pytest.raises(Killed):
             train_fold(trial, root / "cut", root / "work", root=root)
     (path,) = (root / "work").glob(f"*/{FILE}")
     saved, steps = path.read_bytes(), []
-    monkeypatch.setattr(models.One, "step", lambda *given, real=models.One.step: (steps.append(1), real(*given))[1])
+    monkeypatch.setattr(stack.One, "step", lambda *given, real=stack.One.step: (steps.append(1), real(*given))[1])
     broken = damages(saved, flips=8, cuts=3)
     for content in [*broken, b"", b"not torch", b"PK\x03\x04 half"]:
         path.parent.mkdir(exist_ok=True)
@@ -469,3 +477,27 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
     steps.clear()
     assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
     assert len(steps) < 6
+
+
+# The state of unfinished work
+
+
+def test_state_of_other_inputs_or_a_damaged_one_is_none(tmp_path: Path) -> None:
+    assert load_state(tmp_path, "a") is None
+    save_state(tmp_path, "a", {"trained": {"w": torch.ones(2)}, "pass": {"steps": 3}})
+    state = load_state(tmp_path, "a")
+    assert state is not None
+    assert (state["pass"], state["trained"]["w"].tolist()) == ({"steps": 3}, [1.0, 1.0])
+    assert load_state(tmp_path, "b") is None
+    content = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(content[: len(content) // 2])
+    assert load_state(tmp_path, "a") is None
+
+
+def test_no_flip_and_no_cut_of_a_state_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_state(tmp_path, "a", {"trained": {"w": torch.ones(2)}, "history": [{"epoch": 1}], "threads": 2})
+    for damaged in damages((tmp_path / FILE).read_bytes(), flips=300, cuts=100):
+        (tmp_path / FILE).write_bytes(damaged)
+        assert load_state(tmp_path, "a") is None
+        assert not (tmp_path / FILE).exists()
+    assert len(caplog.messages) == 400

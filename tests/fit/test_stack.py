@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import full_float32
 from daamctl.errors import DivergedError, TrainingError
-from daamctl.fit import inference, stack
-from daamctl.fit.feature_split import InMemorySplit
-from daamctl.fit.inference import mean_density, predict
+from daamctl.fit import stack, steps
+from daamctl.fit.features import InMemorySplit
 from daamctl.fit.loop import fit
-from daamctl.fit.stack import Stack
+from daamctl.fit.stack import Many, One, Stack, channels_last
+from daamctl.fit.steps import adam, check_gradients, maps_of, predict
+from daamctl.fit.trial import stackable
 from daamctl.methods import FusionClassifier, Traits, build
 from tests.fixtures.fits import (
     CLASSES,
@@ -32,12 +34,13 @@ from tests.fixtures.fits import (
     linear,
     method,
     results,
+    settings,
     state_after,
     toy,
     toys,
     trained,
 )
-from tests.fixtures.gpu import needs_gpu
+from tests.fixtures.gpu import GPU, needs_gpu
 
 PLAIN = {"weight_decay": 0.0, "schedule": "constant"}
 
@@ -94,7 +97,7 @@ def test_recorded_rates_are_those_of_the_steps(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_plateau_lowers_the_rate_after_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(steps, "accuracy_of", lambda *_: 0.5)
     shared = {"epochs": 6, "lr": 0.1, "schedule": "plateau", "plateau_factor": 0.5}
     rates = [entry["lr"] for entry in trained(plateau_patience=1, **shared).history]
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.025])
@@ -164,16 +167,16 @@ def test_of_epochs_the_first_of_the_best_is_kept(monkeypatch: Any, selection: st
     scripted = iter([value for pair in zip(DEV, TEST, strict=True) for value in pair])
     if selection != "dev-group":
         scripted = iter(TEST)
-    monkeypatch.setattr(inference, "accuracy_of", lambda *_: next(scripted))
-    monkeypatch.setattr(inference, "cross_entropy_of", lambda *_: 0.5)
+    monkeypatch.setattr(steps, "accuracy_of", lambda *_: next(scripted))
+    monkeypatch.setattr(steps, "cross_entropy_of", lambda *_: 0.5)
     snapshots: list[Tensor] = []
-    end = Stack._end_epoch
+    record = Stack.record
 
-    def ending(self: Stack, result: Any) -> None:
+    def recording(self: Stack) -> Any:
         snapshots.append(self.fusions[0].model.decoder.weight.detach().clone())
-        end(self, result)
+        return record(self)
 
-    monkeypatch.setattr(Stack, "_end_epoch", ending)
+    monkeypatch.setattr(Stack, "record", recording)
     trial = toy(epochs=5, lr=0.1, selection=selection)
     (found,) = results(fit([trial]))
     assert found.selected_epoch == expected
@@ -186,8 +189,8 @@ def test_of_epochs_the_first_of_the_best_is_kept(monkeypatch: Any, selection: st
 
 def test_of_equally_accurate_epochs_the_lower_loss_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([0.9, 0.0, 0.3, 0.0, 0.5, 0.0])  # held out, and of the test part, which has no say
-    monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
-    monkeypatch.setattr(inference, "cross_entropy_of", lambda *_: next(losses))
+    monkeypatch.setattr(steps, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(steps, "cross_entropy_of", lambda *_: next(losses))
     assert trained(epochs=3).selected_epoch == 2
 
 
@@ -288,10 +291,9 @@ def test_published_maps_are_means_over_batches_of_every_epoch_so_far() -> None:
     """Seven test clips in batches of four and three: the small batch counts as much as the full one (D19)."""
     trial = toy(dense, fold=3, epochs=3, density_maps="all-epochs")
     x, (found,) = clips_of_test(trial), results(fit([trial]))
-    torch.testing.assert_close(found.density, (x[:4].mean(0) + x[4:].mean(0)) / 2)
-    assert found.untrained_density is not None
-    torch.testing.assert_close(found.untrained_density, x.mean(0))
-    torch.testing.assert_close(trained(dense, fold=3, epochs=3).density, x.mean(0))
+    torch.testing.assert_close(found.maps["density"], (x[:4].mean(0) + x[4:].mean(0)) / 2)
+    torch.testing.assert_close(found.untrained_maps["density"], x.mean(0))
+    torch.testing.assert_close(trained(dense, fold=3, epochs=3).maps["density"], x.mean(0))
 
 
 def test_published_maps_cover_the_epochs_up_to_the_selected_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +310,7 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(monkeypatch: pyt
     make = method("daam-v1", num_heads=1, hidden_channels=4)
     found = trained(make, density_maps="all-epochs", epochs=5, lr=0.05, decay="all", schedule="constant")
     assert len(seen) == 5
-    torch.testing.assert_close(found.density, torch.stack(seen[: found.selected_epoch]).mean(0))
+    torch.testing.assert_close(found.maps["density"], torch.stack(seen[: found.selected_epoch]).mean(0))
     assert not torch.equal(seen[0], seen[1])
 
 
@@ -317,17 +319,14 @@ def test_maps_and_layer_weights_are_taken_before_and_after() -> None:
     with torch.no_grad():
         before = trial.build().layer_weights(clips_of_test(trial)).mean(0)
     (found,) = results(fit([trial]))
-    assert found.layer_weights is not None
-    torch.testing.assert_close(found.untrained_layer_weights, before)
+    torch.testing.assert_close(found.untrained_maps["layer_weights"], before)
     with torch.no_grad():
-        torch.testing.assert_close(found.layer_weights, found.model.layer_weights(clips_of_test(trial)).mean(0))
-    assert not torch.allclose(found.layer_weights, before)
-    assert found.density is None
+        torch.testing.assert_close(found.maps["layer_weights"], found.model.layer_weights(clips_of_test(trial)).mean(0))
+    assert not torch.allclose(found.maps["layer_weights"], before)
+    assert list(found.maps) == ["layer_weights"]
     found = trained(method("daam-v2"), lr=0.05, decay="all")
-    assert found.density is not None
-    assert found.untrained_density is not None
-    assert not torch.equal(found.density, found.untrained_density)
-    assert found.layer_weights is None
+    assert not torch.equal(found.maps["density"], found.untrained_maps["density"])
+    assert list(found.maps) == ["density"]
 
 
 # Stacks
@@ -428,7 +427,8 @@ def part(number: int) -> InMemorySplit:
     )
 
 
-def test_predict_keeps_the_order_over_batches() -> None:
+def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "EVAL_BATCH", 4)
     model, data = linear().train(), part(11)
     with torch.no_grad():
         expected = model(data.x)
@@ -441,8 +441,9 @@ def test_predict_keeps_the_order_over_batches() -> None:
 
 def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """D19: the published code averages batch means, so that the clips of a short last batch count more."""
-    monkeypatch.setattr(inference, "EVAL_BATCH", 4)
-    torch.testing.assert_close(mean_density(dense(), part(9), "cpu"), part(9).x.mean(0))
+    monkeypatch.setattr(steps, "EVAL_BATCH", 4)
+    model = dense()
+    torch.testing.assert_close(maps_of(model, part(9), "cpu")["density"], part(9).x.mean(0))
 
 
 class Undecided(nn.Module):
@@ -458,9 +459,9 @@ def test_densities_are_those_of_a_whole_pass_without_one(name: str) -> None:
     model = build(name, num_layers=16, embed_dim=16, num_classes=2).eval()
     x = torch.randn(20, 16, 16, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        total = sum(model(rows, return_density=True)[1].double().sum(0) for rows in x.split(inference.EVAL_BATCH))
+        total = sum(model(rows, return_density=True)[1].double().sum(0) for rows in x.split(steps.EVAL_BATCH))
     model.decoder = Undecided()
-    assert torch.equal(mean_density(model, InMemorySplit(x, torch.zeros(20)), "cpu"), (total / 20).float())
+    assert torch.equal(maps_of(model, InMemorySplit(x, torch.zeros(20)), "cpu")["density"], (total / 20).float())
 
 
 class Small(nn.Flatten):
@@ -479,11 +480,14 @@ class Small(nn.Flatten):
         return super().forward(x)
 
 
-def test_evaluation_goes_on_in_halves_where_memory_runs_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluation_goes_on_in_halves_where_memory_runs_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     fusion, data = Small(), part(30)
     model = FusionClassifier(fusion, nn.Linear(LAYERS * DIM, CLASSES))
+    monkeypatch.setattr(steps, "EVAL_BATCH", 16)
     with caplog.at_level("INFO"):
-        found = predict(model, data, "cpu", 16)
+        found = predict(model, data, "cpu", 4)
     assert fusion.tried == [16, 8, 4, 2, *[2] * 7, *[2] * 7]
     with torch.no_grad():
         torch.testing.assert_close(found, model.decoder(data.x.flatten(1)))
@@ -519,3 +523,194 @@ def test_training_on_a_gpu_resumes(how: str) -> None:
     (whole,) = results(fit([toy(**given)]))
     (resumed,) = results(fit([toy(**given)], state_after([toy(**given)], 9)))
     torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
+
+
+X = torch.randn(1, 4, LAYERS, DIM, generator=torch.Generator().manual_seed(0))
+Y = (torch.arange(4) % CLASSES)[None]
+conv = method("none", hidden_channels=4)
+
+
+def one(make: Any = linear, device: str = "cpu", how: str = "float16", **train: Any) -> One:
+    """A model whose steps the tests take themselves."""
+    torch.manual_seed(0)
+    return One(make().to(device), settings(**train), device, how)
+
+
+def numbers(model: One) -> torch.Tensor:
+    """All weights."""
+    return torch.cat([value.detach().flatten().cpu() for value in model.model.parameters()])
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Factors by which the losses of the coming steps are multiplied; the steps are otherwise those of float32."""
+    factors: list[float] = []
+    plain = FusionClassifier.training_loss
+
+    def multiplied(self: FusionClassifier, x: Any, y: Any, loss: Any) -> Any:
+        value, logits = plain(self, x, y, loss)
+        return factors.pop(0) * value, logits
+
+    monkeypatch.setattr(FusionClassifier, "training_loss", multiplied)
+    monkeypatch.setattr(stack, "autocast", lambda device, _: torch.autocast(device.split(":")[0], enabled=False))
+    return factors
+
+
+@pytest.mark.parametrize(("clip", "expected"), [("scaled", 1 / 1024), ("unscaled", 1.0)])
+def test_clipping_before_or_after_the_loss_scale_is_taken_away(
+    scripted: list[float], clip: str, expected: float
+) -> None:
+    """D21: on gradients still multiplied by the loss scale 1024, a threshold of 1 is a true one of 1/1024."""
+    scripted.append(1000.0)
+    run = one(grad_clip_norm=1.0, grad_clip=clip, optimizer="adam", weight_decay=0.0)
+    run.scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
+    run.step(X, Y)
+    means = torch.cat([state["exp_avg"].flatten() for state in run.optimizer.state.values()])
+    assert means.norm().item() == pytest.approx(0.1 * expected, rel=1e-4)  # a tenth of the gradient, at first
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam"])
+@pytest.mark.parametrize("clip", ["scaled", "unscaled"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_fused_steps_under_a_loss_scale_are_the_plain_ones(
+    scripted: list[float], monkeypatch: pytest.MonkeyPatch, clip: str, optimizer: str, device: str
+) -> None:
+    """The fused kernel takes the scale away and skips a step by itself, where the scaler does it for the plain one."""
+    given = {"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": optimizer, "weight_decay": 0.5, "lr": 0.1}
+    found = []
+    for fused in (True, False):
+        with monkeypatch.context() as context:
+            if not fused:
+                context.setattr(stack, "adam", lambda *words, **more: adam(*words, **more, fused=False))
+            run = one(device=device, **given)
+        run.scaler = torch.amp.grad_scaler.GradScaler(device, init_scale=1024.0, growth_interval=2)
+        assert bool(run.optimizer.param_groups[0]["fused"]) == fused
+        steps = [numbers(run)]
+        scripted += [float("inf"), 1.0, 3.0, float("inf"), 2.0]
+        for _ in range(5):
+            run.step(X.to(device), Y.to(device))
+            steps.append(numbers(run))
+        assert torch.equal(steps[1], steps[0])
+        assert torch.equal(steps[4], steps[3])
+        assert {state["step"].item() for state in run.optimizer.state.values()} == {3.0}
+        found.append((torch.stack(steps), run.scaler.state_dict()))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-5)
+    assert found[0][1] == found[1][1]
+
+
+def test_a_training_in_float16_resumes_with_its_loss_scale() -> None:
+    given: dict[str, Any] = {"how": "float16", "grad_clip_norm": 1.0, "grad_clip": "scaled", "lr": 0.01}
+    (whole,) = results(fit([toy(**given)]))
+    state = state_after([toy(**given)], 8)
+    assert state is not None
+    assert state["under way"]["fit"]["models"]["scaler"]["_growth_tracker"] > 0
+    assert_same(results(fit([toy(**given)], state))[0], whole)
+
+
+def test_a_state_saved_by_plain_steps_goes_on_by_fused_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a move from a device without them."""
+    whole = trained(lr=0.01)
+    with monkeypatch.context() as context:
+        context.setattr(stack, "adam", lambda *words, **more: adam(*words, **more, fused=False))
+        state = state_after([toy(lr=0.01)], 8)
+    used: list[bool] = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self: (used.append(self.param_groups[0]["fused"]), step(self))[1]
+    )
+    (resumed,) = results(fit([toy(lr=0.01)], state))
+    assert set(used) == {True}
+    assert len(used) < 12
+    torch.testing.assert_close(resumed.logits, whole.logits)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
+def test_adam_of_a_stack_is_adam_of_each(kind: str) -> None:
+    """Two trials with two candidates: rates and decays of their own, on the same batches."""
+    configs = [settings(lr=lr, weight_decay=decay, optimizer=kind) for lr, decay in
+               ((0.1, 0.5), (0.01, 0.0), (0.02, 0.5), (0.1, 1.0))]  # fmt: skip
+    made = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        made.append(linear())
+    twins = [linear() for _ in range(4)]
+    for model, twin in zip(made, twins, strict=True):
+        twin.load_state_dict(model.state_dict())
+    stack = Many(made, configs, (2, 2), "cpu", "float32")
+    alone = [One(twin, config, "cpu", "float32") for twin, config in zip(twins, configs, strict=True)]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        x = torch.randn(2, 4, LAYERS, DIM, generator=generator)
+        losses, logits = stack.step(x, Y.expand(2, -1))
+        for index, model in enumerate(alone):
+            loss, found = model.step(x[index // 2][None], Y)
+            torch.testing.assert_close(losses[index], loss[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits[index], found[0], atol=1e-5, rtol=1e-5)
+    for model, twin in zip(made, twins, strict=True):
+        for name, value in twin.state_dict().items():
+            torch.testing.assert_close(model.state_dict()[name], value, atol=1e-5, rtol=1e-5)
+
+
+def test_check_gradients_names_all() -> None:
+    model = linear()
+    with pytest.raises(TrainingError, match=r"no gradient reaches decoder.weight, decoder.bias: "):
+        check_gradients({name: value.grad for name, value in model.named_parameters()})
+    model(X[0]).sum().backward()
+    check_gradients({name: value.grad for name, value in model.named_parameters()})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("weighted-sum", True), ("attentive", True), ("daam-v1", False), ("sls", False), ("best-layer", False),
+     ("mha-published", False), ("ridge-last", False)],
+)  # fmt: skip
+def test_what_stacks(name: str, expected: bool) -> None:
+    """Not convolutions, batch normalisation, choices on the held-out group, closed forms, or what sees its batch."""
+    given = {"decoder": "mlp", "num_heads": 2} if name == "mha-published" else {}
+    assert stackable(method(name, **given)()) == expected
+    assert not stackable(flaky())
+
+
+def test_order_in_memory_changes_rounding_alone_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for last in (False, True):
+        monkeypatch.setattr(stack, "channels_last", lambda *_, last=last: last)
+        done = trained(conv, lr=0.01)
+        assert all(value.is_contiguous() for value in done.model.state_dict().values())
+        found.append((done.logits, dict(done.model.state_dict())))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+def test_state_saved_in_another_order_in_memory_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a move to another processor: the fused optimiser does not look at strides."""
+    monkeypatch.setattr(stack, "channels_last", lambda *_: False)
+    whole, state = trained(conv, lr=0.01), state_after([toy(conv, lr=0.01)], 8)
+    monkeypatch.setattr(stack, "channels_last", lambda *_: True)
+    (resumed,) = results(fit([toy(conv, lr=0.01)], state))
+    torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
+
+
+def test_a_gpu_evaluates_in_the_contiguous_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And trains on in the other one, in the same memory."""
+    monkeypatch.setattr(stack, "channels_last", lambda *_: True)
+    run = one(conv, how="float32")
+    weight = next(module.weight for module in run.model.modules() if isinstance(module, nn.Conv2d))
+    address = weight.data_ptr()
+    with run.evaluating():
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+    run.device = "cuda"
+    with run.evaluating():
+        assert weight.is_contiguous()
+        assert not weight.is_contiguous(memory_format=torch.channels_last)
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert weight.data_ptr() == address
+
+
+def test_channels_last_by_measurement_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CpuFormats(channels_last={"float32": False, "bfloat16": True})
+    monkeypatch.setattr(stack, "cpu_formats", lambda: found)
+    assert channels_last("cpu", "bfloat16")
+    assert not channels_last("cpu", "float32")
+    assert channels_last("cuda:0", "bfloat16")
+    assert not channels_last("cuda:0", "float32")
+    assert not channels_last("mps", "float32")

@@ -14,7 +14,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.engines.local import LocalEngine
 from daamctl.fit.adapter import Opened
 from daamctl.stages import finetune
-from tests.fit.trials.test_adapter import Encoder, Made, logits_of, make, values
+from tests.fit.test_adapter import Encoder, Made, logits_of, make, values
 from tests.fixtures import gpu
 from tests.fixtures.resume import Killed, kill_when, under_way
 from tests.stages.test_finetune import clips, settings, shallow  # noqa: F401

@@ -19,8 +19,8 @@ from daamctl.engines.local import LocalEngine
 from daamctl.fit import graphs as graphs_of
 from daamctl.fit.features import Features
 from daamctl.fit.loop import Member, Trained, fit
-from daamctl.fit.models import stackable
-from daamctl.fit.rng import seed_everything
+from daamctl.fit.steps import seed_everything
+from daamctl.fit.trial import stackable
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
@@ -78,7 +78,7 @@ def outcome(found: list[Trained]) -> list[Any]:
         (
             one.history,
             one.logits.tolist(),
-            None if one.density is None else one.density.tolist(),
+            {name: value.tolist() for name, value in one.maps.items()},
             {name: value.tolist() for name, value in one.model.state_dict().items()},
         )
         for one in found

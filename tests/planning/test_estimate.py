@@ -9,7 +9,7 @@ import pytest
 
 from daamctl.config import Config, load_config
 from daamctl.errors import MethodError
-from daamctl.fit.trials.fusion import build_method
+from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ResourceEstimate, method_size

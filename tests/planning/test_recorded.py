@@ -10,7 +10,7 @@ import pytest
 
 from daamctl.config import Config
 from daamctl.devices import resolve_device
-from daamctl.fit.search import clips_of_fold, steps_of_training, trainings
+from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.planning.recorded import Recorded
 from daamctl.provenance import device_name

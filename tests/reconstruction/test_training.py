@@ -13,13 +13,13 @@ import torch
 
 from daamctl.config import Config
 from daamctl.errors import DivergedError, TrainingError
-from daamctl.fit.checkpoint import FILE, SaveTimer, load_state
 from daamctl.fit.loop import Finished, Member, Progress, Trained, fit
-from daamctl.fit.runner import fit_and_save
+from daamctl.fit.runner import FILE, fit_and_save, load_state
 from daamctl.reconstruction import training
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.training import ArmTrial, ArmWorker, warn_if_collapsed
 from daamctl.reconstruction.vqvae import VQVAE
+from daamctl.store.files import SaveTimer
 from tests.fixtures.reconstruction import SETTINGS, write_images
 from tests.reconstruction.test_crops import placed
 

@@ -99,7 +99,7 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
     folds = tiny / "data/train/tiny/daam-v1-mlp"
     words = ("train", "--pipeline", "tiny", "--method", "daam-v1-mlp", "--fold", "1", "--no-track")
     words += ("--set", "train.steps=400")
-    kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("resume.pt")), *words)
+    kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("state.pt")), *words)
     assert not list(folds.glob("fold*"))
 
     def result() -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ def test_killed_reconstruction_continues_to_the_same_weights(project: Path) -> N
     crop.run(layout, config)
     words = ("reconstruct", "-p", "demo-vqvae", "-m", "daam", "--seeds", "1")
     weights = layout.stage("reconstruct") / "daam/seed1/weights.safetensors"
-    state = layout.work / "reconstruct/demo-vqvae/daam-seed1/resume.pt"
+    state = layout.work / "reconstruct/demo-vqvae/daam-seed1/state.pt"
     kill_when(lambda: steps_at(state) > 30, *words)
     subprocess.run(daamctl(*words), check=True, capture_output=True)
     continued = sha256_file(weights)

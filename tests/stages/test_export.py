@@ -23,8 +23,7 @@ from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
 from daamctl.fit.features import load_features
 from daamctl.fit.runner import train_fold
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.trial import FoldSpec, FusionTrial
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights
 from daamctl.models.card import card_of

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,9 +14,10 @@ import pytest
 
 from daamctl.artifacts.masked import masked_run
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
-from daamctl.fit.checkpoint import FILE, SaveTimer
 from daamctl.fit.masked import MaskedFit, MaskedSettings
+from daamctl.fit.runner import FILE
 from daamctl.stages import mlm
+from daamctl.store.files import SaveTimer
 from tests.fixtures.masked_models import save_masked, save_texts
 
 FAST = MaskedSettings(epochs=1, lr=1e-3)
@@ -88,7 +90,12 @@ def test_an_interrupted_training_continues_to_the_same_numbers(tmp_path: Path, m
     assert not (folder / "concat").exists()
     continued: list[int] = []
     real = MaskedFit.restore
-    monkeypatch.setattr(MaskedFit, "restore", lambda *given: continued.append(real(*given)) or continued[-1])
+
+    def restore(self: MaskedFit, state: dict[str, Any]) -> None:
+        real(self, state)
+        continued.append(self.steps)
+
+    monkeypatch.setattr(MaskedFit, "restore", restore)
     mlm.run(tmp_path, encoder, **options, name="cut")
     assert continued == [3]  # the first state is that before training
     assert (folder / "concat/seed1/nll.parquet").read_bytes() == whole.read_bytes()

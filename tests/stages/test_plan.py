@@ -22,7 +22,7 @@ from daamctl.energy import Meter
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit import runner
-from daamctl.fit.search import clips_of_fold
+from daamctl.fit.trial import clips_of_fold
 from daamctl.layout import Layout
 from daamctl.planning.rows import Row
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from daamctl.errors import ArtifactError
-from daamctl.store.files import atomic_path, csv_text, kept_path, open_kept
+from daamctl.store import files
+from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, open_kept
 from tests.fixtures.damage import damages
 
 
@@ -183,3 +185,18 @@ def test_whichever_call_fails_the_old_content_is_intact(
         assert names(tmp_path) == ["a"] or which >= number - 1
         left[0] = 0
         write("older")
+
+
+def test_saving_is_as_seldom_as_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saved = [0.0], list[float]()
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def save() -> None:
+        saved.append(now[0])
+        now[0] += 2.0  # which is a twentieth of 40 s
+
+    timer = SaveTimer(every_s=5.0, fraction=0.05)
+    for _ in range(200):
+        now[0] += 1.0
+        timer.save_if_due(save)
+    assert saved == [5.0, 47.0, 89.0, 131.0, 173.0]

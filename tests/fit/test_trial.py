@@ -1,9 +1,10 @@
-"""One fold, from synthetic embeddings to a finished folder: repeatable, resumable, kept when nothing changed."""
+"""Folds of fusions: whole files, keys, resuming, features from disk, and the number format of a run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,23 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from daamctl import devices
-from daamctl.artifacts.results import Fold, read_fold
+from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
-from daamctl.errors import ArtifactError, MethodError, TrainingError
+from daamctl.errors import ArtifactError, ConfigError, MethodError, TrainingError
 from daamctl.fit import features as features_module
-from daamctl.fit.feature_split import InMemorySplit, StreamedSplit
-from daamctl.fit.features import Features, load_features, part_of, split_features
-from daamctl.fit.models import One
+from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, load_features
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.stack import One
+from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.repair import repair_of
+from daamctl.stages import evaluate, train
+from daamctl.store.files import read_json
 from tests.fixtures.embeddings import config, write_embeddings
-from tests.fixtures.resume import Killed, kill_when, under_way
+from tests.fixtures.resume import Killed, kill_when, records
 
 
 @pytest.fixture
@@ -209,21 +210,21 @@ def test_evaluated_parts_on_disk_give_the_same_wherever_they_are(
     data = streamed(project)
     expected = values(make(data, project, "a", method="best-layer", **STREAM))
     monkeypatch.setattr(features_module, "HELD_SHARE", share)
-    train, dev, test = split_features(data, split_of(data.clips, 2, config().train), "cpu")
+    train, dev, test = data.parts(split_of(data.clips, 2, config().train), "cpu")
     kind = InMemorySplit if share else StreamedSplit
     assert (type(train), type(dev), type(test)) == (StreamedSplit, kind, kind)
     assert values(make(data, project, "b", method="best-layer", **STREAM)) == expected
 
 
 def test_what_is_held_is_shared_by_all_parts(features: Features) -> None:
-    for part in split_features(features, split_of(features.clips, 2, config().train), "cpu"):
+    for part in features.parts(split_of(features.clips, 2, config().train), "cpu"):
         assert isinstance(part, InMemorySplit)
         assert part.x is features.x
 
 
 def test_a_part_in_main_memory_is_pinned_for_a_gpu_alone(features: Features) -> None:
     rows = np.arange(4)
-    pinned = {device: part_of(features, rows, device).pin for device in ("cpu", "mps", "cuda", "cuda:1")}
+    pinned = {device: features.part(rows, device).pin for device in ("cpu", "mps", "cuda", "cuda:1")}
     assert pinned == {"cpu": False, "mps": False, "cuda": True, "cuda:1": True}
 
 
@@ -276,7 +277,7 @@ def test_interrupted_training_resumes_to_the_same_result(
     features = streamed(project) if way == "stream" else features
     whole = values(make(features, project, "whole", method=method, **given))
     with monkeypatch.context() as context:
-        kill_when(context, lambda state: len(under_way(state)["trained"][0]["history"]) == 3)
+        kill_when(context, lambda state: len(records(state)) == 3)
         with pytest.raises(Killed):
             make(features, project, "cut", method=method, **given)
     assert not (project / "cut" / method).exists()
@@ -285,17 +286,17 @@ def test_interrupted_training_resumes_to_the_same_result(
     monkeypatch.setattr(One, "step", lambda *words: (seen.append(1), step(*words))[1])
     assert values(make(features, project, "cut", method=method, **given)) == whole
     assert 0 < len(seen) < (3 * 20 if "steps" in budget else 25)
-    assert list((project / "work").glob("**/resume.pt")) == []
+    assert list((project / "work").glob("**/state.pt")) == []
 
 
 def test_resume_file_of_other_settings_is_ignored(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as context:
-        kill_when(context, lambda state: len(under_way(state)["trained"][0]["history"]) == 2)
+        kill_when(context, lambda state: len(records(state)) == 2)
         with pytest.raises(Killed):
             make(features, project, "m", method="none")
-    assert list((project / "work/m").glob("*/resume.pt"))
+    assert list((project / "work/m").glob("*/state.pt"))
     fresh = make(features, project, "fresh", method="none", lr=3e-3)
     assert values(make(features, project, "m", method="none", lr=3e-3)) == values(fresh)
 
@@ -464,3 +465,94 @@ def test_auto_precision_on_a_cpu_is_for_convolutions(
     monkeypatch.setattr(devices, "cpu_formats", lambda: CpuFormats(convolutions="bfloat16" if native else "float32"))
     found = make(features, project, method=method, epochs=1)
     assert found.result["meta"]["precision"] == expected
+
+
+METHODS = ("ridge-mean", "none-mlp", "none", "mha-mlp")
+
+
+@pytest.fixture
+def layout(project: Path) -> Layout:
+    write_embeddings(project / "data/extract/test", config())
+    return Layout(project, "test", "test", "test")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A CPU that is faster in bfloat16."""
+    on(monkeypatch, "bfloat16")
+    return monkeypatch
+
+
+def on(machine: pytest.MonkeyPatch, convolutions: str) -> None:
+    """Go on with a CPU whose convolutions are fastest in this format."""
+    machine.setattr(devices, "cpu_formats", lambda: CpuFormats(convolutions=convolutions))
+
+
+def settings(*methods: str, **options: str) -> Config:
+    return config(epochs=1, **options).model_copy(update={"methods": methods or METHODS})
+
+
+def found(layout: Layout | None, method: str, own: Config, device: str = "cpu") -> str:
+    return run_precision(FoldSpec("test", method, 1, 1, own, layout), "train", device)
+
+
+def test_methods_trained_on_different_machines_have_one_format(layout: Layout, machine: pytest.MonkeyPatch) -> None:
+    """The report used to warn about the mix that `auto` had made."""
+    own = settings()
+    for method, here in zip(METHODS, ("bfloat16", "bfloat16", "float32", "float32"), strict=True):
+        on(machine, here)
+        train.run(layout, own, method=method, track=False)
+        if here == "float32":  # a clone lacks the note; the finished folds are there
+            shutil.rmtree(layout.work)
+    formats = {fold.result["meta"]["precision"] for name in METHODS[1:] for fold in read_folds(layout.method(name))}
+    assert formats == {"bfloat16"}
+    assert not any("precision" in note for note in read_json(evaluate.run(layout, own))["notes"])
+
+
+def test_the_methods_of_the_run_decide_on_a_cpu(layout: Layout, machine: pytest.MonkeyPatch) -> None:
+    assert found(None, "none-mlp", settings()) == "float32"  # belongs to no run
+    assert found(layout, "none-mlp", settings("none-mlp", "mha-mlp")) == "float32"
+    shutil.rmtree(layout.work)
+    assert found(layout, "none-mlp", settings("none-mlp", "none")) == "bfloat16"
+    assert found(layout, "none-mlp", settings("none-mlp", "mha-mlp")) == "bfloat16"  # settled
+    shutil.rmtree(layout.work)
+    by_settings = settings("mha-mlp", "weighted-sum").model_copy(
+        update={"method_settings": {"weighted-sum": {"decoder": "conv"}}}
+    )
+    assert found(layout, "mha-mlp", by_settings) == "bfloat16"
+
+
+def test_a_gpu_goes_on_as_a_cpu_began_and_says_so(
+    layout: Layout, machine: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    on(machine, "float32")
+    machine.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: True)
+    assert found(layout, "none", settings()) == "float32"
+    assert found(None, "none", settings(), "cuda") == "bfloat16"
+    assert caplog.messages == []
+    assert found(layout, "none", settings(), "cuda") == "float32"
+    assert caplog.messages == ["trained in float32, as other folds of 'test'; alone, 'auto' means bfloat16 here"]
+
+
+def test_a_setting_is_neither_noted_nor_overruled(layout: Layout, machine: pytest.MonkeyPatch) -> None:
+    assert found(layout, "none", settings(precision="float32")) == "float32"
+    assert not layout.work.exists()
+    assert found(layout, "none", settings()) == "bfloat16"
+    assert found(layout, "none", settings(precision="float32")) == "float32"
+    assert found(layout, "none", settings(precision="published")) == "float32"
+
+
+def test_float16_of_a_gpu_is_refused_on_a_cpu(layout: Layout, machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    assert found(layout, "none", settings(), "cuda") == "float16"
+    with pytest.raises(ConfigError, match=r"trained in float16, which needs a GPU\n  train on a GPU, or .*=float32$"):
+        found(layout, "none", settings())
+
+
+def test_fine_tuning_has_a_format_of_its_own(layout: Layout, machine: pytest.MonkeyPatch) -> None:
+    assert found(layout, "none", settings()) == "bfloat16"
+    spec = FoldSpec("test", "lora-r8", 1, 1, settings(), layout)
+    assert run_precision(spec, "finetune", "cpu") == "float32"
+    machine.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: True)
+    assert run_precision(spec, "finetune", "cuda") == "float32"

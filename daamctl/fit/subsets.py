@@ -1,4 +1,4 @@
-"""Train a method on all clips of a corpus, with what its folds have chosen; nothing is left to measure it on."""
+"""Train a method on some of the stored layers (`ablate`, `truncate`), or on all clips (`export`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,45 @@ from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.fit.features import Features
-from daamctl.fit.runner import train_fold
-from daamctl.fit.trial import FoldSpec
-from daamctl.fit.trials.fusion import FusionTrial
+from daamctl.fit.runner import kept_fold, train_all, train_fold
+from daamctl.fit.trial import FoldSpec, FusionTrial, trials_of
 from daamctl.layout import Layout
 from daamctl.methods import NEEDS_DEV, resolve_method
 from daamctl.store.files import content_key
+from daamctl.tracking import Tracker
+
+
+def train_on_layers(
+    method: str,
+    features: Features,
+    layers: tuple[int, ...],
+    folder: Path,
+    layout: Layout,
+    config: Config,
+    tracker: Tracker,
+    *,
+    force: bool = False,
+) -> list[Fold]:
+    """Train every fold and seed of a method on some of the layers; keep what is finished.
+
+    Args:
+        method: a name from the table of methods.
+        layers: the layers to train on. With all of them, folds of the train stage are used if their inputs are equal.
+        force: train again even what is finished.
+
+    Raises:
+        MethodError: the method does not fit these layers.
+        TrainingError: the splits, numbers or memory do not allow training.
+    """
+    every = layers == features.layers
+    if not every:
+        features = features.subset(layers).to_memory(config)  # few layers may fit where all do not
+    trials = trials_of(FusionTrial, layout, method, features, config)
+    if every:
+        kept = [fold for trial in trials if (fold := kept_fold(layout.method(method), trial)) is not None]
+        if len(kept) == len(trials):
+            return kept
+    return train_all(trials, folder, layout, tracker, force=force)
 
 
 class WholeTrial(FusionTrial):
@@ -31,7 +64,7 @@ class WholeTrial(FusionTrial):
     @cached_property
     def key(self) -> str:
         """Content key; differs from that of the fold."""
-        return content_key(["all clips", self._key(stream=self.data.stream)])
+        return content_key(["all clips", self.key_when(stream=self.data.stream)])
 
     @cached_property
     def split(self) -> Split:
@@ -65,20 +98,15 @@ def train_on_all(
     fixed: dict[str, Any] = {"selection": "last", "search": "none", "refit": False}
     if config.train.steps is None:
         fixed["epochs"] = median_low([int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds])
-    train = config.train.model_copy(update={**fixed, **_chosen(folds)})
+    searches = [search for fold in folds if (search := fold.result.get("search")) is not None]
+    chosen = Counter(
+        tuple((name, value) for name, value in settings.items() if name not in ("penalty", "layer"))
+        for settings in (search["candidates"][search["chosen"]]["settings"] for search in searches)
+    )
+    fixed |= dict(chosen.most_common(1)[0][0]) if chosen else {}
+    train = config.train.model_copy(update=fixed)
     spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
     fold = train_fold(WholeTrial(spec, features), folder / method, folder / "work", root=layout.root)
     weights = fold.weights()
     assert weights is not None
     return weights
-
-
-def _chosen(folds: Sequence[Fold]) -> dict[str, Any]:
-    """The settings that most folds chose in their search; empty without a search."""
-    chosen = []
-    for fold in folds:
-        search = fold.result.get("search")
-        if search is not None:
-            settings = search["candidates"][search["chosen"]]["settings"]
-            chosen.append(tuple((name, settings[name]) for name in settings if name not in ("penalty", "layer")))
-    return dict(Counter(chosen).most_common(1)[0][0]) if chosen else {}

@@ -24,9 +24,9 @@ from daamctl.artifacts.embeddings import (
     write_shard,
 )
 from daamctl.errors import ArtifactError
-from daamctl.fit import feature_split
-from daamctl.fit.feature_split import InBatches, InMemorySplit, StreamedSplit, cut, on_device, pass_seed
-from daamctl.fit.inference import mean_density, mean_layer_weights, predict
+from daamctl.fit import features, steps
+from daamctl.fit.features import InBatches, InMemorySplit, StreamedSplit, cut, on_device, pass_seed
+from daamctl.fit.steps import maps_of, predict
 from daamctl.methods import build
 from tests.fixtures.gpu import needs_gpu
 
@@ -93,7 +93,7 @@ def test_in_order_batches_are_those_in_memory(stored: StoredVectors, rows: Any, 
 def test_shuffled_every_clip_comes_once_in_whole_batches(
     stored: StoredVectors, monkeypatch: pytest.MonkeyPatch, pool: int, rows: Any, batch_size: int
 ) -> None:
-    monkeypatch.setattr(feature_split, "POOL_CLIPS", pool)
+    monkeypatch.setattr(features, "POOL_CLIPS", pool)
     streamed, held = pair(stored, rows)
     found = order(streamed, batch_size, 7)
     assert sorted(found) == held.y.tolist()
@@ -104,7 +104,7 @@ def test_shuffled_every_clip_comes_once_in_whole_batches(
 
 
 def test_the_order_is_that_of_the_seed(stored: StoredVectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_split, "POOL_CLIPS", 12)
+    monkeypatch.setattr(features, "POOL_CLIPS", 12)
     streamed, held = pair(stored)
     assert order(streamed, 4, 1) == order(streamed, 4, 1) == order(pair(stored)[0], 4, 1)
     assert order(streamed, 4, 1) != order(streamed, 4, 2)
@@ -120,7 +120,7 @@ def test_free_memory_has_no_say(stored: StoredVectors, monkeypatch: pytest.Monke
 
 def test_the_shuffle_mixes_shards_and_carries_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty shards of ten: batches hold clips of many shards, and none waits for the end of a block."""
-    monkeypatch.setattr(feature_split, "POOL_CLIPS", 100)
+    monkeypatch.setattr(features, "POOL_CLIPS", 100)
     write(tmp_path, "float32", (10,) * 40)
     streamed, _ = pair(open_embeddings(tmp_path)[1])
     found = np.array(order(streamed, 20, 3)).reshape(-1, 20)
@@ -145,7 +145,7 @@ def test_a_pool_that_holds_all_gives_every_order_alike(tmp_path: Path) -> None:
 
 def test_few_shards_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty shards, the one in use and the one read ahead; a pool of its own size beside them."""
-    monkeypatch.setattr(feature_split, "POOL_CLIPS", 8)
+    monkeypatch.setattr(features, "POOL_CLIPS", 8)
     write(tmp_path, sizes=(5,) * 20)
     stored = open_embeddings(tmp_path)[1]
     alive: list[int] = []
@@ -230,7 +230,7 @@ def test_a_stream_gives_every_clip_once_a_pass_in_batches_of_one_size(
     stored: StoredVectors, monkeypatch: pytest.MonkeyPatch, rows: Any, batch_size: int, where: int
 ) -> None:
     """Also where the part is smaller than a batch; each pass has the order of its own seed."""
-    monkeypatch.setattr(feature_split, "POOL_CLIPS", 12)
+    monkeypatch.setattr(features, "POOL_CLIPS", 12)
     part = pair(stored, rows)[where]
     number = -(-3 * len(part) // batch_size)
     batches = streamed_order(part, batch_size, number)
@@ -271,19 +271,19 @@ def test_pieces_are_cut_in_their_order() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("method", ["daam-v2", "weighted-sum", "attentive"])
-def test_the_same_weights_predict_the_same_bits(tmp_path: Path, dtype: str, method: str) -> None:
+def test_the_same_weights_predict_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, method: str
+) -> None:
     write(tmp_path, dtype, (7, 50, 1, 60))
     streamed, held = pair(open_embeddings(tmp_path)[1])
     torch.manual_seed(0)
     model = build(method, num_layers=3, embed_dim=DIM, num_classes=2)
     for size in (5, 16, 256):
-        assert torch.equal(predict(model, streamed, "cpu", size), predict(model, held, "cpu", size))
-    if model.has_density:
-        assert torch.equal(mean_density(model, streamed, "cpu"), mean_density(model, held, "cpu"))
-    else:
-        weights = [mean_layer_weights(model, part, "cpu") for part in (streamed, held)]
-        assert weights[0] is not None
-        assert torch.equal(*weights)
+        monkeypatch.setattr(steps, "EVAL_BATCH", size)
+        assert torch.equal(predict(model, streamed, "cpu", 4), predict(model, held, "cpu", 4))
+    ours, theirs = (maps_of(model, part, "cpu") for part in (streamed, held))
+    assert list(ours) == ["density" if method == "daam-v2" else "layer_weights"]
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 def test_held_from_disk_is_what_was_in_memory(stored: StoredVectors) -> None:

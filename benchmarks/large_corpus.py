@@ -211,7 +211,7 @@ def write_fold(
     facts = {"key": result["run"]["key"], "classes": list(CLASSES)}
     write_frame(folder / "predictions.parquet", predictions, facts)
     write_frame(folder / "history.parquet", history, facts)
-    result["files"] = hashes_of(folder.iterdir())
+    result["files"] = hashes_of(folder)
     write_record(folder / "result.json", result)
 
 

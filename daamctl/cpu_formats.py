@@ -24,8 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from daamctl.errors import ArtifactError
-from daamctl.store.files import kept_path, open_kept
+from daamctl.store.files import keep_json, kept_json
 from daamctl.threads import one_thread
 
 log = logging.getLogger(__name__)
@@ -77,15 +76,14 @@ def cpu_formats() -> CpuFormats:
         return CpuFormats()
     import torch
 
-    kept = read_formats(cache_file())
-    processor = _processor()
-    if kept is not None and (kept.processor, kept.torch) == (processor, torch.__version__):
-        return kept
-    before = kept if kept is not None and kept.processor == processor else None
+    processor, before = _processor(), None
+    with suppress(TypeError):  # nothing is kept, or the fields of another version
+        before = CpuFormats(**kept_json(cache_file(), processor))
+        if before.torch == torch.__version__:
+            return before
     found = decide(measure(), before, processor=processor, torch=torch.__version__)
     log.info("measured on this processor: %s", in_words(found))
-    with suppress(ArtifactError, OSError):  # an unwritable folder costs a measurement per process
-        write_formats(cache_file(), found)
+    keep_json(cache_file(), processor, asdict(found))
     return found
 
 
@@ -197,23 +195,6 @@ def cache_file() -> Path:
     usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "daamctl"
     folder = Path(os.environ.get("DAAMCTL_CACHE") or usual).expanduser()
     return folder / f"cpu-formats-{hashlib.sha256(_processor().encode()).hexdigest()[:12]}.json"
-
-
-def read_formats(path: Path) -> CpuFormats | None:
-    """Read a decision; None if there is none or the file is damaged."""
-    with open_kept(path, _processor()) as file, suppress(TypeError):  # it has fields of another version
-        return None if file is None else CpuFormats(**json.loads(file.readline()))
-    return None
-
-
-def write_formats(path: Path, found: CpuFormats) -> None:
-    """Write a decision.
-
-    Raises:
-        ArtifactError: the file system refuses.
-    """
-    with kept_path(path, _processor()) as temporary:
-        temporary.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
 
 
 @lru_cache

@@ -16,13 +16,12 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from daamctl.errors import ArtifactError
-from daamctl.store.files import kept_path, open_kept
+from daamctl.store.files import keep_json, kept_json
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +149,7 @@ def use_free_cores(pin: Path | None = None) -> None:
     """
     if is_given():
         return
-    kept = None if pin is None else _read(pin)
+    kept = None if pin is None else kept_json(pin, "threads")
     if kept is not None:
         continue_with(kept)
         return
@@ -163,8 +162,7 @@ def use_free_cores(pin: Path | None = None) -> None:
             *(threads, usual, taken, mine),
         )
     if pin is not None:
-        with suppress(ArtifactError), kept_path(pin, "threads") as temporary:
-            temporary.write_text(f"{threads}\n", encoding="ascii")
+        keep_json(pin, "threads", threads)
 
 
 def continue_with(threads: int | None) -> None:
@@ -195,11 +193,6 @@ def _set(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-
-
-def _read(path: Path) -> int | None:
-    with open_kept(path, "threads") as file:
-        return None if file is None else int(file.readline())
 
 
 _before = _Times.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from daamctl import cpu_formats
-from daamctl.cpu_formats import CpuFormats, decide, in_words, read_formats
+from daamctl.cpu_formats import CpuFormats, decide, in_words
+from daamctl.store.files import kept_json
 from tests.fixtures.damage import damages
 
 STEP = "convolution step"
@@ -97,6 +99,10 @@ def test_a_close_result_overturns_no_earlier_decision(gain: float) -> None:
         assert decide(times(encoder=1 / clear), before).encoder != before.encoder
 
 
+def kept() -> Any:
+    return kept_json(cpu_formats.cache_file(), cpu_formats._processor())
+
+
 def test_a_processor_is_measured_once(measured: list[dict[str, float]], caplog: Any) -> None:
     caplog.set_level("INFO", "daamctl")
     measured += [times(encoder=2, step=2), times(encoder=0.5, step=0.5)]
@@ -112,7 +118,7 @@ def test_another_version_of_torch_is_measured_again(measured: list[dict[str, flo
     assert found().encoder == "bfloat16"
     monkeypatch.setattr(torch, "__version__", "100.0")
     assert found().encoder == "bfloat16"  # equally fast: it stays
-    assert read_formats(cpu_formats.cache_file()).torch == "100.0"  # type: ignore[union-attr]
+    assert kept()["torch"] == "100.0"
     monkeypatch.setattr(torch, "__version__", "101.0")
     assert found().encoder == "float32"
 
@@ -123,7 +129,7 @@ def test_a_flipped_decision_is_not_used(measured: list[dict[str, float]]) -> Non
     content = cpu_formats.cache_file().read_bytes()
     for damaged in damages(content, flips=200, cuts=50):
         cpu_formats.cache_file().write_bytes(damaged)
-        assert read_formats(cpu_formats.cache_file()) is None
+        assert kept() is None
     cpu_formats.cache_file().write_bytes(content)
     assert found() == decided
 
@@ -134,7 +140,7 @@ def test_a_damaged_file_is_written_anew(measured: list[dict[str, float]], conten
     decided = found()
     cpu_formats.cache_file().write_text(content)
     assert found() == decided
-    assert read_formats(cpu_formats.cache_file()) == decided
+    assert kept() == asdict(decided)
 
 
 def test_a_folder_that_cannot_be_written_only_costs_the_measurement(

@@ -7,7 +7,7 @@ duration_s (seconds) of recordings. So pipelines with other labels or folds shar
 the clip table.
 
 `embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
-`daamctl.store.records`).
+`daamctl.store.artifact`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ from daamctl.config.keys import embedding_settings
 from daamctl.data.task import Task, task_of
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
+from daamctl.store.artifact import Artifact
 from daamctl.store.files import content_key
-from daamctl.store.records import check_file, hashes_of, read_record, write_record
+from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import METADATA_KEY, read_columns, read_frame, to_polars, write_frame, write_parquet
 
 Block = tuple[NDArray[np.int64], NDArray[Any]]
 
 METADATA_FILE = "embeddings.json"
 LABELS_FILE = "labels.parquet"
+SHARDS = "embeddings-*.parquet"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 FORMAT = 1  # raise it when pooled values change for the same settings
 DECISIVE = {
@@ -166,26 +168,18 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
     """
     stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
     write_frame(folder / LABELS_FILE, stored.select(label_columns(head.modality)), {"key": head.key})
-    files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
+    files = {**(head.files or hashes_of(folder, shards_in(folder))), **hashes_of(folder, [folder / LABELS_FILE])}
     write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
 
 
 def shards_in(folder: Path) -> list[Path]:
     """Files of all shards, in order."""
-    return sorted(folder.glob("embeddings-*.parquet"))
+    return sorted(folder.glob(SHARDS))
 
 
-def check_shards(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Compare the shards with their recorded hashes.
-
-    Raises:
-        ArtifactError: a shard is missing, damaged or from elsewhere.
-    """
-    recorded = {folder / name for name in head.files if name != LABELS_FILE}
-    for path in sorted({*shards_in(folder), *recorded}):
-        if path.name not in head.files:
-            raise ArtifactError(f"{path} does not belong to these embeddings", path=folder)
-        check_file(path, head.files.get(path.name), remember=True)
+def embeddings_in(folder: Path, **making: Any) -> Artifact[EmbeddingsMetadata]:
+    """The embeddings in a folder; for `making` see `Artifact`."""
+    return Artifact(folder / METADATA_FILE, EmbeddingsMetadata, remember=SHARDS, **making)
 
 
 def read_head(folder: Path) -> EmbeddingsMetadata:
@@ -194,10 +188,9 @@ def read_head(folder: Path) -> EmbeddingsMetadata:
     Raises:
         ArtifactError: there are no complete embeddings in the folder, or the metadata are damaged.
     """
-    path = folder / METADATA_FILE
-    if not path.exists():
+    if not (folder / METADATA_FILE).exists():
         raise ArtifactError(f"no embeddings in {folder}", path=folder)
-    return read_record(path, EmbeddingsMetadata)
+    return embeddings_in(folder).read()
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,24 +332,22 @@ def open_embeddings(folder: Path, layers: tuple[int, ...] | None = None) -> tupl
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
     head = read_head(folder)
-    check_shards(folder, head)
+    embeddings_in(folder).check(head)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", path=folder)
-    paths = tuple(shards_in(folder))
-    labels, facts = read_frame(check_file(folder / LABELS_FILE, head.files.get(LABELS_FILE)))
-    if facts.get("key") != head.key or not {*label_columns(head.modality)} <= {*labels.columns}:
-        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings")
+    paths = tuple(folder / name for name in sorted(head.files) if name != LABELS_FILE)
+    if not paths:
+        raise _unreadable(folder, "its record names no shards")
+    labels, _ = read_frame(folder / LABELS_FILE)
     try:
         tables = [read_columns(path, ["clip_id", "n_frames"]) for path in paths]
         clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error) from error
-    if len(clips) != head.num_clips:
-        raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", path=folder)
     if not labels["clip_id"].equals(clips["clip_id"]):
         raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards")
     starts = np.cumsum([0, *map(len, tables)])

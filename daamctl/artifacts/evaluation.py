@@ -17,7 +17,7 @@ from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.statistics import Comparisons, Intervals
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import Task, task_of
-from daamctl.store.records import find_record, read_record
+from daamctl.store.artifact import Artifact
 
 FILE = "evaluation.json"
 Scores = dict[str, int | float]
@@ -474,17 +474,10 @@ class Evaluation:
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """Read the evaluation of a run.
-
-    Args:
-        folder: folder of the run, `data/evaluate/<run>`.
-
-    Raises:
-        ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
-    """
-    return read_record(folder / FILE, Evaluation)
+    """The evaluation in the folder of a run, see `Artifact.read`."""
+    return Artifact(folder / FILE, Evaluation).read()
 
 
 def find_evaluation(folder: Path) -> Evaluation | None:
-    """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
-    return find_record(folder / FILE, Evaluation)
+    """The same with its tables, see `Artifact.find`."""
+    return Artifact(folder / FILE, Evaluation).find()

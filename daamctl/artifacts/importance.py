@@ -12,8 +12,8 @@ from pathlib import Path
 
 from daamctl.artifacts import audit
 from daamctl.artifacts.audit import Audit, LayerTest
-from daamctl.artifacts.layer_sets import TABLE, LayerRow, read_rows
-from daamctl.store.records import check_file, find_record
+from daamctl.artifacts.layer_sets import LayerRow, read_rows
+from daamctl.store.artifact import Artifact
 
 PROBE = "ridge-last"
 """The method whose probe of each layer tells how well the layer carries what is asked."""
@@ -175,18 +175,6 @@ class Importance:
 
 
 def find_importance(folder: Path, *, hide: Path | None = None) -> Importance | None:
-    """Read the summary of a run; None if there is none, or if the stage was skipped on this machine.
-
-    Args:
-        folder: folder of the run, `data/importance/<run>`.
-        hide: folder to remove from paths in texts.
-
-    Raises:
-        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
-    """
-    found = find_record(folder / FILE, Importance, hide=hide)
-    if found is None:
-        return None
-    for name in (TABLE, audit.TABLE):
-        check_file(folder / name, found.files.get(name))
-    return replace(found, rows=read_rows(folder), tests=audit.read_tests(folder))
+    """The summary in the folder of a run, see `Artifact.find`; `hide`: folder to remove from paths in texts."""
+    found = Artifact(folder / FILE, Importance, hide=hide).find()
+    return None if found is None else replace(found, rows=read_rows(folder), tests=audit.read_tests(folder))

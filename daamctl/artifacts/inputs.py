@@ -1,8 +1,8 @@
 """What a pipeline reads: tables, embeddings and crops, each made with its settings and from what lies beside it now.
 
 A folder of another pipeline in the place of this one's, and a table that was made again since, are refused. What was
-deleted, e.g. to save space, is not compared with. `read_folds` does the same for trained folds, `read_record` for the
-results of the later stages.
+deleted, e.g. to save space, is not compared with. `read_folds` does the same for trained folds, `Artifact.read` for
+the results of the later stages.
 """
 
 from __future__ import annotations

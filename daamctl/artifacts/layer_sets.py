@@ -20,8 +20,8 @@ from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.statistics import Design
 from daamctl.data.task import Task, task_of
-from daamctl.store.files import sha256_file
-from daamctl.store.records import check_file, find_record, write_record
+from daamctl.store.artifact import Artifact
+from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import read_frame, write_frame
 
 TABLE = "layers.parquet"
@@ -250,8 +250,7 @@ def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Pat
     if isinstance(found, Ablation):
         tables.append(audit.write_tests(path.parent, found.run, found.tests))
     results = sorted(fold.folder / RESULT for fold in folds if fold.folder.is_relative_to(path.parent))
-    files = {file.relative_to(path.parent).as_posix(): sha256_file(file) for file in (*tables, *results)}
-    record = asdict(replace(found, rows=(), files=files))
+    record = asdict(replace(found, rows=(), files=hashes_of(path.parent, [*tables, *results])))
     write_record(path, {name: value for name, value in record.items() if name not in ("rows", "tests")})
     return path
 
@@ -289,10 +288,7 @@ def find_ablation(folder: Path, *, hide: Path | None = None) -> Ablation | None:
         ArtifactError: a file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
     found = _find(folder / ABLATION, Ablation, hide)
-    if found is None:
-        return None
-    check_file(folder / audit.TABLE, found.files.get(audit.TABLE))
-    return replace(found, tests=audit.read_tests(folder))
+    return None if found is None else replace(found, tests=audit.read_tests(folder))
 
 
 def find_truncation(folder: Path, *, hide: Path | None = None) -> Truncation | None:
@@ -301,11 +297,8 @@ def find_truncation(folder: Path, *, hide: Path | None = None) -> Truncation | N
 
 
 def _find(path: Path, kind: type[Sets], hide: Path | None) -> Sets | None:
-    found = find_record(path, kind, hide=hide)
-    if found is None:
-        return None
-    check_file(path.parent / TABLE, found.files.get(TABLE))
-    return replace(found, rows=read_rows(path.parent))
+    found = Artifact(path, kind, hide=hide).find()
+    return None if found is None else replace(found, rows=read_rows(path.parent))
 
 
 def layers_list(layers: Sequence[int]) -> str:

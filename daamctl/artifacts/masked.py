@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daamctl.errors import ArtifactError
-from daamctl.store.records import find_record
+from daamctl.store.artifact import Artifact
 
 FILE = "mlm.json"
 TOKENS = "tokens.parquet"
@@ -99,13 +98,7 @@ class MaskedRun:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def find_masked_run(folder: Path) -> MaskedRun | None:
-    """Read mlm.json of a folder; None if there is none.
-
-    Raises:
-        ArtifactError: it is incomplete, changed or of another run, or the table of tokens is changed.
-    """
-    found = find_record(folder / FILE, MaskedRun)
-    if found is not None and found.name != folder.name:
-        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", path=folder)
-    return found
+def masked_run(folder: Path, *, work: Path | None = None) -> Artifact[MaskedRun]:
+    """The results in a folder; `work`: folder of unfinished work."""
+    what = f"the results of 'mlm' for {folder.name}"
+    return Artifact(folder / FILE, MaskedRun, work=work, what=what, owner="name")

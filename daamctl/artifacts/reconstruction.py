@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.artifacts.utterances import frame_key
 from daamctl.errors import ArtifactError
-from daamctl.store.records import find_record, read_record
+from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_frame, write_frame
 
 CROPS = "crops.parquet"
@@ -123,31 +123,15 @@ class Reconstruction:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def training_dir(folder: Path, seed: int) -> Path:
-    """Folder of a training in that of its arm."""
-    return folder / f"seed{seed}"
+def training_of(arm: Path, seed: int, *, key: str = "", work: Path | None = None) -> Artifact[Reconstruction]:
+    """A training in the folder of its arm.
 
-
-def read_reconstruction(folder: Path) -> Reconstruction:
-    """Read a training whose files are whole.
-
-    Raises:
-        ArtifactError: it is missing, or one of its files is missing or changed.
+    Args:
+        key: content key with which it is kept.
+        work: folder for unfinished work on the same file system.
     """
-    found = find_record(folder / RESULT, Reconstruction)
-    if found is None:
-        raise ArtifactError(f"no file {folder / RESULT}", path=folder)
-    return found
-
-
-def find_reconstruction(folder: Path, key: str) -> Reconstruction | None:
-    """Read a training with a key whose files are whole; None if there is none with this key.
-
-    Raises:
-        ArtifactError: it is damaged, or one of its files is missing or changed.
-    """
-    found = find_record(folder / RESULT, Reconstruction)
-    return found if found is not None and found.key == key else None
+    name = f"{arm.name}-seed{seed}"
+    return Artifact(arm / f"seed{seed}" / RESULT, Reconstruction, keys=[key], work=work and work / name, what=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,12 +194,3 @@ class ArmScores:
     train_crops: int
     steps: int
     arms: list[ScoredArm]
-
-
-def read_scores(path: Path) -> ArmScores:
-    """Read score.json.
-
-    Raises:
-        ArtifactError: it is missing, incomplete or changed.
-    """
-    return read_record(path, ArmScores)

@@ -7,17 +7,14 @@ Files: `result.json` (three parts: run, metrics, meta; written last, so its pres
 record). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
 weigh whole layers add `layer_weights.safetensors` (shape (L,)).
 
-`result.json` is sealed and holds the hash of every other file (see `daamctl.store.records`). Each file also says which
-fold it belongs to: its key, method, fold and seed. Whoever reads a fold compares all of these with each other and with
-the names of its folders.
+`result.json` is sealed and holds the hash of every other file (see `daamctl.store.artifact`). It says which run,
+method, fold and seed it belongs to, which is compared with the names of its folders.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (
@@ -30,7 +27,9 @@ from typing_extensions import TypedDict
 
 from daamctl.errors import ArtifactError
 from daamctl.layout import split_recipe
-from daamctl.store.records import check_file, read_record
+from daamctl.store.artifact import Artifact
+from daamctl.store.records import check_file
+from daamctl.store.tables import read_frame
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,10 +46,6 @@ IN_RUN = ("train", "ablate", "truncate")
 WEIGHTS = "weights.safetensors"
 ENTRY = "daamctl"
 """Metadata entry of a safetensors file, JSON. There is only one, because several are written in random order."""
-READ = {WEIGHTS, "predictions.parquet", "history.parquet", "density.safetensors", "layer_weights.safetensors"}
-"""Files that `Fold` reads, and compares with their hashes when it does."""
-PREDICTIONS = ("clip_id", "utterance_id", "label", "speaker", "group", "target", "logits")
-HISTORY = ("step", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy")
 
 
 class RunPart(TypedDict):
@@ -236,11 +231,7 @@ class Fold:
         Raises:
             ArtifactError: the file is missing, damaged, or of another fold. So do the following methods.
         """
-        timed = ["duration_s"] if self.modality == "speech" else []
-        rows = self._table("predictions.parquet", [*PREDICTIONS, *timed])
-        if len(rows) != self.result["meta"]["num_test_clips"]:
-            raise self._wrong("predictions.parquet", f"has {len(rows)} clips")
-        return rows
+        return read_frame(self._file("predictions.parquet"))[0]
 
     def history(self) -> pl.DataFrame:
         """Records: step, epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (of clips).
@@ -248,7 +239,7 @@ class Fold:
         With a budget of steps, epoch is null. A refit holds nothing out; its dev_accuracy and dev_loss are those of its
         candidate.
         """
-        return self._table("history.parquet", HISTORY)
+        return read_frame(self._file("history.parquet"))[0]
 
     def density(self) -> dict[str, np.ndarray] | None:
         """Mean density maps `trained` and `untrained`, each (L, D) float32; None for methods without a density."""
@@ -262,60 +253,14 @@ class Fold:
         """File of the weights; None if it was deleted, e.g. to save space."""
         return self._file(WEIGHTS) if (self.folder / WEIGHTS).exists() else None
 
-    def check(self) -> None:
-        """Check all files of the fold.
-
-        Raises:
-            ArtifactError: one is missing, damaged, or of another fold.
-        """
-        self.predictions()
-        self.history()
-        self._tensors(WEIGHTS)
-        self.density()
-        self.layer_weights()
-        for name in self.result["files"].keys() - READ:  # those were hashed when they were read
-            self._file(name)
-
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
         return check_file(self.folder / name, self.result["files"].get(name))
 
-    def _table(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
-        from daamctl.store.tables import read_frame
-
-        rows, head = read_frame(self._file(name))
-        self._check_owner(name, head)
-        missing = [column for column in columns if column not in rows.columns]
-        if missing:
-            raise self._wrong(name, f"lacks the columns {', '.join(missing)}")
-        return rows
-
     def _maps(self, name: str) -> dict[str, np.ndarray] | None:
-        known = name in self.result["files"]
-        return self._tensors(name) if known or (self.folder / name).exists() else None
+        from safetensors.numpy import load_file
 
-    def _tensors(self, name: str) -> dict[str, np.ndarray]:
-        from safetensors import SafetensorError, safe_open
-
-        path = self._file(name)
-        try:
-            with safe_open(path, framework="np") as file:
-                entries = file.metadata() or {}
-                names = [] if name == WEIGHTS else list(file.keys())  # bfloat16 weights are no numpy arrays
-                tensors = {one: file.get_tensor(one) for one in names}
-            self._check_owner(name, json.loads(entries.get(ENTRY, "{}")).get("fold") or {})
-        except (SafetensorError, OSError, ValueError, AttributeError) as error:
-            raise self._wrong(name, f"cannot be read: {error}") from error
-        return tensors
-
-    def _check_owner(self, name: str, owner: Mapping[str, Any]) -> None:
-        """Compare what a file says about its fold, as far as it does, with `result.json`."""
-        for fact, value in owner_of(self.result["run"]).items():
-            if owner.get(fact, value) != value:
-                raise self._wrong(name, f"belongs to {fact} {owner[fact]}, not {value}")
-
-    def _wrong(self, name: str, what: str) -> ArtifactError:
-        return ArtifactError(f"{self.folder / name} {what}", path=self.folder)
+        return load_file(self._file(name)) if name in self.result["files"] else None
 
 
 def marked(label: str, mark: str) -> str:
@@ -330,9 +275,33 @@ def fold_dir(method_dir: Path, fold: int, seed: int) -> Path:
     return method_dir / f"fold{fold}-seed{seed}"
 
 
-def owner_of(run: RunPart) -> dict[str, Any]:
-    """What every file of a fold says about it: key, method, fold and seed."""
-    return {"key": run["key"], "method": run["method"], "fold": run["fold"], "seed": run["seed"]}
+@dataclass(eq=False)
+class FoldArtifact(Artifact[FoldResult]):
+    """A fold where it belongs: here it is decided whether it is finished, whole, and of its folder and its key."""
+
+    def key_of(self, record: FoldResult) -> str:
+        """The content key in a record."""
+        return record["run"]["key"]
+
+    def read(self) -> FoldResult:
+        """See `Artifact.read`; also refuses a fold of another run, method, fold or seed than its folders say."""
+        result, folder = super().read(), self.folder.absolute()
+        run, place, method = result["run"], FOLD_DIR.match(folder.name), folder.parent.name
+        owner = ""
+        if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
+            owner = f"fold {run['fold']} with seed {run['seed']}"
+        elif folder.parents[2].name in IN_RUN:  # else the folders say nothing more
+            if folder.parents[1].name != run["pipeline"]:
+                owner = f"the run '{run['pipeline']}', not '{folder.parents[1].name}'"
+            elif method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
+                owner = f"method '{run['method']}'"
+        if owner:
+            raise ArtifactError(f"{self.path} belongs to {owner}", path=self.path)
+        return result
+
+    def fold(self, result: FoldResult | None) -> Fold | None:
+        """The fold of a record from `keep` or `lock`."""
+        return None if result is None else Fold(self.folder, result)
 
 
 def read_fold(folder: Path) -> Fold:
@@ -344,18 +313,7 @@ def read_fold(folder: Path) -> Fold:
     Raises:
         ArtifactError: it is missing, damaged, or of another method, fold or seed than its folder says.
     """
-    path = folder / RESULT
-    result = read_record(path, FoldResult)
-    run = result["run"]
-    place, method = FOLD_DIR.match(folder.name), folder.parent.name
-    if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
-        raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", path=path)
-    in_run = folder.absolute().parents[2].name in IN_RUN  # else the folder says nothing about the method
-    if in_run and (owner := folder.absolute().parents[1].name) != run["pipeline"]:
-        raise ArtifactError(f"{path} belongs to the run '{run['pipeline']}', not '{owner}'", path=path)
-    if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
-        raise ArtifactError(f"{path} belongs to method '{run['method']}'", path=path)
-    return Fold(folder, result)
+    return Fold(folder, FoldArtifact(folder / RESULT, FoldResult).read())
 
 
 def read_folds(method_dir: Path) -> list[Fold]:
@@ -374,7 +332,7 @@ def read_folds(method_dir: Path) -> list[Fold]:
 def _check_inputs(fold: Fold) -> None:
     """Compare a fold with the embeddings beside it, or if the encoder was fine-tuned, its test clips with the clips."""
     from daamctl.artifacts.clips import read_clips
-    from daamctl.artifacts.embeddings import METADATA_FILE, read_head
+    from daamctl.artifacts.embeddings import CLIP_COLUMNS, METADATA_FILE, read_head
 
     run, meta, place = fold.result["run"], fold.result["meta"], fold.folder.absolute().parents[2]
     name = split_recipe(run["pipeline"])[0]
@@ -387,10 +345,9 @@ def _check_inputs(fold: Fold) -> None:
             raise ArtifactError(what, path=fold.folder.parent)
     elif clips.exists():
         table, tested = read_clips(clips), fold.predictions()
-        if tested.join(table.rows, on=PREDICTIONS[:5], how="semi").height < tested.height:
-            raise ArtifactError(
-                f"{fold.folder} was tested on other clips than those in {clips} now", path=fold.folder.parent
-            )
+        if tested.join(table.rows, on=CLIP_COLUMNS, how="semi").height < tested.height:
+            what = f"{fold.folder} was tested on other clips than those in {clips} now"
+            raise ArtifactError(what, path=fold.folder.parent)
 
 
 def intact_folds(method_dir: Path) -> list[Fold]:

@@ -75,11 +75,10 @@ def command(
     if run.json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    from daamctl.artifacts.masked import find_masked_run
+    from daamctl.artifacts.masked import masked_run
     from daamctl.reporting import perplexity
 
-    found = find_masked_run(path.parent)
-    assert found is not None
+    found = masked_run(path.parent).open()
     notes = (found.split, *found.notes)
     print_content([perplexity.table(found)], notes, perplexity.sentence(found), captions=False)
     show_path(path)

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import logging
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,9 +29,9 @@ from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.preset import Preset
-from daamctl.errors import ArtifactError, EncoderError
+from daamctl.errors import EncoderError
 from daamctl.provenance import device_name
-from daamctl.store.files import content_key, kept_path, open_kept
+from daamctl.store.files import content_key, keep_json, kept_json
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +84,13 @@ class LazyEncoder:
         device: str,
         precision: str,
     ) -> None:
-        self.folder, self.config, self.device = folder, config, device
+        self.config, self.device = config, device
         self.options: dict[str, Any] = {"modality": modality, "max_duration_s": max_duration_s, "precision": precision}
         self._opened: OpenedEncoder | None = None
         self._key = self._key_now()
-        cached = read_facts(folder, self._key)
-        self.known = self._open_unknown() if cached is None else cached
+        self._file = folder / f"{self._key}.json"
+        cached = None if self._key is None else kept_json(self._file, self._key)
+        self.known = EncoderFacts(**{**cached, "layers": tuple(cached["layers"])}) if cached else self._open_unknown()
 
     @property
     def encoder(self) -> Encoder:
@@ -102,7 +102,7 @@ class LazyEncoder:
         if self._opened is None:
             opened = self._open(self.known.facts["weights_sha256"])
             if self._key_now() != self._key or _facts(opened).key != self.known.key:
-                (self.folder / f"{self._key}.json").unlink(missing_ok=True)
+                self._file.unlink(missing_ok=True)
                 raise EncoderError(
                     f"encoder '{self.config.encoder}' has changed while it was opened", fix="run the same command again"
                 )
@@ -113,8 +113,8 @@ class LazyEncoder:
         """Open the encoder and cache its facts, unless its files changed in the meantime."""
         self._opened = self._open(None)
         found = _facts(self._opened)
-        if self._key_now() == self._key:
-            write_facts(self.folder, self._key, found)
+        if self._key is not None and self._key_now() == self._key:
+            keep_json(self._file, self._key, asdict(found))
         return found
 
     def _open(self, weights_sha256: str | None) -> OpenedEncoder:
@@ -152,25 +152,6 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
             "machine": machine if random else [],
         }
     )
-
-
-def read_facts(folder: Path, key: str | None) -> EncoderFacts | None:
-    """Read the cached facts; None if there are none or the file is damaged."""
-    if key is None:
-        return None
-    with open_kept(folder / f"{key}.json", key) as file:
-        if file is None:
-            return None
-        value = json.loads(file.readline())
-        return EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
-
-
-def write_facts(folder: Path, key: str | None, found: EncoderFacts) -> None:
-    """Write facts to the cache. If the folder is not writable, the encoder will be opened again, no more."""
-    if key is None:
-        return
-    with suppress(ArtifactError, OSError), kept_path(folder / f"{key}.json", key) as temporary:
-        temporary.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
 
 
 def _facts(opened: OpenedEncoder) -> EncoderFacts:

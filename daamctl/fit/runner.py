@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,20 +15,20 @@ import yaml
 
 from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
-from daamctl.artifacts.results import FOLD_DIR, RESULT, Fold, fold_dir, owner_of, read_fold
+from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent
 from daamctl.cpu_formats import cpu_formats
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
-from daamctl.errors import ArtifactError, TrainingError
+from daamctl.errors import TrainingError
 from daamctl.fit.loop import Event, Finished, Progress, Recorded, Trainable, Trained, fit
 from daamctl.fit.trial import FoldSpec, Trial, in_groups
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
 from daamctl.provenance import device_name, git_commit, versions
-from daamctl.store.files import SaveTimer, atomic_path, content_key, kept_path, locked, open_kept, write_text
-from daamctl.store.records import SKIPPED_FILE, hashes_of, write_record
+from daamctl.store.files import SaveTimer, content_key, kept_path, open_kept, remove_others, write_text
+from daamctl.store.records import SKIPPED_FILE
 from daamctl.store.tables import write_frame
 from daamctl.threads import use_free_cores
 from daamctl.tracking import Tracker, send_missing
@@ -50,7 +49,7 @@ def train_all(
     tracker: Tracker,
     *,
     force: bool = False,
-    remove_others: bool = False,
+    alone: bool = False,
     engine: Engine | None = None,
 ) -> list[Fold]:
     """Train the trials of a method whose folds are not finished; return all folds, in the order of `trials`.
@@ -58,7 +57,7 @@ def train_all(
     Args:
         trials: of one method on the same data; the data are read only if there is something to train.
         force: train finished folds again.
-        remove_others: remove other folds from the folder.
+        alone: whether to remove other folds from the folder, so that they are not evaluated.
         engine: where to train; None: in this process, one group after another.
 
     Raises:
@@ -67,12 +66,9 @@ def train_all(
         WorkerError: a worker died too often.
     """
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
-    if remove_others:  # folds that the settings no longer ask for, so that they are not evaluated
-        wanted = {fold_dir(folder, trial.spec.fold, trial.spec.seed) for trial in trials}
-        for path in folder.glob("fold*-seed*"):
-            if FOLD_DIR.match(path.name) and path not in wanted:
-                log.info("%s: removed, the settings no longer have it", path.name)
-                shutil.rmtree(path, ignore_errors=True)
+    if alone:
+        own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
+        remove_others(folder, own, "fold[0-9]*-seed[0-9]*", folders=True)
     done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
     missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):
@@ -93,18 +89,8 @@ def train_all(
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
     """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None."""
-    path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
-    if not (path / RESULT).exists():
-        return None
-    try:
-        fold = read_fold(path)
-        if fold.result["run"]["key"] not in trial.accepted_keys:
-            return None
-        fold.check()
-    except ArtifactError as error:
-        log.warning("%s %s is not kept: %s", folder.name, path.name, error.message)
-        return None
-    return fold
+    artifact = trial.artifact(folder)
+    return artifact.fold(artifact.keep())
 
 
 def _train_in_process(
@@ -161,15 +147,12 @@ def train_group(
         MethodError: the method does not fit the data.
     """
     missing = list(group if missing is None else missing)
-    names = {trial: f"{folder.name}-fold{trial.spec.fold}-seed{trial.spec.seed}" for trial in group}
-    targets = {trial: fold_dir(folder, trial.spec.fold, trial.spec.seed) for trial in group}
-    before = {trial: _written(targets[trial]) for trial in group}
+    artifacts = {trial: trial.artifact(folder, work) for trial in group}
+    names = {trial: artifact.what for trial, artifact in artifacts.items()}
     with ExitStack() as locks:
         for trial in sorted(group, key=names.__getitem__):  # all processes lock in one order, to avoid deadlock
-            locks.enter_context(locked(work / f"{names[trial]}.lock", what=trial.what))
-        for trial in list(missing):  # another process may have trained it while this one waited for the lock
-            fold = None if _written(targets[trial]) == before[trial] else kept_fold(folder, trial)
-            if fold is not None:
+            fold = artifacts[trial].fold(locks.enter_context(artifacts[trial].lock()))
+            if fold is not None and trial in missing:  # another process has trained it meanwhile
                 missing.remove(trial)
                 yield fold
         if not missing:
@@ -185,17 +168,10 @@ def train_group(
             if not isinstance(event, Finished):
                 yield event
             elif event.trial in missing:
-                with atomic_path(targets[event.trial], at=work / names[event.trial] / "finished") as folder:
-                    write_fold(folder, event.trial, event.trained, root, together=len(trials))
-                yield read_fold(targets[event.trial])
-        for trial in group:
-            shutil.rmtree(work / names[trial], ignore_errors=True)
-
-
-def _written(folder: Path) -> int | None:
-    """Time at which a finished fold was written, which changes when it is replaced; None without a fold."""
-    path = folder / RESULT
-    return path.stat().st_mtime_ns if path.exists() else None
+                artifact = artifacts[event.trial]
+                with artifact.make() as new:
+                    artifact.seal(new, write_fold(new, event.trial, event.trained, root, together=len(trials)))
+                yield read_fold(artifact.folder)
 
 
 def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:
@@ -228,9 +204,8 @@ def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
     return fold
 
 
-def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> None:
-    """Write all files of a fold (`daamctl.artifacts.results`), the result last; `together` folds are its stack."""
-    folder.mkdir()
+def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, together: int = 1) -> dict[str, Any]:
+    """Write all files of a fold but its result, and return that; `together` folds are its stack."""
     spec, split, device, history = trial.spec, trial.split, trial.device, trained.history
     own, selected, clips = trial.result_parts(trained), trained.last, trial.clips.rows[trial.split.test]
     tested = [float(entry["test_accuracy"] or 0.0) for entry in history]
@@ -285,7 +260,7 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     if together > 1:
         meta["together"] = together
     trial.write_weights(folder, trained)
-    head, index = {**owner_of(run), "classes": run["classes"]}, {name: i for i, name in enumerate(trial.clips.classes)}
+    head, index = {**trial.owner, "classes": run["classes"]}, {name: i for i, name in enumerate(trial.clips.classes)}
     predictions = clips.select(label_columns(trial.clips.modality)).with_columns(
         pl.Series("target", [index[label] for label in clips["label"]], dtype=pl.Int64),
         pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
@@ -296,10 +271,8 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     columns = {name: pl.Int64 if name in ("step", "epoch") else pl.Float64 for name in history[0]}
     write_frame(folder / "history.parquet", pl.DataFrame(history, schema=columns), head)
     write_text(folder / "config.yaml", yaml.safe_dump(trial.config.model_dump(mode="json"), sort_keys=False))
-    result = {"run": run, "metrics": metrics, "meta": meta}
-    if trained.search is not None:
-        result["search"] = trained.search
-    write_record(folder / RESULT, {**result, "files": hashes_of(folder.iterdir())})
+    searched = {} if trained.search is None else {"search": trained.search}
+    return {"run": run, "metrics": metrics, "meta": meta, **searched}
 
 
 def _train_on_engine(

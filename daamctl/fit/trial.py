@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published
 from daamctl.artifacts.clips import ClipTable
-from daamctl.artifacts.results import ENTRY, intact_folds
+from daamctl.artifacts.results import ENTRY, RESULT, FoldArtifact, FoldResult, fold_dir, intact_folds
 from daamctl.artifacts.splits import Split, chosen_folds, joined, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
@@ -130,8 +130,15 @@ class Trial(Trainable):
 
     @property
     def owner(self) -> dict[str, Any]:
-        """What every file of the fold says about it, see `daamctl.artifacts.results.owner_of`."""
+        """What every file of the fold says about it."""
         return {"key": self.key, "method": self.spec.method, "fold": self.spec.fold, "seed": self.spec.seed}
+
+    def artifact(self, method_dir: Path, work: Path | None = None) -> FoldArtifact:
+        """The fold in the folder of a method; `work`: folder for unfinished work."""
+        folder = fold_dir(method_dir, self.spec.fold, self.spec.seed)
+        name = f"{method_dir.name}-{folder.name}"
+        own = work and work / name
+        return FoldArtifact(folder / RESULT, FoldResult, keys=self.accepted_keys, work=own, what=name)
 
     @property
     def accepted_keys(self) -> set[str]:

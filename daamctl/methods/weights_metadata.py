@@ -42,7 +42,7 @@ class Origin:
         precision: number format of the encoder's forward pass; for an adapter that of inference.
         storage: number format of the stored vectors; None for an adapter.
         made_with: the settings of `segment` (speech only) and `extract` that can change the vectors.
-        fold: key, method, number and seed of the training, see `daamctl.artifacts.results.owner_of`.
+        fold: key, method, number and seed of the training.
     """
 
     classes: tuple[str, ...] | None = None

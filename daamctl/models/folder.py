@@ -1,20 +1,21 @@
 """The folder of an exported model: `model.json`, one weights file per fold, a model card, perhaps the encoder.
 
-`model.json` is sealed and holds the SHA-256 of every other file (see `daamctl.store.records`), so whoever reads
+`model.json` is sealed and holds the SHA-256 of every other file (see `daamctl.store.artifact`), so whoever reads
 the folder notices a file that was changed, cut or exchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.errors import ArtifactError
-from daamctl.store.files import atomic_path, read_json, sha256_file
-from daamctl.store.records import check_file, check_seal, parse_record, write_record
+from daamctl.store.artifact import Artifact
+from daamctl.store.records import read_sealed
 
 FILE = "model.json"
 ENCODER_DIR = "encoder"
@@ -177,45 +178,34 @@ def read_model(folder: Path) -> ModelRecord:
         ArtifactError: the folder is missing, is not an exported model, follows a newer schema, or is damaged.
     """
     path = record_file(folder)
-    found = read_json(path, fix=AGAIN)
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if type(schema) is not int:
-        raise ArtifactError(f"{path} is not the record of an exported model: it has no schema", fix=AGAIN)
-    if schema > SCHEMA:
+    schema = read_sealed(path, fix=AGAIN).get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
         raise ArtifactError(
             f"{path} follows schema {schema}, this version of daamctl knows those up to {SCHEMA}",
             fix="update daamctl",
         )
-    record = parse_record(check_seal(path, found, fix=AGAIN), ModelRecord, path=path, fix=AGAIN)
-    for name, wanted in record.files.items():
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise ArtifactError(f"{path} names a file outside the folder: {name}", fix=AGAIN)
-        check_file(folder / name, wanted, fix=AGAIN)
+    record = Artifact(path, ModelRecord, AGAIN, owner="").open()
     absent = [member.file for member in record.members if member.file not in record.files]
     if absent or not record.members:
         raise ArtifactError(f"{path} lacks the hash of {', '.join(absent) or 'any weights'}", fix=AGAIN)
     return record
 
 
-def write_model(out: Path, record: ModelRecord, fill: Callable[[Path], None], *, force: bool) -> None:
-    """Write an exported model: the folder appears whole or not at all.
+@contextmanager
+def write_model(out: Path, record: ModelRecord, *, force: bool) -> Iterator[Path]:
+    """Write an exported model: yield a new folder for all other files. It appears whole or not at all.
 
     Args:
-        record: the record; its `files` are filled in here.
-        fill: writes all other files into the folder that it is given.
         force: replace an exported model that is there.
 
     Raises:
         ArtifactError: there is something else, an exported model without `force`, or the file system refuses.
     """
     check_free(out, force=force)
-    with atomic_path(out.absolute()) as new:
-        new.mkdir()
-        fill(new)
-        files = {
-            path.relative_to(new).as_posix(): sha256_file(path) for path in sorted(new.rglob("*")) if path.is_file()
-        }
-        write_record(new / FILE, asdict(replace(record, files=files)))
+    artifact = Artifact(out.absolute() / FILE, ModelRecord)
+    with artifact.make() as new:
+        yield new
+        artifact.seal(new, record)
 
 
 def check_free(out: Path, *, force: bool) -> None:

@@ -13,8 +13,8 @@ Taggers give the columns of `daamctl.models.tagging`.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,51 +79,27 @@ def predict_all(
         EncoderError: the encoder cannot be opened, or fails.
         ArtifactError: the file system refuses a write to `work`.
     """
-    kept = _Kept(work, _key(model, rows)) if work is not None else None
+    key = "" if work is None else _key(model, rows)
     finished: dict[int, pl.DataFrame] = {}
     todo: list[_Chunk] = []
     for number, part in enumerate(rows.iter_slices(CHUNK)):
-        frame = kept.read(number) if kept else None
-        if frame is None:
-            todo.append(_Chunk(number, part))
-        else:
-            finished[number] = frame
-            on_items(len(part))
+        with nullcontext() if work is None else open_kept(_part(work, number), key) as file:
+            if file is None:
+                todo.append(_Chunk(number, part))
+            else:
+                finished[number] = pl.read_ipc_stream(file)
+                on_items(len(part))
     for chunk, frame in _predict_chunks(model, todo, batch_size):
         finished[chunk.number] = frame
-        if kept:
-            kept.write(chunk.number, frame)
+        if work is not None:
+            with kept_path(_part(work, chunk.number), key) as temporary:
+                frame.write_ipc_stream(temporary)
         on_items(len(chunk.rows))
     return pl.concat([finished[number] for number in sorted(finished)])
 
 
-class _Kept:
-    """Finished chunks on disk. Those of another input or another model are dropped.
-
-    Args:
-        key: content key of the input and the model.
-    """
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self.folder, self.key = folder, key
-
-    def read(self, number: int) -> pl.DataFrame | None:
-        """Read a chunk; None if it is missing, damaged or of something else."""
-        with open_kept(self._path(number), self.key) as file:
-            return None if file is None else pl.read_ipc_stream(file)
-
-    def write(self, number: int, frame: pl.DataFrame) -> None:
-        """Write a chunk. Raises ArtifactError if the file system refuses."""
-        with kept_path(self._path(number), self.key) as temporary:
-            frame.write_ipc_stream(temporary)
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"part-{number:06d}.arrow"
-
-
-def remove_kept(work: Path) -> None:
-    """Remove a folder of finished chunks."""
-    shutil.rmtree(work, ignore_errors=True)
+def _part(work: Path, number: int) -> Path:
+    return work / f"part-{number:06d}.arrow"
 
 
 def _key(model: ExportedModel, rows: pl.DataFrame) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 import polars as pl
 import pyarrow.parquet as pq
 
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, embeddings_in, open_embeddings
 from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import folder_of
@@ -140,7 +140,7 @@ class ArtifactStatus:
             return None, None
         try:
             head = embeddings_of(self.layout, self.config)
-            check_shards(folder, head)
+            embeddings_in(folder).check(head)
         except ArtifactError as error:
             return None, error.message
         return head, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 
@@ -13,9 +12,8 @@ from daamctl.artifacts.reconstruction import (
     RESULT,
     Crops,
     Reconstruction,
-    find_reconstruction,
     read_crops,
-    training_dir,
+    training_of,
 )
 from daamctl.artifacts.skipped import folder_of
 from daamctl.config import Config
@@ -115,11 +113,10 @@ class ReconstructionPlan:
 
     def _kept(self, arm: str, crops: Crops) -> list[Reconstruction]:
         """Finished trainings that will be kept."""
-        found = []
+        folder, found = self.layout.stage("reconstruct") / arm, []
         for seed in self.config.reconstruct.seeds:
-            place = training_dir(self.layout.stage("reconstruct") / arm, seed)
-            with suppress(ArtifactError):  # a damaged one is trained again
-                found.append(find_reconstruction(place, key_of(arm, seed, self.config, crops)))
+            key = key_of(arm, seed, self.config, crops)
+            found.append(training_of(folder, seed, key=key).keep())
         return [one for one in found if one is not None]
 
     def _expected_crops(self) -> int | None:

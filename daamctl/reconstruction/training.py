@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from daamctl.artifacts import reconstruction as files
-from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_dir
+from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_of
 from daamctl.artifacts.results import ENTRY
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
@@ -35,8 +34,8 @@ from daamctl.reconstruction.codes import perplexity
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
-from daamctl.store.files import atomic_path, content_key, locked
-from daamctl.store.records import hashes_of, write_record
+from daamctl.store.artifact import Artifact
+from daamctl.store.files import content_key
 from daamctl.store.tables import write_frame
 
 log = logging.getLogger(__name__)
@@ -259,7 +258,7 @@ def _as_picture(images: Tensor) -> Tensor:
 
 
 class ArmWorker:
-    """Trains seeds of one arm; a task is a seed, and its result the folder of the training.
+    """Trains seeds of one arm; a task is a seed, and so is its result.
 
     Args:
         arm: a name from `BLOCKS`.
@@ -280,39 +279,42 @@ class ArmWorker:
         train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
         self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[Path]:
-        """Train every seed; yield the folder of each finished training.
+    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[int]:
+        """Train every seed; yield those that are finished.
 
         Raises:
             TrainingError: a step does not fit into memory, or there are fewer training crops than a batch has.
             DivergedError: a loss is no longer finite.
         """
         for trial in map(self.trial, tasks):
-            work, target = self.work_dir / f"{trial.arm}-seed{trial.seed}", training_dir(self.folder, trial.seed)
-            with locked(work.with_suffix(".lock"), what=trial.what):
-                if trial.device.startswith("cuda"):
-                    torch.cuda.reset_peak_memory_stats(trial.device)
-                try:
-                    for event in fit_and_save([trial], work, trial.key, load_state(work, trial.key)):
-                        if isinstance(event, Progress):
-                            advance(event.units * trial.settings.batch_size)
-                        elif isinstance(event, Finished):
-                            with atomic_path(target, at=work / "finished") as new:
-                                write_training(new, trial, event.trained)
-                except (RuntimeError, MemoryError) as error:  # a step moves the codes, so it cannot be cut into pieces
-                    if not is_out_of_memory(error):
-                        raise
-                    raise TrainingError(
-                        f"{trial.what}: out of memory with {trial.settings.batch_size} crops in a step",
-                        fix="lower reconstruct.batch_size or crop.size, or end what else runs on this device",
-                    ) from error
-                shutil.rmtree(work, ignore_errors=True)
-            yield target
+            artifact = training_of(self.folder, trial.seed, key=trial.key, work=self.work_dir)
+            with artifact.lock() as made:
+                if made is None:
+                    self._train(trial, artifact, advance)
+            yield trial.seed
+
+    def _train(self, trial: ArmTrial, artifact: Artifact[Reconstruction], advance: Callable[[int], None]) -> None:
+        assert artifact.work is not None
+        if trial.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(trial.device)
+        try:
+            for event in fit_and_save([trial], artifact.work, trial.key, load_state(artifact.work, trial.key)):
+                if isinstance(event, Progress):
+                    advance(event.units * trial.settings.batch_size)
+                elif isinstance(event, Finished):
+                    with artifact.make() as new:
+                        artifact.seal(new, write_training(new, trial, event.trained))
+        except (RuntimeError, MemoryError) as error:  # a step moves the codes, so it cannot be cut into pieces
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"{trial.what}: out of memory with {trial.settings.batch_size} crops in a step",
+                fix="lower reconstruct.batch_size or crop.size, or end what else runs on this device",
+            ) from error
 
 
-def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> None:
-    """Write all files of a finished training, result.json last."""
-    folder.mkdir()
+def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> Reconstruction:
+    """Write all files of a finished training but `result.json`, and return what belongs into that."""
     model, found, device = trained.model, trained.facts, trial.device
     head = {"arm": trial.arm, "seed": trial.seed, "key": trial.key}
     weights = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
@@ -323,7 +325,7 @@ def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> None:
     scores = [pl.Series(name, values, dtype=pl.Float32) for name, values in found["scores"].items()]
     write_frame(folder / files.SCORES, rows.with_columns(scores), head)
     write_frame(folder / files.HISTORY, pl.DataFrame(trained.history), head)
-    result = Reconstruction(
+    return Reconstruction(
         key=trial.key,
         arm=trial.arm,
         seed=trial.seed,
@@ -340,6 +342,4 @@ def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> None:
         precision=trial.precision,
         device=device_name(device),
         meta={"versions": versions()},
-        files=hashes_of(folder.iterdir()),
     )
-    write_record(folder / files.RESULT, asdict(result))

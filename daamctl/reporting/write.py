@@ -8,7 +8,7 @@ from daamctl import __version__
 from daamctl.reporting.document import Document
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
 from daamctl.reporting.tables import to_csv, to_latex
-from daamctl.store.files import atomic_path, remove_others, write_text
+from daamctl.store.files import remove_others, write_bytes, write_text
 
 
 def write_report(folder: Path, document: Document, *, interactive: bool = True) -> Path:
@@ -25,9 +25,7 @@ def write_report(folder: Path, document: Document, *, interactive: bool = True) 
         pictures[picture.name] = picture.data
         if picture.vector is not None:
             pictures[f"{Path(picture.name).stem}.pdf"] = picture.vector
-    for name, data in pictures.items():
-        with atomic_path(folder / PICTURES_DIR / name) as temporary:
-            temporary.write_bytes(data)
+    write_bytes(folder / PICTURES_DIR, pictures)
     tables = {}
     for table in document.tables:
         tables[f"{table.key}.csv"] = to_csv(table)
@@ -46,7 +44,5 @@ def write_plots(folder: Path, document: Document) -> None:
     """Write the figures of a document, without the pictures of single methods, for `dvc plots show`."""
     figures = {picture.name: picture.data for picture in document.pictures if picture.vector is not None}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in figures.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(data)
+    write_bytes(folder, figures)
     remove_others(folder, figures)

@@ -8,7 +8,6 @@ trained. Writes `data/ablate/<run>/<set>-<method>/fold*/`, layers.parquet and ab
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +31,7 @@ from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.planning.layer_sets import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
+from daamctl.store.files import remove_others
 from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
                     one, features, layers, target, layout, config, tracker, force=force
                 )  # fmt: skip
         wanted = {f"{name}-{one}" for name in sets for one in trained}
-        for path in folder.iterdir():  # sets that the settings or a new ranking no longer have
-            if path.is_dir() and path.name not in wanted:
-                shutil.rmtree(path, ignore_errors=True)
+        remove_others(folder, wanted, folders=True)
         own = folds.get(method or "", {})
         send_missing(tracker, [fold for name in sets if name != ALL for fold in own[name]])
     unit = config.evaluate.unit

@@ -97,7 +97,7 @@ def run(layout: Layout, config: Config) -> Path:
     folder = layout.stage("evaluate")
     tables = write_scores(folder, evaluation, folds)
     _write_metrics(layout.stage("metrics"), evaluation)
-    write_record(folder / FILE, replace(evaluation, files=hashes_of(tables)).as_json())
+    write_record(folder / FILE, replace(evaluation, files=hashes_of(folder, tables)).as_json())
     return folder / FILE
 
 

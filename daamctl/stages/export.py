@@ -128,7 +128,7 @@ def run(
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
-    def fill(folder: Path) -> None:
+    with write_model(out, record, force=force) as folder:
         for member, fold in zip(record.members, chosen, strict=True):
             weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
             if weights is None:
@@ -144,8 +144,6 @@ def run(
         if not tagger:
             write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
-
-    write_model(out, record, fill, force=force)
     for warning in record.warnings:
         log.warning("%s", warning)
     if register is not None:

@@ -21,15 +21,14 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
     DECISIVE,
+    LABELS_FILE,
     METADATA_FILE,
     EmbeddingsMetadata,
-    check_shards,
-    open_embeddings,
+    embeddings_in,
     read_head,
     shard_is_whole,
     shard_path,
@@ -56,7 +55,7 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.store.files import atomic_path, link_or_copy, locked, put, write_json
+from daamctl.store.files import link_or_copy, put, write_json
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -209,9 +208,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
     gpus = _gpus(config.extract.device) if isinstance(engine, LocalEngine) else []
-    folder = _embed(layout, head, clips_of(layout, config), config, make, force=force, gpus=gpus)
-    _remove_leftovers(folder)
-    return folder
+    return _embed(layout, head, clips_of(layout, config), config, make, force=force, gpus=gpus)
 
 
 def _gpus(device: str) -> list[str]:
@@ -244,9 +241,7 @@ def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
             fix=fix,
         )
 
-    folder = _embed(layout, head, clips, config, make, force=force)
-    _remove_leftovers(folder)
-    return folder
+    return _embed(layout, head, clips, config, make, force=force)
 
 
 def _embed(
@@ -260,19 +255,29 @@ def _embed(
     gpus: Sequence[str] = (),
 ) -> Path:
     """Use a finished set if there is one, else make it; `gpus`: those of this machine that may work."""
-    if not force:
-        finished = _find_finished(layout, head, clips, config)
-        if finished is not None:
-            return _use_finished(finished, layout, head, clips)
     # never mix sizes of shards
     work = layout.work / "extract" / f"{head.vectors_key}-{config.extract.shard_clips}"
-    with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
-        finished = None if force else _find_finished(layout, head, clips, config)
-        if finished is not None:  # another process made it in the meantime
-            return _use_finished(finished, layout, head, clips)
+    artifact = embeddings_in(layout.embeddings, work=work, what=f"the embeddings of {layout.run_name}")
+    with artifact.lock():
         if force:
             for left in (work, parts_folder(work)):
                 shutil.rmtree(left, ignore_errors=True)
+        elif (finished := _find_finished(layout, head, clips, config)) is not None:
+            folder, found, own = finished
+            if folder != layout.embeddings:
+                log.info("the same embeddings exist in %s; linking them", folder)
+                with artifact.make() as new:
+                    for name in found.files.keys() - {LABELS_FILE}:
+                        link_or_copy(folder / name, new / name)
+                    write_head(new, own, clips.rows)
+                return layout.embeddings
+            log.info("embeddings in %s are up to date", folder)
+            with suppress(ArtifactError):
+                artifact.check(found)
+                if own == found:
+                    return folder
+            write_head(folder, own, clips.rows)
+            return folder
         stopwatch = Stopwatch(*gpus)
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
@@ -303,86 +308,38 @@ def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> Embed
     return with_keys(head, clips)
 
 
-def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
-    """The metadata that we would write in the number format of `found`, if ours is up to `auto`.
+def _find_finished(
+    layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config
+) -> tuple[Path, EmbeddingsMetadata, EmbeddingsMetadata] | None:
+    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's.
 
-    `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+    Returns:
+        its folder, its metadata, and what these are for this pipeline: labels, settings that leave the clips as they
+        are, and names are its own.
     """
-    theirs = found.encoder.get("precision")
-    if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
-        return head
-    return with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
-
-
-def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
-    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
-    for folder in [layout.embeddings, *others]:
+    for folder in dict.fromkeys([layout.embeddings, *others]):
         try:
-            found = read_head(folder)
-            ours = _in_format_of(found, head, clips)
-            same = found.vectors_key == ours.vectors_key
-            if same and len(found.unreadable) <= tolerated:
-                _check_whole(folder, found)
-                return folder
+            found, ours = read_head(folder), head
+            theirs, here = found.encoder.get("precision"), head.encoder.get("precision")
+            # `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+            if theirs != here and head.settings.get("extract", {}).get("precision") == "auto":
+                ours = with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
+            if found.vectors_key != ours.vectors_key or len(found.unreadable) > tolerated:
+                continue
+            shards = {name: wanted for name, wanted in found.files.items() if name != LABELS_FILE}
+            embeddings_in(folder).check(replace(found, files=shards))  # the labels can be written again
         except ArtifactError as error:
             if (folder / METADATA_FILE).exists():
                 log.warning("these embeddings are not used: %s", error.message)
+            continue
+        if ours is not head:
+            log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", folder, theirs, here)
+        own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
+        return folder, found, own
     return None
-
-
-def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Check the shards: their hashes, and whether they contain all clips.
-
-    Raises:
-        ArtifactError: a shard is damaged, or clips are missing.
-    """
-    check_shards(folder, head)
-    try:
-        found = sum(int(pq.read_metadata(path).num_rows) for path in shards_in(folder))
-    except Exception as error:  # a damaged file fails in many ways
-        raise ArtifactError(f"embeddings in {folder} cannot be read: {error}") from error
-    if found != head.num_clips:
-        raise ArtifactError(f"{folder} holds {found} clips instead of {head.num_clips}")
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove the leftovers of killed commands beside a finished set: a replaced set, and links to another one."""
-    for pattern in (f".{target.name}-old-{8 * '[0-9a-f]'}", f".{target.name}-linking"):
-        for folder in target.parent.glob(pattern):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clips: ClipTable) -> Path:
-    """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
-    found, target = read_head(finished), layout.embeddings
-    # Labels, settings that leave the clips as they are, and names are this pipeline's own.
-    ours = _in_format_of(found, head, clips)
-    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
-    if ours is not head:
-        words = finished, ours.encoder["precision"], head.encoder["precision"]
-        log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
-    if finished == target:
-        log.info("embeddings in %s are up to date", target)
-        if own != found or not _has_labels(target):
-            write_head(target, own, clips.rows)
-        return target
-    log.info("the same embeddings exist in %s; linking them", finished)
-    staging = layout.work / "extract" / f"{target.name}-linking"
-    with locked(staging.with_suffix(".lock"), what=f"links to {finished}"), atomic_path(target, at=staging):
-        for path in shards_in(finished):
-            link_or_copy(path, staging / path.name)
-        write_head(staging, own, clips.rows)
-    return target
-
-
-def _has_labels(folder: Path) -> bool:
-    """Whether the labels can be read and are of the clips of the shards."""
-    with suppress(ArtifactError):
-        return bool(open_embeddings(folder))
-    return False
 
 
 def _make_missing(

@@ -65,7 +65,7 @@ from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
 from daamctl.reporting.document import plural
-from daamctl.store.files import atomic_path
+from daamctl.store.files import remove_others, write_bytes
 from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 
@@ -113,7 +113,8 @@ def run(layout: Layout, config: Config) -> Path:
 
     audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, accuracy_of)
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
-    _write_pictures(folder, pictures)
+    write_bytes(folder, pictures)
+    remove_others(folder, pictures, "*.png")
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
@@ -134,7 +135,7 @@ def run(layout: Layout, config: Config) -> Path:
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
         probed=ProbedLayers(unit, resampled) if probes else None,
-        files=hashes_of([*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]),
+        files=hashes_of(folder, [*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
     record = asdict(summary)
@@ -321,13 +322,3 @@ def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.Dat
         title = f"Layers of the trained {scored.label} replaced by their mean, {runs}"
         pictures[f"{method}-replacement.png"] = static.png(panels, title=title, dpi=dpi)
     return pictures
-
-
-def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:
-    for name, picture in pictures.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(picture)
-    # Readers would take pictures of methods that are no longer in the settings for results of this run.
-    for old in folder.glob("*.png"):
-        if old.name not in pictures:
-            old.unlink()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,23 +19,22 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from daamctl.artifacts.masked import FILE, NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay
+from daamctl.artifacts.masked import NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay, masked_run
 from daamctl.corpora.sources import register, source_of
 from daamctl.corpora.wikitext2 import GET_IT, UNKNOWN, Article, Texts, read
 from daamctl.devices import resolve_device
 from daamctl.encoders.base import weights_hash
 from daamctl.encoders.masked import MaskedModel, open_masked
-from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
+from daamctl.errors import ConfigError, CorpusError, UnknownNameError
 from daamctl.evaluation.perplexity import perplexities, ratios
-from daamctl.fit.loop import Finished, Trained
+from daamctl.fit.loop import Finished
 from daamctl.fit.masked import FUSIONS, MaskedSettings, MaskedTrial, Masking
 from daamctl.fit.runner import fit_and_save, load_state
 from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
-from daamctl.store.files import atomic_path, locked, sha256_file
-from daamctl.store.records import find_record, write_record
+from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_parquet, write_parquet
 
 log = logging.getLogger(__name__)
@@ -118,24 +116,33 @@ def run(
     trial_of = partial(MaskedTrial, model, train, hidden, scored, masking, settings, common)
     folder, unfinished = root / "data" / "mlm" / label, root / "data" / ".work" / "mlm" / label
     chosen = list(dict.fromkeys([LAST, *fusions]))
-    with locked(folder / ".lock", what=f"the results of 'mlm' for {label}"):
+    results = masked_run(folder, work=unfinished)
+    with results.lock():
         found: dict[tuple[str, bool], list[MaskedTraining]] = {}
         nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
         for tuned in (False, True) if finetune else (False,):
             for fusion in chosen:
                 released = fusion == LAST and not tuned  # nothing is drawn or trained
                 for seed in seeds[:1] if released else seeds:
-                    place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
                     trial = trial_of(fusion, tuned, seed)
-                    key, work = trial.key, unfinished / f"{place.parent.name}-{place.name}"
-                    done = None if force else _finished(place, key)
+                    name = f"{fusion}-finetuned" if tuned else fusion
+                    place, work = folder / name / f"seed{seed}", unfinished / f"{name}-seed{seed}"
+                    artifact = Artifact(place / TRAINING, MaskedTraining, keys=[trial.key], work=work, what=trial.what)
+                    done = None if force else artifact.keep()
                     if done is None:
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
-                        events = fit_and_save([trial], work, key, load_state(work, key))
+                        events = fit_and_save([trial], work, trial.key, load_state(work, trial.key))
                         (result,) = [event.trained for event in events if isinstance(event, Finished)]
-                        with atomic_path(place, at=work / "finished") as new:
-                            done = _write_training(new, key, result)
-                        shutil.rmtree(work, ignore_errors=True)
+                        with artifact.make() as new:
+                            write_parquet(new / NLL, pa.table({"nll": result.facts["nll"]}))
+                            done = MaskedTraining(
+                                key=trial.key,
+                                dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
+                                epoch=int(result.last["epoch"] or 0),
+                                added=result.facts["added"],
+                                trained=result.facts["trained"],
+                            )
+                            artifact.seal(new, done)
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
                     found.setdefault((fusion, tuned), []).append(done)
                     nll.setdefault((fusion, tuned), []).append(values)
@@ -154,13 +161,12 @@ def run(
             tokens=len(tokens),
             ways=_ways(found, nll, names),
             device=device_name(where),
-            files={TOKENS: sha256_file(folder / TOKENS)},
         )
-        write_record(folder / FILE, asdict(summary))
+        results.seal(folder, summary, [folder / TOKENS])
     rows = {name: part for name, part in rows_of("dwatt").items() if part[0].corpus == CORPUS}
     quoted = [(name, printed(part), read_claims().dwatt[name][0]) for name, part in rows.items()]
     write_report(root / "data" / "report" / f"mlm-{label}", document(summary, quoted))
-    return folder / FILE
+    return results.path
 
 
 def _label(encoder: str, name: str | None) -> str:
@@ -192,32 +198,6 @@ def _blocks(model: MaskedModel, articles: Sequence[Article]) -> tuple[list[torch
     """Blocks of all articles, and the article of each."""
     cut = [(one.name, block) for one in articles for block in model.blocks(one.text, unknown=UNKNOWN)]
     return [block for _, block in cut], [name for name, _ in cut]
-
-
-def _finished(place: Path, key: str) -> MaskedTraining | None:
-    """An earlier training with the same key whose files are whole."""
-    try:
-        found = find_record(place / TRAINING, MaskedTraining)
-    except ArtifactError as error:
-        log.warning("%s; it is trained again", error.message)
-        return None
-    return found if found is not None and found.key == key else None
-
-
-def _write_training(folder: Path, key: str, result: Trained) -> MaskedTraining:
-    """Write a training, its record last."""
-    folder.mkdir()
-    write_parquet(folder / NLL, pa.table({"nll": result.facts["nll"]}))
-    done = MaskedTraining(
-        key=key,
-        dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
-        epoch=int(result.last["epoch"] or 0),
-        added=result.facts["added"],
-        trained=result.facts["trained"],
-        files={NLL: sha256_file(folder / NLL)},
-    )
-    write_record(folder / TRAINING, asdict(done))
-    return done
 
 
 def _ways(

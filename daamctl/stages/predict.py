@@ -7,6 +7,7 @@ interrupted command resumes and gives the same table. It is not a stage of the D
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import predict_all, remove_kept
+from daamctl.models.predict import predict_all
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
 from daamctl.progress import progress
@@ -103,7 +104,7 @@ def run(
     if out is not None:
         _write(out, found)
     if work is not None:
-        remove_kept(work)
+        shutil.rmtree(work, ignore_errors=True)
     unit, answer = ("word", "tag") if words else ("item", "class")
     failed = found.filter((pl.col("unit") == unit) & pl.col(answer).is_null())
     if len(failed):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from functools import partial
 from pathlib import Path
 
 from daamctl.artifacts.inputs import crops_of
-from daamctl.artifacts.reconstruction import find_reconstruction, read_reconstruction, training_dir
+from daamctl.artifacts.reconstruction import training_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.engines.base import Engine
-from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.reconstruction import BLOCKS
 from daamctl.reconstruction.training import ArmWorker, key_of
+from daamctl.store.files import remove_others
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -58,8 +57,12 @@ def run(
     folder = layout.stage("reconstruct") / method
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
-        _remove_strays(folder, settings.seeds)
-    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, config, crops))]
+        remove_others(folder, [f"seed{one}" for one in seeds], "seed*", folders=True)
+    missing = []
+    for one in seeds:
+        artifact = training_of(folder, one, key=key_of(method, one, config, crops))
+        if force or artifact.keep() is None:
+            missing.append(one)
     if len(missing) < len(seeds):
         log.info("%s: %d of %d trainings are finished and kept", method, len(seeds) - len(missing), len(seeds))
     if not missing:
@@ -73,29 +76,10 @@ def run(
             results = open_worker(settings.device).work(missing, bar.advance)
         else:
             results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
-        for place in results:
-            found = read_reconstruction(place)
+        for one in results:
+            found = training_of(folder, one).read()
             log.info(
                 "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
                 *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),
             )
     return folder
-
-
-def _is_kept(folder: Path, seed: int, key: str) -> bool:
-    """Whether a training is finished, whole and made from the same inputs."""
-    place = training_dir(folder, seed)
-    try:
-        return find_reconstruction(place, key) is not None
-    except ArtifactError as error:
-        log.warning("%s is not kept: %s", place.name, error.message)
-        return False
-
-
-def _remove_strays(folder: Path, seeds: tuple[int, ...]) -> None:
-    """Remove trainings with seeds that the settings no longer have."""
-    kept = {training_dir(folder, seed) for seed in seeds}
-    for path in folder.glob("seed*"):
-        if path not in kept:
-            log.info("%s: removed, the settings no longer have it", path.name)
-            shutil.rmtree(path, ignore_errors=True)

@@ -58,7 +58,6 @@ from daamctl.reporting.verdict import against, headline, labelled, order, source
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
 from daamctl.store.files import read_json
-from daamctl.store.records import check_file
 from daamctl.store.tables import read_frame
 from daamctl.tracking import make_tracker, send_missing
 
@@ -126,7 +125,9 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = read_scores(layout, "history", raw.files), _importance_pictures(layout, summary)
+    history, pngs = read_scores(layout, "history", raw.files), {}
+    if summary is not None:  # the hashes of its files were checked with it
+        pngs = {name: (layout.stage("importance") / name).read_bytes() for name in summary.pictures}
     maps = _density_runs(layout, summary, labels)
     curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
     key = evaluation.provenance.embeddings_key
@@ -314,35 +315,16 @@ def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _importance_pictures(layout: Layout, summary: Importance | None) -> dict[str, bytes]:
-    """The pictures of the importance stage, by file name."""
-    if summary is None:
-        return {}
-    pictures = {}
-    for name in summary.pictures:
-        path = check_file(layout.stage("importance") / name, summary.files.get(name))
-        pictures[name] = path.read_bytes()
-        if not pictures[name]:
-            raise ArtifactError(f"{path} is empty", path=path)
-    return pictures
-
-
 def _density_runs(layout: Layout, summary: Importance | None, labels: Mapping[str, str]) -> dict[str, MethodMaps]:
     """Label -> maps of a method with a density."""
     if summary is None or not summary.methods:
         return {}
-    path = layout.stage("importance") / MAPS_FILE
-    frame, _ = read_frame(check_file(path, summary.files.get(MAPS_FILE)))
+    frame, _ = read_frame(layout.stage("importance") / MAPS_FILE)
     found = {}
-    if not {"method", "fold", "seed", *MAPS} <= set(frame.columns):
-        raise ArtifactError(f"{path} is not a table of maps", path=path)
     for name, entry in summary.methods.items():
         own = frame.filter(pl.col("method") == name)
         shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
-        whole = [len(part) for part in parts] == [shape[0] * shape[1]] * (1 + len(entry.folds))
-        if not whole or not np.isfinite(own.select(MAPS).to_numpy()).all():
-            raise ArtifactError(f"{path} does not fit summary.json: the maps of '{name}' differ", path=path)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
         found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found

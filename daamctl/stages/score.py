@@ -21,15 +21,13 @@ from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.reconstruction import (
     EXAMPLES,
     HISTORY,
-    RESULT,
     SCORE,
     SCORES,
     ArmScores,
     Crops,
     Reconstruction,
     ScoredArm,
-    read_reconstruction,
-    training_dir,
+    training_of,
 )
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
@@ -98,10 +96,10 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
     folder = layout.stage("reconstruct") / arm
     runs = []
     for seed in config.reconstruct.seeds:
-        found = read_reconstruction(training_dir(folder, seed))
+        artifact = training_of(folder, seed)
+        found = artifact.open()
         if found.key != key_of(arm, seed, config, crops):
-            place = training_dir(folder, seed) / RESULT
-            raise ArtifactError(f"{place} was made with other settings or crops", path=place)
+            raise ArtifactError(f"{artifact.path} was made with other settings or crops", path=artifact.path)
         runs.append(found)
     return runs
 
@@ -146,11 +144,11 @@ def _compare(layout: Layout, config: Config, crops: Crops, arms: dict[str, list[
 
 def _frame(layout: Layout, arm: str, run: Reconstruction, name: str) -> pl.DataFrame:
     """A table of a training, whose hash `_read_arm` has checked."""
-    return read_frame(training_dir(layout.stage("reconstruct") / arm, run.seed) / name)[0]
+    return read_frame(training_of(layout.stage("reconstruct") / arm, run.seed).folder / name)[0]
 
 
 def _shown(layout: Layout, arm: str, runs: list[Reconstruction]) -> ArmRuns:
-    tensors = load_file(training_dir(layout.stage("reconstruct") / arm, runs[0].seed) / EXAMPLES)
+    tensors = load_file(training_of(layout.stage("reconstruct") / arm, runs[0].seed).folder / EXAMPLES)
     pictures = np.moveaxis(tensors.pop("reconstructions"), 1, -1)
     curves = [_frame(layout, arm, one, HISTORY)["reconstruction"].to_list() for one in runs]
     return ArmRuns(runs, curves, pictures, tensors)

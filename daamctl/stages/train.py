@@ -54,6 +54,6 @@ def run(
     folder = layout.method(method)
     whole = fold is None and seed is None
     with closing(make_tracker(layout.root, enabled=track and method not in CLOSED_FORM)) as tracker:
-        train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
+        train_all(trials, folder, layout, tracker, force=force, alone=whole, engine=engine)
         send_missing(tracker, intact_folds(folder))
     return folder

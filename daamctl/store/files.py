@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -134,6 +134,13 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each atomically."""
+    for name, data in files.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(data)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys in the given order, two-space indent."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -158,10 +165,18 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix, path=path) from error
 
 
-def remove_others(folder: Path, kept: Collection[str]) -> None:
-    """Remove the files of a folder that are not among the names: readers would take them for a part of the rest."""
-    for old in folder.iterdir() if folder.is_dir() else ():
-        if old.is_file() and old.name not in kept:
+def remove_others(folder: Path, kept: Collection[str], pattern: str = "*", *, folders: bool = False) -> None:
+    """Remove the files, or the folders, of a pattern that are not among the names: the settings no longer have them.
+
+    Readers would take them for a part of the rest.
+    """
+    for old in folder.glob(pattern):
+        if old.name in kept or old.is_dir() != folders:
+            continue
+        if folders:
+            log.info("%s: removed, the settings no longer have it", old.name)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
             old.unlink()
 
 
@@ -255,6 +270,18 @@ def open_kept(path: Path, key: str) -> Iterator[BinaryIO | None]:
         same = file.read(HEX) == hashlib.sha256(key.encode()).hexdigest().encode()
         file.seek(0)
         yield file if whole and same else None
+
+
+def keep_json(path: Path, key: str, value: Any) -> None:
+    """Keep what was found out for `kept_json`; where the file system refuses, it will be found out again."""
+    with suppress(ArtifactError, OSError), kept_path(path, key) as temporary:
+        temporary.write_text(json.dumps(value) + "\n", encoding="utf-8")
+
+
+def kept_json(path: Path, key: str) -> Any:
+    """What `keep_json` has written under a key; None if it is missing, has another key, or is damaged."""
+    with open_kept(path, key) as file:
+        return None if file is None else json.loads(file.readline())
 
 
 def csv_text(text: str) -> str:

@@ -54,60 +54,13 @@ def read_sealed(path: Path, *, fix: str | None = None) -> dict[str, Any]:
     Raises:
         ArtifactError: the file is missing, is not JSON, has no seal, or was changed after it was written.
     """
-    return check_seal(path, read_json(path, fix=fix), fix=fix)
-
-
-def check_seal(path: Path, found: Any, *, fix: str | None = None) -> dict[str, Any]:
-    """Compare the content of a JSON file with its seal; return it.
-
-    Raises:
-        ArtifactError: it is no object with a seal, or was changed after it was written.
-    """
+    found = read_json(path, fix=fix)
     if not isinstance(found, dict) or SEAL not in found:
         raise ArtifactError(f"{path} has no seal: it is not a record of this version of daamctl", fix=fix, path=path)
     if found[SEAL] != seal_of(found):
         raise ArtifactError(
             f"{path} was changed after it was written: its content does not match its hash", fix=fix, path=path
         )
-    return found
-
-
-def read_record(path: Path, kind: type[Record], *, fix: str | None = None, hide: Path | None = None) -> Record:
-    """Read a record into a dataclass or typed dictionary. Names that it does not have are ignored.
-
-    Args:
-        kind: the dataclass or typed dictionary.
-        fix: what makes the file again, for errors.
-        hide: folder to remove from paths in texts, because reports may be shared.
-
-    Raises:
-        ArtifactError: the file is missing, incomplete, changed, of another run or of another version of daamctl.
-    """
-    found = read_sealed(path, fix=fix)
-    if hide is not None:
-        found = json.loads(json.dumps(found).replace(f"{hide}/", ""))
-    record = parse_record(found, kind, path=path, fix=fix)
-    run = getattr(record, "run", None)
-    if isinstance(run, str) and run != path.parent.name:
-        raise ArtifactError(f"{path} belongs to the run '{run}'", fix=fix, path=path)
-    return record
-
-
-def find_record(path: Path, kind: type[Record], *, fix: str | None = None, hide: Path | None = None) -> Record | None:
-    """Like `read_record`, but None if there is no file, or an empty one beside the note of a skipped stage.
-
-    Files that the record names in `files` are checked too.
-
-    Raises:
-        ArtifactError: as for `read_record`, except for a missing file; or one of its files is missing or changed.
-    """
-    if not path.exists():
-        return None
-    if (path.parent / SKIPPED_FILE).is_file() and not path.read_bytes().strip():
-        return None
-    found = read_record(path, kind, fix=fix, hide=hide)
-    for name, wanted in getattr(found, "files", {}).items():
-        check_file(path.parent / name, wanted, fix=fix)
     return found
 
 
@@ -134,9 +87,10 @@ def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast(Any, kind))
 
 
-def hashes_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Name -> SHA-256 of files of one folder, sorted by name."""
-    return {path.name: sha256_file(path) for path in sorted(paths)}
+def hashes_of(folder: Path, files: Iterable[Path] | None = None) -> dict[str, str]:
+    """Path within the folder -> SHA-256, sorted, of some of its files; None: of all."""
+    chosen = folder.rglob("*") if files is None else files
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(chosen) if not path.is_dir()}
 
 
 def check_file(path: Path, wanted: str | None, *, fix: str | None = None, remember: bool = False) -> Path:

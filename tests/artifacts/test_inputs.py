@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from daamctl.artifacts.masked import find_masked_run
+from daamctl.artifacts.masked import masked_run
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError
@@ -247,4 +247,4 @@ def test_a_masked_run_of_another_name(root: Path) -> None:
     mlm.run(root, str(save_masked(root / "other")), **options)  # type: ignore[arg-type]
     shutil.copytree(root / "data" / "mlm" / "other", root / "data" / "mlm" / "mine")
     with pytest.raises(ArtifactError, match=r"mlm\.json belongs to the run 'other'"):
-        find_masked_run(root / "data" / "mlm" / "mine")
+        masked_run(root / "data" / "mlm" / "mine").open()

@@ -35,6 +35,7 @@ from daamctl.fit.runner import (
 )
 from daamctl.fit.trial import FusionTrial, Trial, trials_of
 from daamctl.layout import Layout
+from daamctl.store import artifact
 from daamctl.tracking import Tracker, make_tracker
 from tests.fixtures.damage import damages
 from tests.fixtures.embeddings import config, write_embeddings
@@ -438,15 +439,15 @@ def test_a_group_without_a_state_trains_only_what_is_missing(layout: Layout) -> 
 
 def test_what_another_process_finished_is_taken(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     root, trials = layout.root, group_of(layout)
-    real = runner.locked
+    real = artifact.locked
 
     def waited(path: Path, **words: Any) -> Any:
         if "fold2" in path.name and not (root / "folds/fold2-seed1").exists():
-            monkeypatch.setattr(runner, "locked", real)
+            monkeypatch.setattr(artifact, "locked", real)
             train_fold(trials[1], root / "folds", root / "other", root=root)
         return real(path, **words)
 
-    monkeypatch.setattr(runner, "locked", waited)
+    monkeypatch.setattr(artifact, "locked", waited)
     found = folds_of(trials, root)
     assert [(fold.result["run"]["fold"], fold.result["meta"].get("together")) for fold in found] == [
         (2, None), (1, 4), (3, 4), (4, 4), (5, 4)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from daamctl.artifacts.masked import find_masked_run
+from daamctl.artifacts.masked import masked_run
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
 from daamctl.fit.masked import MaskedFit, MaskedSettings
 from daamctl.fit.runner import FILE
@@ -27,7 +27,7 @@ def test_perplexities_from_text_to_report(tmp_path: Path, monkeypatch: pytest.Mo
     encoder, texts = str(save_masked(tmp_path / "tiny")), save_texts(tmp_path / "texts")
     options = {"fusions": ["weighted-sum"], "finetune": True, "seeds": (1, 2), "settings": FAST}
     path = mlm.run(tmp_path, encoder, source=texts, **options)
-    found = find_masked_run(path.parent)
+    found = masked_run(path.parent).open()
     assert found is not None
     assert [way.name for way in found.ways] == [
         *("last-layer", "weighted-sum"),

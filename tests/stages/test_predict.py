@@ -19,7 +19,7 @@ from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.evaluation.scoring import items_of
 from daamctl.models import predict as engine
 from daamctl.stages import predict
-from tests.fixtures.damage import damages
+from daamctl.store.files import kept_path
 from tests.fixtures.exported import export_model, shared_project
 from tests.fixtures.recordings import wav_bytes
 
@@ -216,22 +216,13 @@ def test_a_killed_prediction_resumes_with_the_same_table(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.parquet", "whole.parquet"]
 
 
-def test_no_flip_and_no_cut_of_a_kept_part_is_read(tmp_path: Path) -> None:
-    kept, frame = engine._Kept(tmp_path, "key"), pl.DataFrame({"item": ["a"], "p_x": [0.5], "clip": [None]})
-    kept.write(0, frame)
-    assert_frame_equal(kept.read(0), frame)  # type: ignore[arg-type]
-    (path,) = tmp_path.iterdir()
-    for damaged in damages(path.read_bytes(), flips=200, cuts=50):
-        path.write_bytes(damaged)
-        assert kept.read(0) is None
-
-
 def test_parts_of_other_inputs_are_not_used(trained: Path, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.parquet"
     work = tmp_path / ".found.parquet.parts"
     run(model, trained / "tones" / "s0-0.wav", out=out)
     other = run(model, trained / "tones" / "s0-1.wav")
-    engine._Kept(work, "another key").write(0, other)
+    with kept_path(work / "part-000000.arrow", "another key") as temporary:
+        other.write_ipc_stream(temporary)
     assert_frame_equal(run(model, trained / "tones" / "s0-0.wav", out=out), pl.read_parquet(out))
     assert items(pl.read_parquet(out))["item"].to_list() == [str(trained / "tones" / "s0-0.wav")]
 

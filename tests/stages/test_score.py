@@ -11,13 +11,14 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from daamctl.artifacts.reconstruction import read_scores
+from daamctl.artifacts.reconstruction import ArmScores
 from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.layout import Layout
 from daamctl.repair import repair_of
 from daamctl.stages import crop, download, reconstruct, score
+from daamctl.store.artifact import Artifact
 from tests.fixtures.reconstruction import SETTINGS, write_images
 
 SHARED = ("crop", "reconstruct", "score", "report", "plots")
@@ -57,7 +58,7 @@ def test_images_to_report(run: tuple[Layout, Config]) -> None:
     layout, config = run
     train(run)
     report = score.run(layout, config, track=False)
-    found = read_scores(layout.stage("score") / "score.json")
+    found = Artifact(layout.stage("score") / "score.json", ArmScores).read()
     assert [arm.arm for arm in found.arms] == ["identity", "daam"]
     assert (found.images, found.crops, found.train_crops, found.steps) == (2, 8, 32, 8)
     psnr = found.arms[1].scores["psnr"]

@@ -13,13 +13,12 @@ import pytest
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.errors import ArtifactError
 from daamctl.store import records
+from daamctl.store.artifact import Artifact
 from daamctl.store.files import sha256_file
 from daamctl.store.records import (
     LARGE,
     check_file,
-    find_record,
     hashes_of,
-    read_record,
     read_sealed,
     seal_of,
     write_record,
@@ -41,12 +40,12 @@ def written(path: Path, text: str) -> Path:
 def test_a_record_survives_its_file(tmp_path: Path) -> None:
     content = importance_of({"daam-v1": maps_of([2, 1])}, run=tmp_path.name, note="Two layers.")
     path = written(tmp_path / "summary.json", json.dumps(sealed({**content, "of_tomorrow": 1})))
-    found = read_record(path, Importance, fix=AGAIN)
+    found = Artifact(path, Importance, AGAIN).read()
     assert (found.methods["daam-v1"].ranking, found.methods["daam-v1"].folds, found.note) == (
         [2, 1], [(1, 1)], "Two layers.",
     )  # fmt: skip
     written(path, json.dumps(sealed(asdict(found))))
-    assert replace(read_record(path, Importance, fix=AGAIN), rows=(), tests=()) == found
+    assert replace(Artifact(path, Importance, AGAIN).read(), rows=(), tests=()) == found
 
 
 def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
         ArtifactError,
         match=r"a\.json is incomplete or was made by another version .* \(methods\.daam-v1\.num_heads: ",
     ) as error:
-        read_record(path, Importance, fix=AGAIN)
+        Artifact(path, Importance, AGAIN).read()
     assert "\n" not in error.value.message
     assert error.value.fix == AGAIN
 
@@ -64,20 +63,20 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ArtifactError, match="is not valid JSON" if text == "{" else "has no seal"):
-        read_record(written(tmp_path / "a.json", text), Importance, fix=AGAIN)
+        Artifact(written(tmp_path / "a.json", text), Importance, AGAIN).read()
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with pytest.raises(ArtifactError, match="no file") as error:
-        read_record(path, Importance, fix=AGAIN)
+        Artifact(path, Importance, AGAIN).read()
     assert error.value.fix == AGAIN
-    assert find_record(path, Importance, fix=AGAIN) is None
+    assert Artifact(path, Importance, AGAIN).find() is None
     written(path, "\n")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
-        find_record(path, Importance, fix=AGAIN)
+        Artifact(path, Importance, AGAIN).find()
     written(tmp_path / "skipped.json", "{}")
-    assert find_record(path, Importance, fix=AGAIN) is None
+    assert Artifact(path, Importance, AGAIN).find() is None
 
 
 def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:
     note = f"no embeddings in {tmp_path}/data/extract/toy"
     path = written(tmp_path / "a.json", json.dumps(sealed(importance_of({}, run=tmp_path.name, note=note))))
-    found = find_record(path, Importance, fix=AGAIN, hide=tmp_path)
+    found = Artifact(path, Importance, AGAIN, hide=tmp_path).find()
     assert found is not None
     assert found.note == "no embeddings in data/extract/toy"
 
@@ -127,7 +126,7 @@ def test_seal_survives_json_and_nothing_else(tmp_path: Path) -> None:
 def test_file_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"one")
-    wanted = hashes_of([path])["a.bin"]
+    wanted = hashes_of(tmp_path, [path])["a.bin"]
     assert check_file(path, wanted, fix=None) == path
     with pytest.raises(ArtifactError, match=rf"^{path} is not among the recorded files\n  make it$"):
         check_file(path, None, fix="make it")

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from daamctl.adapters import stage_of
 from daamctl.artifacts.runs import find_run
+from daamctl.config import PARAMS_FILE
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 
 BESIDE = ("truncate", "preflight")
 """Commands that write a folder of the run, as stages do."""
-OTHERS = {"mlm": "mlm --force", "compare": "compare", "inventory": "check --inventory"}
-"""Folder below `data` that belongs to no run -> the command that writes it."""
+OTHERS = {"mlm": "run the same command with --force", "inventory": "daamctl check --inventory"}
+"""Folder below `data` that belongs to no run -> what writes it."""
 
 
 def repair_of(path: Path, layout: Layout | None = None) -> str | None:
@@ -23,11 +24,12 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
     Args:
         layout: that of the command that met the artifact. If it is its own, the command repeats the settings given.
     """
-    data = next((folder for folder in path.absolute().parents if folder.name == "data"), None)
+    folders = (folder for folder in path.absolute().parents if folder.name == "data")
+    data = next((folder for folder in folders if (folder.parent / PARAMS_FILE).is_file()), None)  # not a user's folder
     parts = path.absolute().relative_to(data).parts if data else ("",)
     again = "make it again" if path.exists() else "make it"
     if parts[0] in OTHERS:
-        return f"{again}: daamctl {OTHERS[parts[0]]}"
+        return f"{again}: {OTHERS[parts[0]]}"
     if data is None or len(parts) < 2 or parts[0] not in (*STAGES, *BESIDE):
         return None
     stage, name, *below = parts

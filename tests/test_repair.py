@@ -35,13 +35,18 @@ def test_what_is_missing_and_what_is_there(project: Path, place: str, command: s
     assert repair_of(path) == f"make it again: {command}{force}"
 
 
+def test_a_folder_of_the_user_is_no_artifact(project: Path) -> None:
+    assert repair_of(project.parent / "data/train/anna/a.wav") is None
+    assert repair_of(project / "data/train/demo/mean/data/train/x") == "make it: daamctl train demo --method mean"
+
+
 @pytest.mark.parametrize("place", ["data/corpora/x", "data/x", "x", "other/segment/demo/x"])
 def test_what_no_stage_makes(project: Path, place: str) -> None:
     assert repair_of(project / place) is None
 
 
 def test_what_belongs_to_no_run(project: Path) -> None:
-    assert repair_of(project / "data/mlm/bert/mlm.json") == "make it: daamctl mlm --force"
+    assert repair_of(project / "data/mlm/bert/mlm.json") == "make it: run the same command with --force"
     (project / "data/inventory").mkdir(parents=True)
     assert repair_of(project / "data/inventory") == "make it again: daamctl check --inventory"
 

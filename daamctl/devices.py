@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,8 +40,11 @@ def resolve_device(name: str) -> str:
     """Resolve `auto` to the best device of this machine; check that a named one exists.
 
     Raises:
-        ConfigError: the named device is not on this machine; `auto`, and torch cannot use the GPU of this machine.
+        ConfigError: the name is unknown or the device is not on this machine; `auto`, and torch cannot use the GPU of
+            this machine.
     """
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ConfigError(f"unknown device '{name}'", fix="known: auto, cpu, mps, cuda, cuda:N")
     import torch
 
     if name == "auto":

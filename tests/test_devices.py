@@ -57,6 +57,12 @@ def test_named_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: s
     assert str(caught.value) == f"device '{name}' is not on this machine ({found} found)\n  use --device auto"
 
 
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:0", ""])
+def test_what_is_no_device(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown device '{name}'\n  known: auto, cpu, mps, cuda, cuda:N"):
+        resolve_device(name)
+
+
 def test_number_beyond_the_last_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, cuda=2)
     with pytest.raises(ConfigError, match=r"'cuda:2' is not on this machine \(2 of kind 'cuda' found\)"):

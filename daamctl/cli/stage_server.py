@@ -51,6 +51,19 @@ def run(words: list[str]) -> int | None:
     address = str(folder / f"stages-{dvc}.sock")  # relative: the name of a socket has at most 107 bytes
     request = {"words": words, "folder": str(Path.cwd()), "environment": dict(os.environ)}
     received: list[int] = []
+    process = 0
+
+    def forward(number: int, _: Any) -> None:
+        if not process:  # the command has not begun
+            os.write(2, b"interrupted\n")
+            os._exit(128 + number)
+        received.append(number)
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+    usual = {number: signal.getsignal(number) for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+    for number in usual:
+        signal.signal(number, forward)
     try:
         server = _connect(address, dvc)
         socket.send_fds(server, [b"!"], [0, 1, 2])
@@ -58,18 +71,11 @@ def run(words: list[str]) -> int | None:
         answers = server.makefile()
         process = int(answers.readline() or 0)
     except OSError:
-        return None
+        process = 0
     if not process:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
         return None
-
-    def forward(number: int, _: Any) -> None:
-        received.append(number)
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
-
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, forward)
     try:
         code = answers.readline()
     except OSError:
@@ -118,7 +124,11 @@ def serve(address: str, dvc: int) -> None:
 
 
 def _run_forked(client: socket.socket, request: dict[str, Any], files: list[int]) -> None:
-    """Run a command in this process, which was forked for it, and send its exit code when all else has ended."""
+    """Run a command in this process, which was forked for it, and send its exit code when all else has ended.
+
+    Raises:
+        SystemExit: always, also after an error, which must not reach the loop of the server.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     client.settimeout(None)
     for number, file in enumerate(files):
@@ -133,25 +143,30 @@ def _run_forked(client: socket.socket, request: dict[str, Any], files: list[int]
     def end() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        client.sendall(f"{code}\n".encode())
+        with suppress(OSError):
+            client.sendall(f"{code}\n".encode())
 
     def watch() -> None:
         if not client.recv(1):  # the command was killed
             os.kill(os.getpid(), signal.SIGTERM)
 
     atexit.register(end)  # the first to be registered runs last
-    client.sendall(f"{os.getpid()}\n".encode())
-    threading.Thread(target=watch, daemon=True).start()
-    from daamctl.cli.app import main
-
     try:
+        client.sendall(f"{os.getpid()}\n".encode())
+    except OSError:  # the command was killed before it began
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        from daamctl.cli.app import main
+
         main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise
     except BaseException:
         code = 1
-        raise
+        sys.excepthook(*sys.exc_info())
+        sys.exit(code)
 
 
 def _dvc() -> int | None:

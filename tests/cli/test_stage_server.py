@@ -131,6 +131,38 @@ def test_a_stage_that_is_killed_fails_in_one_line(project: Path) -> None:
     assert (code, output, errors) == (1, "", stage_server.KILLED)
 
 
+@pytest.mark.parametrize("error", ["ValueError", "OSError", "RuntimeError"])
+def test_an_unexpected_error_ends_the_stage_with_its_traceback(project: Path, error: str) -> None:
+    (project / "sitecustomize.py").write_text(SLOW.replace("time.sleep(60)", f"raise {error}('a bug')"))
+    first, second = repro(project, *[f"PYTHONPATH={project}:$PYTHONPATH {DAAMCTL} segment"] * 2)
+    for code, output, errors in (first, second):
+        assert (code, output) == (1, "")
+        assert errors.startswith("Traceback")
+        assert errors.endswith(f"{error}: a bug\n")
+
+
+def test_a_signal_before_the_stage_begins(project: Path) -> None:
+    """While the server imports."""
+    stubs = f"sys.modules |= {{name: types.ModuleType(name) for name in {stage_server.LARGE[1:]}}}\n"
+    (project / "sitecustomize.py").write_text(SLOW + stubs)
+    (project / "typer.py").write_text("import time\nopen('importing', 'w').close()\ntime.sleep(2)\n")
+    path = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
+    run = (
+        "import os, subprocess, sys, time\n"
+        "command = subprocess.Popen([sys.executable, '-m', 'daamctl', 'train'], stderr=subprocess.PIPE, text=True)\n"
+        "while not os.path.exists('importing'): time.sleep(0.02)\n"
+        "command.send_signal(2)\n"
+        "print(command.communicate()[1], command.returncode, flush=True)\n"
+        "time.sleep(4)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=project, env=environment(PYTHONPATH=path), capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n 130\n", "")
+    wait_for(lambda: not servers(project))
+    assert not (project / "process").exists(), "the stage ran, although nobody waited for it"
+
+
 def wait_for(look: Callable[[], Any]) -> Any:
     """What `look` returns as soon as it is true."""
     end = time.monotonic() + 30

@@ -48,20 +48,13 @@ def complete(incomplete: str) -> list[str]:
     return [*complete_run(incomplete), *(["published:"] if "published:".startswith(incomplete) else [])]
 
 
-Side = Annotated[
-    str,
-    typer.Argument(
-        help="PIPELINE, PIPELINE/METHOD, published:TABLE or published:TABLE/METHOD.",
-        autocompletion=complete,
-        show_default=False,
-    ),
-]
+SIDE = "PIPELINE, PIPELINE/METHOD, published:TABLE or published:TABLE/METHOD."
 
 
 def command(
     run: Run,
-    a: Side,
-    b: Side,
+    a: Annotated[str, typer.Argument(metavar="A", help=SIDE, autocompletion=complete, show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help=SIDE, autocompletion=complete, show_default=False)],
     unit: Annotated[Unit | None, typer.Option(help="Unit of scoring. Default: evaluate.unit of the pipelines.")] = None,
 ) -> None:
     """Compare two pipelines, methods or published rows: different settings and paired differences."""

@@ -24,7 +24,7 @@ MOST_CLASSES = 8
 
 def command(
     run: Run,
-    model: Annotated[Path, typer.Argument(help="Folder of an exported model.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of an exported model.", show_default=False)],
     inputs: Annotated[
         list[str] | None,
         typer.Argument(

@@ -12,7 +12,7 @@ from daamctl.cli.options import Run
 
 def command(
     run: Run,
-    model: Annotated[Path, typer.Argument(help="Folder of an exported model.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of an exported model.", show_default=False)],
     host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0: all networks.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free one.")] = 8000,
     encoder: Annotated[

@@ -150,7 +150,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Probe frozen encoders layer by layer, and test Density Adaptive Attention against simple baselines.",
-    epilog="Every command takes its pipeline first: daamctl plan demo. To run all of it: daamctl run demo.",
+    epilog="A command about a pipeline takes it first: daamctl plan demo. To run all of it: daamctl run demo.",
 )
 PANELS = {
     "First steps": "init doctor ls new plan run show compare export predict",

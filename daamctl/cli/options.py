@@ -209,8 +209,9 @@ class Run:
             parser=whole_numbers,
             help="Train every fold with these seeds instead of those in the settings.",
         ),
-        In(f"{FOLDS} evaluate run plan", "train.seeds"),
+        In(f"{FOLDS} evaluate", "train.seeds"),
         In("reconstruct", "reconstruct.seeds"),
+        In("run plan", "train.seeds reconstruct.seeds"),
         In("mlm"),
     ] = None
     recipe: Annotated[
@@ -226,7 +227,7 @@ class Run:
         str | None,
         typer.Option(help="Device: auto, cpu, mps, cuda or cuda:N."),
         In(f"extract {TRAINED}", "{}.device"),
-        In("run plan", "extract.device train.device finetune.device"),
+        In("run plan", "extract.device train.device finetune.device reconstruct.device"),
         In("mlm predict serve"),
     ] = None
     precision: Annotated[
@@ -288,7 +289,8 @@ class Run:
         The pipeline of `download` may also be a corpus, if no pipeline has its name.
 
         Raises:
-            ConfigError: a setting is wrong, or `--corpus` or `--encoder` is combined with a pipeline.
+            ConfigError: a setting is wrong, `--corpus` or `--encoder` is combined with a pipeline, or `--recipe` with
+                one that reconstructs images.
         """
         from daamctl.config import find_root, inspect_config, load_config, parse_overrides, pipeline_names
         from daamctl.layout import Layout
@@ -307,11 +309,16 @@ class Run:
                     f"--{name} cannot be combined with a pipeline: '{self.pipeline}' already sets it",
                     fix=f"omit the pipeline, or write a new file in pipelines/ with the {name} you want",
                 )
+        before, _ = inspect_config(root, self.pipeline)
+        task = "classify" if before is None else before.task
+        if self.recipe is not None and task == "reconstruct":
+            raise ConfigError(f"{self.pipeline} reconstructs images, so it has no training recipe", fix="omit --recipe")
         given = {
             key: (name, getattr(self, name))
             for name in OPTIONS
             if getattr(self, name) is not None
             for key in taken(name, self.command) or ()
+            if STAGES[key.partition(".")[0]].task in (None, task)  # `run` and `plan` take pipelines of both tasks
         }
         overrides = {key: value for key, (_, value) in given.items()} | parse_overrides(self.sets or [])
         config = load_config(root, self.pipeline, overrides)
@@ -319,11 +326,8 @@ class Run:
             given["finetune.seeds"] = given["train.seeds"]  # --seeds applies to both stages
             overrides["finetune.seeds"] = self.seeds
             config = load_config(root, self.pipeline, overrides)
-        recipe = None  # the pipeline's own
-        if any(key.partition(".")[0] == "train" for key in overrides):
-            before, _ = inspect_config(root, self.pipeline)
-            if before is not None and before.train.recipe != config.train.recipe:
-                recipe = config.train.recipe
+        own_recipe = before is None or before.train.recipe == config.train.recipe
+        recipe = None if own_recipe else config.train.recipe
         if self.dry_run:
             import yaml
 
@@ -373,8 +377,8 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
         if "pipeline" in shared:
             word, option = given.pop("argument"), options["pipeline"]
             for other, meant in follows.items():
-                if word is not None and given[other] is None and meant(word):
-                    word, given[other] = None, word
+                if word is not None and meant(word) and not (given[other] and meant(given[other])):
+                    word, given[other] = given[other], word  # also if both are given in the other order
             if None not in (word, option) and word != option:
                 raise ConfigError(f"{first} is '{word}', but --pipeline is '{option}'", fix="give one of the two")
             options["pipeline"] = word or option

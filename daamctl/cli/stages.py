@@ -94,13 +94,17 @@ def check_possible(layout: Layout, config: Config, stage: str, *, method: str | 
             f"{what}: {'skipped' if left_out else 'cannot run here, earlier results are kept'}: {obstacle.reason}"
         )
         raise typer.Exit
-    from daamctl.adapters import FINETUNES
-    from daamctl.methods import resolve_method
+    from daamctl.adapters import FINETUNES, stage_of
+    from daamctl.methods import METHODS, resolve_method
     from daamctl.reconstruction import BLOCKS
     from daamctl.stages import inventory
     from daamctl.stages.check import refuse_problems
 
     remove_note(layout, stage, method)
+    if method in {"train": FINETUNES, "finetune": METHODS}.get(stage, ()):
+        right = stage_of(str(method))
+        repair = layout.command(right, "--method", str(method))
+        raise ConfigError(f"'{method}' belongs to the stage '{right}', not '{stage}'", fix=f"run it there: {repair}")
     if method is not None:
         {"train": resolve_method, "finetune": FINETUNES.module_of, "reconstruct": BLOCKS.module_of}[stage](method)
     refuse_problems(config, layout.run_name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -187,6 +188,28 @@ def test_both_forms_mean_the_same() -> None:
 
 
 @pytest.mark.usefixtures("project")
+def test_words_in_the_other_order() -> None:
+    assert call("explain", "train.lr", "demo").stdout == call("explain", "demo", "train.lr").stdout != ""
+    assert call("show", "scores", "demo").stderr == call("show", "demo", "scores").stderr
+    assert "unknown pipeline 'dmeo'" in call("explain", "dmeo", "train.lr").stderr
+    assert "unknown pipeline or run 'scores'" in call("show", "scores", "figures").stderr
+
+
+@pytest.mark.parametrize("name", ["run", "plan"])
+@pytest.mark.usefixtures("project")
+def test_options_reach_the_stages_that_a_pipeline_has(name: str) -> None:
+    options = ("--device", "cpu", "--seeds", "7", "--dry-run")
+    own = yaml.safe_load(call(name, "demo-vqvae", *options).stdout)
+    assert (own["reconstruct"]["device"], own["reconstruct"]["seeds"]) == ("cpu", [7])
+    assert own["train"]["seeds"] != [7]
+    own = yaml.safe_load(call(name, "demo", *options).stdout)
+    assert (own["train"]["device"], own["extract"]["device"], own["train"]["seeds"]) == ("cpu", "cpu", [7])
+    assert own["reconstruct"]["seeds"] != [7]
+    result = call(name, "demo-vqvae", "--recipe", "published")
+    assert result.stderr.endswith("demo-vqvae reconstructs images, so it has no training recipe\n  omit --recipe\n")
+
+
+@pytest.mark.usefixtures("project")
 def test_a_command_that_needs_a_pipeline_says_so() -> None:
     for name in ("run", "plan", "truncate"):
         result = call(name)
@@ -199,6 +222,8 @@ def test_a_command_that_needs_a_pipeline_says_so() -> None:
     [
         (["train", "demo", "-m", "daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
         (["finetune", "demo", "-m", "lora-r9"], "unknown fine-tuning method 'lora-r9'\n  did you mean 'lora-r8'?"),
+        (["train", "demo", "-m", "ia3"], "it there: daamctl finetune demo --method ia3\n"),
+        (["finetune", "demo", "-m", "mean"], "it there: daamctl train demo --method mean\n"),
         (["reconstruct", "demo-vqvae", "-m", "damm"], "unknown block 'damm'\n  did you mean 'daam'?"),
         (["ablate", "demo", "-m", "daam-v9"], "ablate.method: unknown name 'daam-v9'; did you mean 'daam-v2'?"),
         (["ablate", "demo", "--set", "ablate.rank_by=mah"], "ablate.rank_by: unknown name 'mah'; did you mean 'mha'?"),

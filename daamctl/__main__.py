@@ -6,13 +6,13 @@ import sys
 
 def main() -> None:
     """Entry point of the console script."""
-    if "DVC_STAGE" in os.environ:
-        from daamctl.cli import stage_server
-
-        code = stage_server.run(sys.argv[1:])
-        if code is not None:
-            sys.exit(code)
     try:
+        if "DVC_STAGE" in os.environ:
+            from daamctl.cli import stage_server
+
+            code = stage_server.run(sys.argv[1:])
+            if code is not None:
+                sys.exit(code)
         from daamctl.cli.app import main as start
     except KeyboardInterrupt:
         os.write(2, b"interrupted\n")

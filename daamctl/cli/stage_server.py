@@ -55,7 +55,7 @@ def run(words: list[str]) -> int | None:
 
     def forward(number: int, _: Any) -> None:
         if not process:  # the command has not begun
-            os.write(2, b"interrupted\n")
+            os.write(2, b"interrupted; run the same command again to resume\n")
             os._exit(128 + number)
         received.append(number)
         with suppress(ProcessLookupError):

@@ -158,7 +158,7 @@ def test_a_signal_before_the_stage_begins(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", run], cwd=project, env=environment(PYTHONPATH=path), capture_output=True, text=True
     )
-    assert (done.stdout, done.stderr) == ("interrupted\n 130\n", "")
+    assert (done.stdout, done.stderr) == ("interrupted; run the same command again to resume\n 130\n", "")
     wait_for(lambda: not servers(project))
     assert not (project / "process").exists(), "the stage ran, although nobody waited for it"
 

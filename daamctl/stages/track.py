@@ -30,8 +30,9 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     if pipeline is not None and not finished:
         known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
         raise UnknownNameError("pipeline with finished folds", pipeline, known)
-    for fold in not_sent(root, finished):
-        fold.check()
+    for fold in finished:
+        if not is_sent(root, fold):
+            fold.check()
     tracker = MLflowTracker(root, close_timeout_s=3600.0)
     for fold in finished:
         tracker.send(fold, look=True)

@@ -607,9 +607,11 @@ def is_sent(root: Path, fold: Fold) -> bool:
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
-    """Send the folds that the current store does not have yet."""
+    """Send the folds that the current store does not have yet. Raises ArtifactError if one of them is damaged."""
     if isinstance(tracker, MLflowTracker):
         for fold in folds:
+            if not is_sent(tracker.root, fold):
+                fold.check()
             tracker.send(fold)
 
 

@@ -468,6 +468,17 @@ def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixtur
     assert all(is_sent(root, fold) for fold in folds)
 
 
+def test_a_file_of_another_fold_is_not_sent(tmp_path: Path) -> None:
+    first, second = (make_fold(tmp_path, "mixed", number) for number in (1, 2))
+    shutil.copy(second.folder / "predictions.parquet", first.folder)
+    with pytest.raises(ArtifactError, match=r"fold1-seed1/predictions\.parquet is damaged or from elsewhere"):
+        track.run(tmp_path, "mixed")
+    with pytest.raises(ArtifactError, match="damaged or from elsewhere"):
+        send(tmp_path, first)
+    assert not is_sent(tmp_path, first)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
 def test_track_sends_what_the_store_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from mlflow import MlflowClient
 

@@ -253,6 +253,12 @@ class Fold:
         """File of the weights; None if it was deleted, e.g. to save space."""
         return self._file(WEIGHTS) if (self.folder / WEIGHTS).exists() else None
 
+    def check(self) -> None:
+        """Check the files that are there; weights may have been deleted. Raises ArtifactError, see `predictions`."""
+        for name in self.result["files"]:
+            if (self.folder / name).exists():
+                self._file(name)
+
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
         return check_file(self.folder / name, self.result["files"].get(name))

@@ -15,7 +15,7 @@ import yaml
 
 from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
-from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
+from daamctl.artifacts.results import FOLD_DIR, RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent
 from daamctl.cpu_formats import cpu_formats
 from daamctl.engines.base import Engine, await_files
@@ -68,7 +68,8 @@ def train_all(
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
     if alone:
         own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
-        remove_others(folder, own, "fold[0-9]*-seed[0-9]*", folders=True)
+        no_folds = [path.name for path in folder.glob("*") if not FOLD_DIR.match(path.name)]  # e.g. the user's copies
+        remove_others(folder, [*own, *no_folds], folders=True)
     done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
     missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):

@@ -33,7 +33,7 @@ from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.store.files import content_key, locked, sha256_file
+from daamctl.store.files import content_key, locked, put, sha256_file
 
 log = logging.getLogger(__name__)
 
@@ -150,21 +150,28 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
         if corpus.adopt is None:
             return given
         with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
-            if force and given.resolve() != own.resolve():
-                shutil.rmtree(own, ignore_errors=True)
-            return corpus.adopt(given, own)
+            return _make(own, partial(corpus.adopt, given), force=force and given.resolve() != own.resolve())
     place = source_of(layout.root, corpus.name)
     if corpus.obtain is not None and (place is None or place == own):
         with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
-            if force:
-                shutil.rmtree(own, ignore_errors=True)
-            return corpus.obtain(own)
+            return _make(own, corpus.obtain, force=force)
     if place is None:
         raise CorpusError(f"corpus '{corpus.name}' is not on this machine", fix=corpus.how_to_get)
     if not place.exists():
         message = f"corpus '{corpus.name}' was registered at {place}, which does not exist"
         raise CorpusError(message, fix=corpus.how_to_get)
     return place
+
+
+def _make(own: Path, make: Callable[[Path], Path], *, force: bool) -> Path:
+    """Obtain or convert a corpus. `force`: anew; the copy that is there goes only when the new one is complete."""
+    if not force or not own.exists():
+        return make(own)
+    beside = own.with_name(f".{own.name}-new")  # what a download that failed has left there continues
+    shutil.rmtree(beside / own.name, ignore_errors=True)
+    put(make(beside / own.name), own)
+    shutil.rmtree(beside, ignore_errors=True)
+    return own
 
 
 def _given(place: Path, corpus: Corpus) -> Path:

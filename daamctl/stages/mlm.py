@@ -131,10 +131,9 @@ def run(
                     done = None if force else artifact.keep()
                     if done is None:
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
-                        events = fit_and_save([trial], work, trial.key, load_state(work, trial.key))
-                        (result,) = [event.trained for event in events if isinstance(event, Finished)]
-                        with artifact.make() as new:
-                            write_parquet(new / NLL, pa.table({"nll": result.facts["nll"]}))
+                        with artifact.lock():
+                            events = fit_and_save([trial], work, trial.key, load_state(work, trial.key))
+                            (result,) = [event.trained for event in events if isinstance(event, Finished)]
                             done = MaskedTraining(
                                 key=trial.key,
                                 dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
@@ -142,7 +141,9 @@ def run(
                                 added=result.facts["added"],
                                 trained=result.facts["trained"],
                             )
-                            artifact.seal(new, done)
+                            with artifact.make() as new:
+                                write_parquet(new / NLL, pa.table({"nll": result.facts["nll"]}))
+                                artifact.seal(new, done)
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
                     found.setdefault((fusion, tuned), []).append(done)
                     nll.setdefault((fusion, tuned), []).append(values)

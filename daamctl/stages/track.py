@@ -22,7 +22,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
         The folder that was searched.
 
     Raises:
-        ArtifactError: the store did not take everything.
+        ArtifactError: a fold is damaged, or the store did not take everything.
         UnknownNameError: the pipeline has no finished folds.
     """
     folder = root / "data"
@@ -30,6 +30,9 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     if pipeline is not None and not finished:
         known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
         raise UnknownNameError("pipeline with finished folds", pipeline, known)
+    for fold in finished:
+        if not is_sent(root, fold):
+            fold.check()
     tracker = MLflowTracker(root, close_timeout_s=3600.0)
     for fold in finished:
         tracker.send(fold, look=True)

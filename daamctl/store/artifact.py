@@ -61,7 +61,7 @@ class Artifact(Generic[Record]):
         """
         found = read_sealed(self.path, fix=self.fix)
         if self.hide is not None:
-            found = json.loads(json.dumps(found).replace(f"{self.hide}/", ""))
+            found = json.loads(json.dumps(found, ensure_ascii=False).replace(f"{self.hide}/", ""))
         record = parse_record(found, self.kind, path=self.path, fix=self.fix)
         owner = getattr(record, self.owner, None)
         if owner not in (None, self.folder.name):
@@ -119,8 +119,9 @@ class Artifact(Generic[Record]):
         """
         assert self.work is not None
         with locked(self.work.with_name(f"{self.work.name}.lock"), what=self.what):
-            for left in self.folder.parent.glob(f".{self.folder.name}-old-{8 * '[0-9a-f]'}"):
-                shutil.rmtree(left, ignore_errors=True)  # of a command that was killed while it replaced the folder
+            old = self.folder.parent.glob(f".{self.folder.name}-old-{8 * '[0-9a-f]'}")
+            for left in (self.work / "finished", *old):  # of a command that was killed while it made the artifact
+                shutil.rmtree(left, ignore_errors=True)
             yield None if self._state() == self._seen else self.keep()
             shutil.rmtree(self.work, ignore_errors=True)
 

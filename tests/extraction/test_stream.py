@@ -351,6 +351,17 @@ def test_leftovers_of_a_killed_command_are_no_finished_set(layout: Layout) -> No
     assert len(read_embeddings(layout.embeddings)[0]) == 7
 
 
+def test_links_of_a_killed_command_are_no_part_of_the_set(layout: Layout) -> None:
+    extract.run(layout, setting())
+    names = {path.name for path in layout.embeddings.iterdir()}
+    key = f"{read_head(layout.embeddings).vectors_key}-{setting().extract.shard_clips}"
+    work = layout.work / "extract" / key
+    work.mkdir()
+    layout.embeddings.rename(work / "finished")
+    extract.run(layout, setting())
+    assert {path.name for path in layout.embeddings.iterdir()} == names
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "shorter"])
 def test_a_set_without_all_its_clips_is_made_again(layout: Layout, damage: str) -> None:
     extract.run(layout, setting())

@@ -196,6 +196,15 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
 
 
+def test_only_folds_that_the_settings_no_longer_have_are_removed(layout: Layout) -> None:
+    settings, folder = config(features="memory", epochs=1), layout.method("mean")
+    trials = trials_of(FusionTrial, layout, "mean", load_features(layout, settings), settings, fold=1)
+    for name in ("fold1-seed9", "fold1-seed1-my-copy", "notes"):
+        (folder / name).mkdir(parents=True)
+    train_all(trials, folder, layout, Tracker(), alone=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["fold1-seed1", "fold1-seed1-my-copy", "notes"]
+
+
 class Elsewhere(Engine):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import polars as pl
@@ -294,6 +295,17 @@ def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path, monk
     make(project, corpus="demo", force=True)
     assert not marker.exists()
     assert files_root(project, "demo").is_dir()
+    assert not list(root.parent.glob(".demo-*"))
+
+    def refuse(*_args: object) -> NoReturn:
+        raise DownloadError("no network")
+
+    marker.touch()
+    monkeypatch.setattr(demo, "_write_session", refuse)
+    with pytest.raises(DownloadError):
+        make(project, corpus="demo", force=True)
+    assert marker.exists()  # the old copy is kept until the new one is complete
+    assert make(project, corpus="demo").rows.equals(table.rows)
 
 
 def test_stratified_folds_of_speech_pool_the_groups_but_not_the_speakers(project: Path, collection: Path) -> None:

@@ -88,6 +88,7 @@ def test_an_interrupted_training_continues_to_the_same_numbers(tmp_path: Path, m
             mlm.run(tmp_path, encoder, **options, name="cut")
     assert (work / FILE).is_file()
     assert not (folder / "concat").exists()
+    assert not work.with_name("last-layer-seed1").exists()  # that training is finished
     continued: list[int] = []
     real = MaskedFit.restore
 

@@ -105,10 +105,13 @@ def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
         find_importance(path.parent)
 
 
-def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:
-    note = f"no embeddings in {tmp_path}/data/extract/toy"
-    path = written(tmp_path / "a.json", json.dumps(sealed(importance_of({}, run=tmp_path.name, note=note))))
-    found = Artifact(path, Importance, AGAIN, hide=tmp_path).find()
+@pytest.mark.parametrize("name", ["plain", "Jürgen B"])
+def test_local_paths_are_hidden_on_request(tmp_path: Path, name: str) -> None:
+    root = tmp_path / name
+    note = f"no embeddings in {root}/data/extract/toy"
+    root.mkdir()
+    path = written(root / "a.json", json.dumps(sealed(importance_of({}, run=name, note=note))))
+    found = Artifact(path, Importance, AGAIN, hide=root).find()
     assert found is not None
     assert found.note == "no embeddings in data/extract/toy"
 

@@ -137,7 +137,6 @@ def _run_forked(client: socket.socket, request: dict[str, Any], files: list[int]
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.argv = ["daamctl", *request["words"]]
-    sys.modules["__main__"].__package__ = None  # Typer would call the command by it
     code = 0
 
     def end() -> None:
@@ -193,10 +192,13 @@ def _connect(address: str, dvc: int) -> socket.socket:
         server.connect(address)
         return server
     nowhere = subprocess.DEVNULL
-    command = [sys.executable, "-m", "daamctl.cli.stage_server", address, str(dvc)]
-    subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    # the same import path: `-m` would put the project first, which may have a folder of the name of a module
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from daamctl.cli.stage_server import serve; serve({address!r}, {dvc})"
+    )
+    started = subprocess.Popen([sys.executable, "-c", code], stdin=nowhere, stdout=nowhere, stderr=nowhere)
     end = time.monotonic() + START_S
-    while time.monotonic() < end:
+    while time.monotonic() < end and started.poll() is None:
         with suppress(FileNotFoundError, ConnectionRefusedError):
             server.connect(address)
             return server
@@ -207,7 +209,3 @@ def _connect(address: str, dvc: int) -> socket.socket:
 def _shared(environment: dict[str, str]) -> dict[str, str]:
     """The environment without what differs from stage to stage."""
     return {name: value for name, value in environment.items() if name not in OWN}
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))

@@ -51,6 +51,8 @@ def servers(project: Path) -> list[Path]:
 
 
 def test_commands_answer_as_they_do_alone(project: Path) -> None:
+    (project / "daamctl").mkdir()  # must not hide the package
+    (project / "rich.py").touch()
     words = ("--version segment", "segment --pipeline nothing-of-that-name", "segment --no-such-option")
     alone = [
         subprocess.run(f"{DAAMCTL} {word}", shell=True, cwd=project, capture_output=True, text=True) for word in words

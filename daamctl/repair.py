@@ -24,8 +24,10 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
     Args:
         layout: that of the command that met the artifact. If it is its own, the command repeats the settings given.
     """
-    folders = (folder for folder in path.absolute().parents if folder.name == "data")
-    data = next((folder for folder in folders if (folder.parent / PARAMS_FILE).is_file()), None)  # not a user's folder
+    roots = (folder.parent for folder in path.absolute().parents if folder.name == "data")
+    own = layout and layout.root.absolute()
+    root = next((root for root in roots if root == own or (root / PARAMS_FILE).is_file()), None)  # not a user's folder
+    data = root and root / "data"
     parts = path.absolute().relative_to(data).parts if data else ("",)
     again = "make it again" if path.exists() else "make it"
     if parts[0] in OTHERS:

@@ -613,7 +613,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
 def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
         report.run(make_layout(tmp_path), CONFIG, track=False)
-    assert repair_of(error.value.path) == "make it: daamctl evaluate toy"
+    assert repair_of(error.value.path, make_layout(tmp_path)) == "make it: daamctl evaluate toy"
 
 
 @pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])

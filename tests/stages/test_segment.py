@@ -240,7 +240,7 @@ def test_missing_table_names_the_command(tmp_path: Path) -> None:
     assert repair_of(caught.value.path, layout(tmp_path)) == "make it: daamctl download --corpus emodb"
     with pytest.raises(ArtifactError, match="no file") as caught:
         segment.run(layout(tmp_path, "mine"), config())
-    assert repair_of(caught.value.path) == "make it: daamctl download mine"
+    assert repair_of(caught.value.path, layout(tmp_path, "mine")) == "make it: daamctl download mine"
 
 
 def test_table_made_with_other_settings(project: Path) -> None:

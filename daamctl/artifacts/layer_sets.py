@@ -21,7 +21,6 @@ from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.statistics import Design
 from daamctl.data.task import Task, task_of
 from daamctl.store.artifact import Artifact
-from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import read_frame, write_frame
 
 TABLE = "layers.parquet"
@@ -238,7 +237,8 @@ class Truncation(LayerSets):
     @property
     def shortest(self) -> LayerRow | None:
         """The shortest prefix that is enough; None if none is."""
-        return next((row for row in self.prefixes if self.enough.get(row.set)), None)
+        enough = self.enough
+        return next((row for row in self.prefixes if enough.get(row.set)), None)
 
 
 Sets = TypeVar("Sets", bound=LayerSets)
@@ -250,8 +250,9 @@ def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Pat
     if isinstance(found, Ablation):
         tables.append(audit.write_tests(path.parent, found.run, found.tests))
     results = sorted(fold.folder / RESULT for fold in folds if fold.folder.is_relative_to(path.parent))
-    record = asdict(replace(found, rows=(), files=hashes_of(path.parent, [*tables, *results])))
-    write_record(path, {name: value for name, value in record.items() if name not in ("rows", "tests")})
+    record = asdict(replace(found, rows=()))
+    content = {name: value for name, value in record.items() if name not in ("rows", "tests")}
+    Artifact(path, type(found)).seal(path.parent, content, [*tables, *results])
     return path
 
 

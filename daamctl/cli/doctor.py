@@ -66,13 +66,15 @@ def _show(findings: list[Finding], what: str, checked: str) -> None:
     from daamctl.errors import MethodError
 
     width = max([11, *(len(finding.name) for finding in findings)])
-    rows = []
-    for one in findings:
-        if not is_terminal():
-            typer.echo(f"{_word(one.ok):<6}  {one.name:<{width}}  {one.text}")
-        rows.append((f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{one.name}[/]", escaped(one.text)))
     if is_terminal():
+        rows = (
+            (f"[{'green' if one.ok else 'red'}]{_word(one.ok)}[/]", f"[bold]{one.name}[/]", escaped(one.text))
+            for one in findings
+        )
         print_table(("", "", ""), rows, markup=True)
+    else:
+        for one in findings:
+            typer.echo(f"{_word(one.ok):<6}  {one.name:<{width}}  {one.text}")
     if failing := [f"\n  {finding.name}: {finding.text}" for finding in findings if not finding.ok]:
         raise MethodError(f"{what}: {len(failing)} of {len(findings)} {checked} failed{''.join(failing)}")
 

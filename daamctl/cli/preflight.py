@@ -63,10 +63,10 @@ def _show_probe(result: dict[str, Any]) -> None:
         if probe[key] is not None:
             lines.append((name, probe[key], _gain(headroom[key]) if key in headroom else "", "bold"))
     lines.append(("chance", chance, "", "dim"))
-    rows = []
+    rows, block = [], "█" if is_terminal() else "#"
     for name, one, gain, _ in lines:
         share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
-        bar = ("█" if is_terminal() else "#") * max(0, round(BAR_WIDTH * share))
+        bar = block * max(0, round(BAR_WIDTH * share))
         rows.append((name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain))
     folds = result["folds"]
     show_line(

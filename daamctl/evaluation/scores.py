@@ -106,17 +106,19 @@ def read_scores(layout: Layout, table: str, files: Mapping[str, str] | None = No
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
-    stage = "evaluate"
     if table in SPREAD:
-        parts = []
-        for stage, find in SPREAD[table].items():
-            if find(layout.stage(stage)) is not None:  # the table is as recorded
-                parts.append(read_frame(table_file(layout.stage(stage), table))[0])
+        parts = [
+            read_frame(table_file(layout.stage(stage), table))[0]
+            for stage, find in SPREAD[table].items()
+            if find(layout.stage(stage)) is not None  # the table is as recorded
+        ]
         if parts:
             return pl.concat(parts)
-        stage, files = "importance", {}
-    files = read_evaluation(layout.stage(stage)).files if files is None else files
-    path = table_file(layout.stage(stage), table)
+        folder, files = layout.stage("importance"), {}  # its table, if there is one, is in no record
+    else:
+        folder = layout.stage("evaluate")
+        files = read_evaluation(folder).files if files is None else files
+    path = table_file(folder, table)
     return read_frame(check_file(path, files.get(path.name)))[0]
 
 

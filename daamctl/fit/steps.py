@@ -331,11 +331,16 @@ def evaluated(
 
     Accuracy, unless it is the test part the loss, and the primary figure if that is another one.
     """
-    figures: dict[str, float | int | None] = dict.fromkeys(("accuracy", "loss", *(["f1"] if name in f1 else [])))
+    figures: dict[str, float | int | None] = {f"{name}_accuracy": None}
+    figures |= {f"{name}_loss": None} if name != "test" else {}
+    figures |= {f"{name}_f1": None} if name in f1 else {}
     if logits is not None and targets is not None:
-        figures |= {"accuracy": accuracy_of(logits, targets), "loss": cross_entropy_of(logits, targets)}
-        figures |= {"f1": f1[name](logits)} if name in f1 else {}
-    return {f"{name}_{what}": figure for what, figure in figures.items() if (name, what) != ("test", "loss")}
+        figures[f"{name}_accuracy"] = accuracy_of(logits, targets)
+        if name != "test":
+            figures[f"{name}_loss"] = cross_entropy_of(logits, targets)
+        if name in f1:
+            figures[f"{name}_f1"] = f1[name](logits)
+    return figures
 
 
 def cross_entropy_of(logits: Float[Tensor, "N C"], targets: Int[Tensor, " N"]) -> float:

@@ -56,8 +56,9 @@ from daamctl.evaluation.tagging import entities_of
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
+from daamctl.store.artifact import Artifact
 from daamctl.store.files import remove_others, write_json
-from daamctl.store.records import SKIPPED_FILE, hashes_of, write_record
+from daamctl.store.records import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def run(layout: Layout, config: Config) -> Path:
     folder = layout.stage("evaluate")
     tables = write_scores(folder, evaluation, folds)
     _write_metrics(layout.stage("metrics"), evaluation)
-    write_record(folder / FILE, replace(evaluation, files=hashes_of(folder, tables)).as_json())
+    Artifact(folder / FILE, Evaluation).seal(folder, evaluation.as_json(), tables)
     return folder / FILE
 
 

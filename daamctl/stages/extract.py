@@ -56,6 +56,7 @@ from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.store.files import link_or_copy, put, write_json
+from daamctl.store.records import check_file
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -272,8 +273,8 @@ def _embed(
                     write_head(new, own, clips.rows)
                 return layout.embeddings
             log.info("embeddings in %s are up to date", folder)
-            with suppress(ArtifactError):
-                artifact.check(found)
+            with suppress(ArtifactError):  # the shards have been checked
+                check_file(folder / LABELS_FILE, found.files.get(LABELS_FILE))
                 if own == found:
                     return folder
             write_head(folder, own, clips.rows)
@@ -336,7 +337,7 @@ def _find_finished(
                 log.warning("these embeddings are not used: %s", error.message)
             continue
         if ours is not head:
-            log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", folder, theirs, here)
+            log.info("%s was embedded in %s; 'auto' means %s here, but these embeddings are used", folder, theirs, here)
         own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
         return folder, found, own
     return None

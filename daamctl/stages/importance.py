@@ -65,8 +65,8 @@ from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
 from daamctl.reporting.document import plural
+from daamctl.store.artifact import Artifact
 from daamctl.store.files import remove_others, write_bytes
-from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 
 logger = logging.getLogger(__name__)
@@ -135,12 +135,12 @@ def run(layout: Layout, config: Config) -> Path:
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
         probed=ProbedLayers(unit, resampled) if probes else None,
-        files=hashes_of(folder, [*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]),
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
     record = asdict(summary)
     del record["rows"], record["tests"]
-    write_record(folder / FILE, record)
+    files = [*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]
+    Artifact(folder / FILE, Importance).seal(folder, record, files)
     logger.info(summary.note)
     lacking = [line for lines in audit.methods.values() for line in lines]
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.sentence):

@@ -53,12 +53,8 @@ class Disagreement:
     """A test item on which two methods disagree.
 
     Args:
-        item: id of the utterance or clip.
-        speaker: None if unknown.
         first_right: share of the first method's seeds that are right.
-        second_right: likewise for the second method.
         first_probability: mean probability of the true class under the first method.
-        second_probability: likewise for the second method.
     """
 
     item: str
@@ -76,7 +72,6 @@ class PairedMethods:
     """What two trained methods are, besides their figures.
 
     Args:
-        first: name of the first method.
         first_label: its name in results.
         fairness: first and second: how well the methods were trained.
         doubt: warning if a method was not trained well; else None.
@@ -102,10 +97,7 @@ class PairedResult:
 
     Args:
         comparisons: every pair in every metric.
-        alpha: two-sided level of the tests.
         floor: smallest possible p-value of the primary test of all pairs; None without a test.
-        notes: notes for the reader of the results.
-        kind: "paired".
     """
 
     settings: SettingDifferences
@@ -185,7 +177,6 @@ class PrintedPair:
     """A published row beside a trained method or another published row.
 
     Args:
-        second: name of the second row.
         figures: first and second: their scores.
         difference: difference of the accuracies under the published scoring.
         folds: differences by session; None if the folds cannot be paired.

@@ -30,12 +30,7 @@ NAMED_BY_FILE = ("manifest", "conll")
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """Properties of a metric.
-
-    Args:
-        higher_is_better: direction.
-        unit: "fraction" or "nats".
-    """
+    """Properties of a metric, in nats or as a fraction."""
 
     alias: str
     higher_is_better: bool
@@ -47,8 +42,6 @@ class Counts:
     """Number of tested items; every item counts once, whatever the number of seeds.
 
     Args:
-        utterance: number of test utterances.
-        clip: number of test clips.
         groups: fold number -> test group.
         wholes: number of what is read at once: of words, sentences.
         weighted: test utterances with clips of different durations, which are weights in the mean of their logits.
@@ -158,9 +151,6 @@ class Fairness:
     Args:
         verdict: fair, not fair or not checked.
         text: the verdict in one or two sentences that name the methods.
-        margin: largest acceptable gap to the counterpart.
-        methods: method -> how well it was trained.
-        identical: groups of methods with the same predictions.
     """
 
     verdict: Literal["fair", "not fair", "not checked"]
@@ -178,11 +168,7 @@ class Fairness:
 
 @dataclass(frozen=True)
 class EvalBatches:
-    """Test batches of a method whose predictions depend on them.
-
-    Args:
-        clips_sha256: hash of the clip names in that order.
-    """
+    """Test batches of a method whose predictions depend on them, with a hash of the clip names in that order."""
 
     size: int
     order: str
@@ -219,8 +205,6 @@ class Run:
         fold: 1-based fold number.
         dev_group: group that selected the epoch; None if there is none.
         selected_epoch: 1-based; None if no epoch is selected.
-        num_parameters: number of trainable parameters.
-        train_s: wall time of training.
     """
 
     fold: int
@@ -246,9 +230,7 @@ class MethodFacts:
         label: name in results, e.g. `sga (reconstructed)`.
         reconstructed: the interpretation chosen, for methods whose original definition was not available; else empty.
         eval_batches: for methods whose predictions depend on their batch.
-        finetune: whether the encoder is trained too.
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
-        num_parameters: number of trainable parameters.
         missing: (fold, seed) of the runs without a result.
     """
 
@@ -279,11 +261,9 @@ class Provenance:
     """Code, machines, encoder and settings that made the folds.
 
     Args:
-        versions: package -> versions.
         train_s: method -> wall time of training, all runs together.
         peak_memory_bytes: largest GPU memory of a run; None if not recorded.
         clips_per_fold: number of clips of every fold.
-        config: settings of the first fold, by section.
         code_versions: number of versions of the code that the folds depend on; 0: not recorded.
     """
 
@@ -318,7 +298,6 @@ class Evaluation:
 
     Args:
         pipeline: name of the pipeline; None for an ad-hoc run.
-        modality: speech, text or image.
         main_unit: "utterance" or "clip".
         source: word for what items come from, the unit of independence if it is known.
         metrics: metric -> its properties, in the order of reports.
@@ -326,11 +305,6 @@ class Evaluation:
         seeds: seeds of the methods over stored layers.
         selection: rule that selected the epoch: "dev-group", "best-on-test" or "last".
         refit: whether the held-out group joined the training part at the end.
-        chance: unit -> scores of constant predictions.
-        methods: method -> facts.
-        fairness: whether the methods were trained well.
-        comparison: every method compared with the reference.
-        notes: notes for the reader of the results.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         files: SHA-256 of the stage's other files.

@@ -7,7 +7,7 @@ marks such as *undertrained*.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -21,7 +21,8 @@ from daamctl.artifacts.layer_sets import LAYERS
 from daamctl.store.tables import read_frame
 
 Schema = dict[str, pl.DataType]
-_KINDS: dict[Any, pl.DataType] = {str: pl.String(), int: pl.Int64(), float: pl.Float64(), bool: pl.Boolean()}
+TEXT, INTEGER, NUMBER = pl.String(), pl.Int64(), pl.Float64()
+_KINDS: dict[Any, pl.DataType] = {str: TEXT, int: INTEGER, float: NUMBER, bool: pl.Boolean()}
 LEVEL = 0.95
 """Of all intervals."""
 BEST_ON_TEST, LAST = "accuracy_best_on_test", "accuracy_last"
@@ -114,14 +115,20 @@ class Compared:
 
     def turned(self) -> Compared:
         """The same, second minus first."""
-        values = asdict(self)
-        for one, other in (("first", "second"), ("first_value", "second_value"), ("wins", "losses"),
-                           ("ahead", "behind")):  # fmt: skip
-            values[one], values[other] = values[other], values[one]
-        ends = {"low": None, "high": None} if self.low is None or self.high is None else {
-            "low": -self.high, "high": -self.low
-        }  # fmt: skip
-        return Compared(**{**values, **ends, "difference": -self.difference})
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            first_value=self.second_value,
+            second_value=self.first_value,
+            difference=-self.difference,
+            low=None if self.high is None else -self.high,
+            high=None if self.low is None else -self.low,
+            wins=self.losses,
+            losses=self.wins,
+            ahead=self.behind,
+            behind=self.ahead,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,42 +154,6 @@ class Tagged:
     spurious: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Confusion:
-    """How often a class was taken for another, over all runs."""
-
-    method: str
-    unit: str
-    actual: str
-    predicted: str
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Speaker:
-    """Accuracy of a speaker over all runs; None: of those whose speaker is unknown."""
-
-    method: str
-    speaker: str | None
-    items: int
-    accuracy: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Record:
-    """A point of the learning curves of a run, per clip."""
-
-    method: str
-    fold: int
-    seed: int
-    step: int
-    epoch: int
-    train_loss: float
-    train_accuracy: float
-    dev_accuracy: float
-    test_accuracy: float
-
-
 def _schema(row: type) -> Schema:
     hints = get_type_hints(row)
     return {one.name: _KINDS[(get_args(hints[one.name]) or (hints[one.name],))[0]] for one in fields(row)}
@@ -192,12 +163,15 @@ OF_EVALUATE: dict[str, Schema] = {
     "figures": _schema(Figure),
     "scores": _schema(Score),
     "comparisons": _schema(Compared),
-    "confusion": _schema(_Confusion),
-    "speakers": _schema(_Speaker),
+    "confusion": {"method": TEXT, "unit": TEXT, "actual": TEXT, "predicted": TEXT, "count": INTEGER},
+    "speakers": {"method": TEXT, "speaker": TEXT, "items": INTEGER, "accuracy": NUMBER},
     "entities": _schema(Tagged),
-    "history": _schema(_Record),
-}
-"""The tables that `evaluate` writes."""
+    "history": {
+        "method": TEXT, "fold": INTEGER, "seed": INTEGER, "step": INTEGER, "epoch": INTEGER, "train_loss": NUMBER,
+        "train_accuracy": NUMBER, "dev_accuracy": NUMBER, "test_accuracy": NUMBER,
+    },
+}  # fmt: skip
+"""The tables that `evaluate` writes; the learning curves of `history` are per clip."""
 TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT}
 
 

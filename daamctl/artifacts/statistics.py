@@ -87,7 +87,6 @@ class Design:
         unit_word: name of the unit, e.g. "author".
         source_word: name of what an item comes from, e.g. "speaker".
         n_units: number of units; None without a unit.
-        n_items: number of test items.
         n_speakers: number of speakers; None if unknown.
         n_folds: number of folds; 0 if the methods have other folds.
         seeds: method -> its seeds.
@@ -124,7 +123,6 @@ class Ranks:
     n: int
     k: int
     alpha: float
-    note: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,6 @@ class Family:
         floor: smallest possible p-value of the primary test; None without a test.
         reference: the method that all others are compared with; None if there is none.
         ranks: metric -> ranks over folds; None with fewer than three methods or two folds.
-        notes: notes for the reader of the results.
     """
 
     methods: list[str]

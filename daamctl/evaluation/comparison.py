@@ -71,42 +71,22 @@ class MethodIntervals(NamedTuple):
 
 @dataclass(frozen=True)
 class _Data:
-    """Test items of all methods and the unit of the tests, for N items.
+    """Test items of all methods, for N items.
 
     Args:
         targets: true class ids, shape (N,).
         folds: fold numbers, shape (N,).
-        speakers: speaker codes from 0, shape (N,); None if a speaker is unknown.
-        unit: "speaker", "item", "fold" or None: what the primary test and the intervals take as independent.
+        units: unit of each item, shape (N,); None without a unit.
         n_test: number of test clips, one per fold.
         n_train: number of training clips, one per fold.
     """
 
     targets: ClassIds
     folds: ClassIds
-    speakers: NDArray[np.int64] | None
-    unit: str | None
-    word: str
-    reason: str
+    units: NDArray[np.integer[Any]] | None
     n_test: list[int]
     n_train: list[int]
-
-    @property
-    def n_speakers(self) -> int | None:
-        """Number of speakers; None if they are unknown."""
-        return None if self.speakers is None or self.unit == "item" else len(np.unique(self.speakers))
-
-    @property
-    def units(self) -> NDArray[np.integer[Any]] | None:
-        """Unit of each item, shape (N,); None without a unit."""
-        if self.unit is None:
-            return None
-        return self.folds if self.unit == "fold" else self.speakers
-
-    @property
-    def n_units(self) -> int | None:
-        """Number of units."""
-        return None if self.units is None else len(np.unique(self.units))
+    design: Design
 
 
 def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
@@ -196,9 +176,9 @@ def compare_methods(
             row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
             rows.append(Compared(first=first, second=second, **row))
     rows.sort(key=lambda row: pairs.index((row.first, row.second)))
-    floor = None if data.n_units is None else sign_flip_floor(data.n_units)
+    floor = None if data.design.n_units is None else sign_flip_floor(data.design.n_units)
     ranks = {name: _ranks(correct, data, name, alpha) for name in task.over_items}
-    design = _design(data, tables, task, same_folds=same_folds)
+    design = _design(data, tables)
     family = Family(list(tables), reference, len(pairs), alpha, floor, design, ranks, [])
     return with_holm(rows), replace(family, notes=_notes(family, tables))
 
@@ -251,7 +231,7 @@ def not_worse(
             p=test["p"] if test else None,
             floor=test["floor"] if test else None,
         )
-    return _design(data, tables, task), found
+    return _design(data, tables), found
 
 
 def method_intervals(
@@ -290,7 +270,7 @@ def method_intervals(
         drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
         for index, method in enumerate(group):
             metrics = {name: one for name in task.over_items if (one := drawn[name][index])}
-            found[method] = MethodIntervals(data.word, metrics)
+            found[method] = MethodIntervals(data.design.unit_word, metrics)
     return {method: found[method] for method in tables}
 
 
@@ -358,18 +338,25 @@ def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
 
 def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
     sizes = table.group_by("fold").agg(pl.col("n_test", "n_train").first()).sort("fold")
-    names = table["speaker"]
+    names, folds = table["speaker"], table["fold"].to_numpy()
     unit, word, reason = _unit(table, task, same_folds=same_folds)
-    return _Data(
-        targets=table["target"].to_numpy(),
-        folds=table["fold"].to_numpy(),
-        speakers=None if names.null_count() else names.rank("dense").to_numpy().astype(np.int64) - 1,
+    known = unit != "item" and not names.null_count()
+    units = None
+    if unit is not None:
+        units = folds if unit == "fold" else names.rank("dense").to_numpy().astype(np.int64) - 1
+    design = Design(
         unit=unit,
-        word=word,
+        unit_word=word,
+        source_word=task.with_sources(table["item"], names).source,
         reason=reason,
-        n_test=sizes["n_test"].to_list(),
-        n_train=sizes["n_train"].to_list(),
+        n_units=None if units is None else len(np.unique(units)),
+        n_items=len(table),
+        n_speakers=names.n_unique() if known else None,
+        n_folds=len(sizes) if same_folds else 0,
+        seeds={},
     )
+    tested, trained = sizes["n_test"].to_list(), sizes["n_train"].to_list()
+    return _Data(table["target"].to_numpy(), folds, units, tested, trained, design)
 
 
 def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | None, str, str]:
@@ -397,19 +384,9 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
     return "fold", "fold", text
 
 
-def _design(data: _Data, tables: Mapping[str, pl.DataFrame], task: Task, *, same_folds: bool = True) -> Design:
-    first = next(iter(tables.values()))
-    return Design(
-        unit=data.unit,
-        unit_word=data.word,
-        source_word=task.with_sources(first["item"], first["speaker"]).source,
-        reason=data.reason,
-        n_units=data.n_units,
-        n_items=len(data.targets),
-        n_speakers=data.n_speakers,
-        n_folds=len(data.n_test) if same_folds else 0,
-        seeds={method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()},
-    )
+def _design(data: _Data, tables: Mapping[str, pl.DataFrame]) -> Design:
+    seeds = {method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()}
+    return replace(data.design, seeds=seeds)
 
 
 def _compare(
@@ -423,7 +400,7 @@ def _compare(
         row |= interval_columns(interval)
     if (units := _unit_differences(first - second, data, metric)) is not None:
         test = paired_sign_flip(units, seed=seed)
-        row |= {"unit": data.word, "units": test["n"], "test": "sign-flip"}
+        row |= {"unit": data.design.unit_word, "units": test["n"], "test": "sign-flip"}
         row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
         row["detectable"] = minimal_detectable_difference(units, alpha=alpha)
     folds = grouped_means(first - second, data.folds, classes)
@@ -440,17 +417,16 @@ def interval_columns(interval: Interval) -> dict[str, Any]:
 
 def _unit_differences(difference: Floats, data: _Data, metric: str) -> Floats | None:
     """Differences for the primary test, one per speaker, item or fold (weights: see the module)."""
-    if data.unit is None:
+    if data.units is None:
         return None
     classes = _classes(data, metric)
-    if data.unit == "fold":
+    if data.design.unit == "fold":
         return grouped_means(difference, data.folds, classes)
-    assert data.speakers is not None
     weights = np.ones(len(difference)) if classes is None else 1.0 / np.bincount(classes)[classes]
-    if data.unit == "item":
-        weighted = np.bincount(data.speakers, weights * difference)
+    if data.design.unit == "item":
+        weighted = np.bincount(data.units, weights * difference)
         return np.asarray(weighted * len(weighted) / weights.sum())
-    return np.bincount(data.speakers, weights * difference) / np.bincount(data.speakers, weights)
+    return np.bincount(data.units, weights * difference) / np.bincount(data.units, weights)
 
 
 def _intervals(
@@ -471,7 +447,7 @@ def _gap_intervals(
     """Intervals of differences: of few units, the values that the sign-flip test does not reject, if it can reject."""
     if data.units is None or not differences:
         return [None] * len(differences)
-    if data.n_units is not None and data.n_units <= EXACT_FLIPS_UP_TO:
+    if data.design.n_units is not None and data.design.n_units <= EXACT_FLIPS_UP_TO:
         found: list[Interval | None] = []
         for one in differences:
             units = _unit_differences(one, data, metric)

@@ -226,19 +226,17 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[Disagreem
     places = ["item"] if _other_folds(first.table, second.table) else ["fold", "item"]
     rows = _averaged(first).join(_averaged(second), on=places, suffix="_second", validate="1:1")
     rows = rows.filter(gap != 0).sort(gap.abs(), surer.abs(), "item", descending=[True, True, False])
-    return [
-        Disagreement(
-            item=row["item"],
-            fold=row["fold"],
-            speaker=row["speaker"] if known else None,
-            label=classes[row["target"]],
-            first_right=row["correct"],
-            second_right=row["correct_second"],
-            first_probability=row["probability"],
-            second_probability=row["probability_second"],
-        )
-        for row in rows.head(MOST_DISAGREEMENTS).iter_rows(named=True)
-    ]
+    shown = rows.head(MOST_DISAGREEMENTS).select(
+        "item",
+        "fold",
+        speaker="speaker" if known else pl.lit(None),
+        label=pl.col("target").map_elements(lambda target: classes[target], return_dtype=pl.String),
+        first_right="correct",
+        second_right="correct_second",
+        first_probability="probability",
+        second_probability="probability_second",
+    )
+    return [Disagreement(**row) for row in shown.iter_rows(named=True)]
 
 
 def _averaged(method: TrainedMethod) -> pl.DataFrame:

@@ -154,7 +154,6 @@ def friedman_nemenyi(scores: Mapping[str, Sequence[float]], *, alpha: float = 0.
         n=n,
         k=k,
         alpha=alpha,
-        note=f"ranks of {k} methods over {n} folds, which share training data; Demšar's test assumes independence",
     )
 
 

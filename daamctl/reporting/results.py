@@ -6,7 +6,7 @@ source of an item, whatever the modality calls it. With one official test part, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 import numpy as np
@@ -115,13 +115,7 @@ def folds(evaluation: Evaluation) -> Section:
     groups, seeds = evaluation.counts.groups, len(evaluation.seeds)
     numbers = range(1, evaluation.num_folds + 1)
     headings = [f"Fold {number}" + (f" ({groups[str(number)]})" if str(number) in groups else "") for number in numbers]
-    rows: list[list[Cell]] = []
-    for name in order(evaluation):
-        by_fold: dict[int, list[float]] = {}
-        for (fold, _), run in evaluation.scores.runs(name).items():
-            by_fold.setdefault(fold, []).append(run.value)
-        cells = [Number(mean(by_fold[number])) if number in by_fold else "missing" for number in numbers]
-        rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
+    rows = [_by_run(evaluation, name, 0, numbers) for name in order(evaluation)]
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
         f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
     )
@@ -131,6 +125,17 @@ def folds(evaluation: Evaluation) -> Section:
     same = said.item == said.clip or evaluation.counts.utterance == evaluation.counts.clip
     blocks: list[Block] = [_accuracy(evaluation), table, *([] if same else [_unit_table(evaluation)])]
     return Section("folds", "Results by fold", [*blocks, *_unknown(evaluation)])
+
+
+def _by_run(evaluation: Evaluation, name: str, part: int, numbers: Iterable[int]) -> list[Cell]:
+    """Accuracy of a method by fold (`part` 0) or by seed (1), and over all runs."""
+    found = evaluation.scores.runs(name).items()
+    lacking = {run[part] for run in evaluation.methods[name].missing}
+    cells: list[Cell] = [name]
+    for number in numbers:
+        values = [one.value for run, one in found if run[part] == number]
+        cells.append(Number(mean(values)) if values else "missing" if number in lacking else DASH)
+    return [*cells, spread(evaluation.accuracy(name)), _n(evaluation, name)]
 
 
 def _unknown(evaluation: Evaluation) -> list[Text]:
@@ -144,15 +149,7 @@ def _unknown(evaluation: Evaluation) -> list[Text]:
 def _seed_table(evaluation: Evaluation) -> Table:
     known = {row.seed for entry in evaluation.methods.values() for row in entry.runs}
     seeds = [*evaluation.seeds, *sorted(known - {*evaluation.seeds})]  # fine-tuning may have its own seeds
-    rows: list[list[Cell]] = []
-    for name in order(evaluation):
-        found = {seed: run.value for (_, seed), run in evaluation.scores.runs(name).items()}
-        lacking = {seed for _, seed in evaluation.methods[name].missing}
-        cells: list[Cell] = []
-        for seed in seeds:
-            absent = "missing" if seed in lacking else DASH
-            cells.append(Number(found[seed]) if seed in found else absent)
-        rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
+    rows = [_by_run(evaluation, name, 1, seeds) for name in order(evaluation)]
     caption = f"Accuracy per {evaluation.item} in percent on the official test part, by seed"
     note = (
         "All seeds use the same training and test items. The sample standard deviation (divisor n − 1) therefore shows "
@@ -184,11 +181,8 @@ def speakers(evaluation: Evaluation) -> Section | None:
         + ". The numbers are in the table."
     )
     plot = figures.drawn(figures.speakers(found, known, chance, label=f"Accuracy per {unit}", who=who, alt=alt))
-    sizes: dict[str, int] = {}
-    for part in scores.values():
-        for speaker, (_, number) in part.items():
-            sizes[speaker] = max(number, sizes.get(speaker, 0))
-    table = _speaker_table(evaluation, found, {speaker: sizes[speaker] for speaker in known})
+    sizes = {speaker: max(part[speaker][1] for part in scores.values() if speaker in part) for speaker in known}
+    table = _speaker_table(evaluation, found, sizes)
     few = len(known) <= MAX_SPEAKER_COLUMNS
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
 

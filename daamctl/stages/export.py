@@ -20,7 +20,7 @@ from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
-from daamctl.artifacts.scores import LEVEL, recalls
+from daamctl.artifacts.scores import LEVEL, Scores, frame_of, recalls
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -30,10 +30,11 @@ from daamctl.encoders.licence import licence_of
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
-from daamctl.evaluation.comparison import MethodIntervals, item_table, method_intervals
+from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, differences, is_scored
-from daamctl.evaluation.metrics import confusion_matrix
-from daamctl.evaluation.scoring import items_of, join, score_items
+from daamctl.evaluation.scores import method_rows
+from daamctl.evaluation.scoring import UNITS, items_of
+from daamctl.evaluation.tagging import entity_rows
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
@@ -301,9 +302,21 @@ def _corpus(found: _Trained) -> CorpusFacts:
 
 
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
-    evaluation = found.evaluation
-    unit = evaluation.main_unit
-    item = evaluation.item
+    evaluation, method = found.evaluation, found.method
+    unit, item = evaluation.main_unit, evaluation.item
+    items = {one: [items_of(fold.predictions(), one) for fold in chosen] for one in UNITS}
+    intervals = method_intervals({method: item_table(chosen, items[unit])}, task=evaluation.task)[method]
+    rows = method_rows(method, chosen, items, unit, intervals)
+    rows["figures"] += entity_rows({method: chosen}, [method], "").get("figures", [])
+    scores = Scores(unit, {table: frame_of(table, part) for table, part in rows.items()})
+    figures = []
+    for name in dict.fromkeys((evaluation.task.primary, *evaluation.metrics)):
+        info, one = evaluation.metrics.get(name), scores.figure(method, name)
+        named = {"name": name, "alias": info.alias} if info else {"name": "f1", "alias": "Entity F1"}
+        named["unit"] = info.unit if info else "fraction"
+        ends = {"low": one.low, "high": one.high, "level": LEVEL} if one.low is not None else {}
+        shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
+        figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
     groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
     rule = {
         "dev-group": "epoch and settings were chosen on a held-out group",
@@ -311,61 +324,25 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         "best-on-test": "the epoch was chosen on the test group itself, so the figures are too high",
     }[evaluation.selection]
     if kind == "fold":
-        scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
         return Measured(
-            figures=[*_entity_mean(chosen), *_means(evaluation, scores)],
-            n=int(scores[0]["n"]),
+            figures=figures,
+            n=len(items[unit][0]),
             item=item,
             protocol=f"On the test group `{group}`, which this model was not trained on, {seeds}; {rule}.",
         )
     single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
-    items = [items_of(fold.predictions(), unit) for fold in chosen]
-    joined, size = join(items), len(evaluation.classes)
-    table = {found.method: item_table(chosen, items)}
-    intervals = method_intervals(table, task=evaluation.task)[found.method]
     clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
-    found_recalls = recalls(confusion_matrix(joined.targets, joined.predictions, size))
     return Measured(
-        figures=_pooled(found, score_items(joined, size), intervals),
-        n=len(joined),
+        figures=figures,
+        n=sum(map(len, items[unit])),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
         "The mean of several models itself was not measured.",
         clusters=counted(clusters, intervals.word) if clusters else None,
-        recalls=dict(zip(evaluation.classes, found_recalls, strict=True)),
+        recalls=dict(zip(evaluation.classes, recalls(scores.confusion(method)), strict=True)),
     )
-
-
-def _pooled(found: _Trained, scores: dict[str, float], intervals: MethodIntervals) -> list[Figure]:
-    """Figures over all test items, with their intervals."""
-    evaluation, figures = found.evaluation, []
-    if not evaluation.by_accuracy and (f1 := evaluation.primary(found.method)):
-        bounds = {"low": f1.low, "high": f1.high, "level": LEVEL}
-        figures.append(Figure(name="f1", alias="Entity F1", value=f1.mean, unit="fraction", **bounds))
-    for name, info in evaluation.metrics.items():
-        interval = intervals.metrics.get(name)
-        value = interval.value if interval else float(scores[name])
-        bounds = {"low": interval.low, "high": interval.high, "level": interval.level} if interval else {}
-        figures.append(Figure(name=name, alias=info.alias, value=value, unit=info.unit, **bounds))
-    return figures
-
-
-def _means(evaluation: Evaluation, scores: Sequence[dict[str, float]]) -> list[Figure]:
-    """Figures of one fold, mean over its seeds."""
-    return [
-        Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)
-        for name, info in evaluation.metrics.items()
-    ]
-
-
-def _entity_mean(folds: Sequence[Fold]) -> list[Figure]:
-    """Entity F1 of one fold, mean over its seeds; nothing if it tags no words."""
-    values = [value for fold in folds if (value := fold.result["metrics"].get("entity_f1")) is not None]
-    if not values:
-        return []
-    return [Figure(name="f1", alias="Entity F1", value=sum(values) / len(values), unit="fraction")]
 
 
 def _deviations(found: _Trained) -> list[Deviation]:

@@ -50,7 +50,7 @@ def test_ranks_grow_with_methods() -> None:
         names = [f"m{index}" for index in range(number)]
         average = dict(zip(names, np.linspace(1.5, number - 0.5, number).tolist(), strict=True))
         groups = [names[: number // 2 + 1]]
-        found = Ranks(average, number / 2, groups, chi2=9.0, p=0.01, n=5, k=number, alpha=0.05, note="")
+        found = Ranks(average, number / 2, groups, chi2=9.0, p=0.01, n=5, k=number, alpha=0.05)
         return figures.ranks(found, "alt")
 
     few, many = check(ranks(3)), check(ranks(39))

@@ -93,7 +93,7 @@ def test_labels_reach_ranks_and_leave_the_input_alone() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
     data["comparison"]["family"]["ranks"]["accuracy"] = {
         "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0}, "critical_difference": 1.5, "groups": [["sga", "none"]],
-        "chi2": 5.0, "p": 0.1, "n": 5, "k": 3, "alpha": 0.05, "note": "",
+        "chi2": 5.0, "p": 0.1, "n": 5, "k": 3, "alpha": 0.05,
     }  # fmt: skip
     found = parsed(data)
     renamed = labelled(found)

@@ -74,7 +74,7 @@ class OverRuns:
     """Mean (None without runs) and standard deviation with divisor n - 1 (None for fewer than two) over n runs."""
 
     mean: float | None
-    sample_std: float | None
+    std: float | None
     n: int
 
 

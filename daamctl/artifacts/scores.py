@@ -51,11 +51,6 @@ class Figure:
     resampled: str | None = None
     units: int | None = None
 
-    @property
-    def sample_std(self) -> float | None:
-        """Standard deviation with divisor n - 1."""
-        return self.std
-
 
 @dataclass(frozen=True, kw_only=True)
 class Score:

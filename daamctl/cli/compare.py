@@ -226,9 +226,9 @@ def _value(value: Any) -> str:
 
 
 def _spread(figure: OverRuns) -> str:
-    if figure.sample_std is None:
+    if figure.std is None:
         return _percent(figure.mean)
-    return f"{_percent(figure.mean)} ± {_percent(figure.sample_std)} (n = {figure.n})"
+    return f"{_percent(figure.mean)} ± {_percent(figure.std)} (n = {figure.n})"
 
 
 def _percent(value: float | None) -> str:

@@ -65,7 +65,7 @@ def method_rows(
             level = over_runs(metrics[metric])
             one: dict[str, Any] = {
                 "mean": level.mean,
-                "std": level.sample_std,
+                "std": level.std,
                 "runs": level.n,
                 "pooled": pooled.get(metric),
             }

@@ -50,7 +50,7 @@ def entity_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
             own: dict[str, Any] = {"method": method, "unit": word, "metric": metric}
             rows["scores"] += [{**own, "seed": seed, "value": value} for seed, value in zip(words, values, strict=True)]
             level = over_runs(values)
-            own |= {"mean": level.mean, "std": level.sample_std, "runs": level.n}
+            own |= {"mean": level.mean, "std": level.std, "runs": level.n}
             if metric == task.primary:
                 own |= {"mean": f1.value, "pooled": f1.value, "low": f1.low, "high": f1.high}
                 own |= {"resampled": word, "units": f1.n_clusters}

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
+from daamctl.artifacts.layer_sets import OverRuns
 from daamctl.artifacts.scores import Compared, Figure
 from daamctl.figures.spec import Figure as Drawing
 from daamctl.figures.spec import Picture
@@ -291,21 +292,9 @@ def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:
             yield from _unfolded(block.blocks)
 
 
-class MeanOverRuns(Protocol):
-    """A mean and its sample standard deviation."""
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over runs."""
-
-    @property
-    def sample_std(self) -> float | None:
-        """Standard deviation with divisor n - 1."""
-
-
-def spread(found: MeanOverRuns | None, kind: Kind = "percent") -> Number:
+def spread(found: Figure | OverRuns | None, kind: Kind = "percent") -> Number:
     """A mean as a number with its deviation."""
-    return Number(None, kind) if found is None else Number(found.mean, kind, std=found.sample_std)
+    return Number(None, kind) if found is None else Number(found.mean, kind, std=found.std)
 
 
 def pooled(found: Figure) -> Number:

@@ -167,15 +167,6 @@ class Fairness:
 
 
 @dataclass(frozen=True)
-class EvalBatches:
-    """Test batches of a method whose predictions depend on them, with a hash of the clip names in that order."""
-
-    size: int
-    order: str
-    clips_sha256: str
-
-
-@dataclass(frozen=True)
 class AdapterEffect:
     """Effect of what fine-tuning trains in the encoder, see `daamctl.adapters.activity_check`.
 
@@ -229,14 +220,14 @@ class MethodFacts:
     Args:
         label: name in results, e.g. `sga (reconstructed)`.
         reconstructed: the interpretation chosen, for methods whose original definition was not available; else empty.
-        eval_batches: for methods whose predictions depend on their batch.
+        eval_batches: for methods whose predictions depend on their batch, see `artifacts.results.RunPart`.
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
         missing: (fold, seed) of the runs without a result.
     """
 
     label: str
     reconstructed: str
-    eval_batches: EvalBatches | None
+    eval_batches: dict[str, int | str] | None
     notes: list[str]
     finetune: bool
     effect: AdapterEffect | None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import AdapterEffect, EvalBatches, Evaluation
+from daamctl.artifacts.evaluation import AdapterEffect, Evaluation
 from daamctl.artifacts.terms import listed, without_path
 from daamctl.figures.spec import Confusion
 from daamctl.reporting import figures
@@ -76,7 +76,7 @@ class RunFacts:
     selected_epoch: int | None
     device: str
     settings: Mapping[str, Any]
-    eval_batches: EvalBatches | None
+    eval_batches: Mapping[str, int | str] | None
     adapted: int = 0
     num_heads: int = 0
     kernel: str = "2xi"
@@ -395,8 +395,8 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
-        [run.label, str(run.fold), str(run.seed), str(run.eval_batches.size), run.eval_batches.order,
-         run.eval_batches.clips_sha256]
+        [run.label, str(run.fold), str(run.seed),
+         *(str(run.eval_batches[name]) for name in ("size", "order", "clips_sha256"))]
         for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:

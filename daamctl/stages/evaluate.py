@@ -23,7 +23,6 @@ from daamctl.adapters import FINETUNES, stage_of
 from daamctl.artifacts.evaluation import (
     FILE,
     AdapterEffect,
-    EvalBatches,
     Evaluation,
     MethodFacts,
     MetricInfo,
@@ -161,18 +160,20 @@ def _evaluate(
     for tidy in parts:
         for name, own in tidy.items():
             rows[name] += own
+    described = {name: METRICS.load(name) for name in METRICS}
+    train = run_part["config"]["train"]
     return Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
         modality=first.modality,
         source=entities["figures"][0]["unit"] if entities else task.source,
         main_unit=unit,
-        metrics={name: _describe(name) for name in METRICS},
+        metrics={name: MetricInfo(one.alias, one.higher_is_better, one.unit) for name, one in described.items()},
         classes=run_part["classes"],
         num_folds=run_part["num_folds"],
         seeds=list(config.train.seeds),
-        selection=run_part["config"]["train"]["selection"],
-        refit=_was_refitted(run_part["config"]["train"]),
+        selection=train["selection"],
+        refit=bool(train.get("refit")) and train["selection"] == "dev-group",  # without a held-out group no refit
         counts=counts(folds, items),
         chance={one: chance_of(items, one, run_part["classes"]) for one in UNITS},
         methods=methods,
@@ -221,11 +222,11 @@ def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFact
         )
     done = {one.run for one in runs}
     wanted = [(fold, seed) for fold in range(1, run_part["num_folds"] + 1) for seed in sorted(seeds)]
-    batches, effect = run_part.get("eval_batches"), run_part.get("effect")
+    effect = run_part.get("effect")
     return MethodFacts(
         label=marked(folds[0].label, mark),
         reconstructed=run_part.get("reconstructed", ""),
-        eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
+        eval_batches=run_part.get("eval_batches"),
         notes=[f"{run_part['method']}: {note}" for note in run_part.get("notes", [])],
         finetune=run_part.get("finetune", False),
         effect=AdapterEffect(**effect) if effect else None,
@@ -235,16 +236,6 @@ def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFact
         runs=runs,
         missing=[run for run in wanted if run not in done],
     )
-
-
-def _was_refitted(train: Mapping[str, Any]) -> bool:
-    """Whether the held-out group joined the training part at the end; without such a group there is no refit."""
-    return bool(train.get("refit")) and train["selection"] == "dev-group"
-
-
-def _describe(name: str) -> MetricInfo:
-    metric = METRICS.load(name)
-    return MetricInfo(metric.alias, metric.higher_is_better, metric.unit)
 
 
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, MethodFacts]) -> list[str]:
@@ -263,7 +254,7 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
         if entry.eval_batches:
             notes.append(
                 f"{method}: predictions depend on the other {clips} in the batch (D1); the test batches have "
-                f"{entry.eval_batches.size} {clips} in the order of the clip table (hash in each result.json)"
+                f"{entry.eval_batches['size']} {clips} in the order of the clip table (hash in each result.json)"
             )
         notes += entry.notes
     for stage in ("train", "finetune"):  # a run has one format, but folds may come from several

@@ -27,7 +27,7 @@ from safetensors import safe_open
 from daamctl.adapters import stage_of
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
-from daamctl.artifacts.evaluation import EvalBatches, Evaluation, find_evaluation, read_evaluation
+from daamctl.artifacts.evaluation import Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.layer_sets import Ablation, find_ablation, find_truncation
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
@@ -261,7 +261,6 @@ def _extraction(layout: Layout) -> tuple[float, float] | None:
 def _facts(fold: Fold, label: str) -> RunFacts:
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
-    batches = run_part.get("eval_batches")
     return RunFacts(
         label=label,
         fold=fold.fold,
@@ -275,7 +274,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         selected_epoch=None if selected is None else int(selected),
         device=meta["device"],
         settings=run_part["config"].get("method", {}),
-        eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
+        eval_batches=run_part.get("eval_batches"),
         adapted=len(run_part.get("adapted", [])),
         **_weights(fold.weights(), run_part["num_parameters"]),
     )

@@ -97,7 +97,6 @@ class LayerSets:
     Args:
         method: None if no method qualifies.
         label: name of the method in reports.
-        unit: "utterance" or "clip".
         rows: the figures, which are not in the record but in the table.
         files: SHA-256 of the table and of `result.json` of every fold that was trained for it, by path in the folder.
     """

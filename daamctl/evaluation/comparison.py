@@ -143,10 +143,8 @@ def compare_methods(
         tables: method -> its test items (`item_table`); at least one.
         reference: compare every other method with this one; None: compare all pairs. Choose it before looking at
             results.
-        task: of the items, for the terms in texts.
         same_folds: whether the methods share folds and numbers of clips; otherwise items are paired by id alone.
         alpha: two-sided level; intervals have the level 1 - alpha.
-        resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
 
     Raises:
@@ -202,9 +200,7 @@ def not_worse(
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of accuracy; choose it before looking at results.
-        task: of the items, for the terms in texts.
         alpha: one-sided level.
-        resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
 
     Returns:
@@ -246,8 +242,6 @@ def method_intervals(
 
     Args:
         tables: method -> its test items (`item_table`), which may differ from method to method.
-        task: of the items, for the terms in texts.
-        resamples: number of draws of the bootstrap.
 
     Raises:
         ArtifactError: an item occurs twice in one test pass, or changes one of `FIXED` between seeds.

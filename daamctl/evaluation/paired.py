@@ -47,7 +47,6 @@ class TrainedMethod:
     """A method with its finished folds and its scored items.
 
     Args:
-        side: pipeline or run.
         folds: its finished folds, all with the same settings.
         items: scored items of each fold, in the same order.
         table: the same items over folds and seeds, in the columns of `SCHEMA`.
@@ -79,8 +78,6 @@ class TrainedMethod:
         """Score finished folds.
 
         Args:
-            side: pipeline or run.
-            unit: "utterance" or "clip".
             remake: command that makes its test items again.
             probes: finished folds of closed-form probes of the same run, to judge how well it was trained.
         """

@@ -129,11 +129,7 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
 
 
 def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
-    """Accuracy in every run after training on a set of layers, and the primary figure of the task.
-
-    Args:
-        unit: utterance or clip.
-    """
+    """Accuracy in every run after training on a set of layers, and the primary figure of the task."""
     rows = []
     for fold in folds:
         scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]

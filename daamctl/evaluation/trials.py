@@ -69,7 +69,6 @@ def trial_intervals(
 
     Args:
         methods: trials of each method, all over the same units in the same order.
-        resamples: number of draws.
 
     Raises:
         ValueError: units or true answers differ, or there are fewer than two units.
@@ -101,8 +100,6 @@ def compare_trials(
     Args:
         first: trials of one method; those whose seed the other lacks do not count.
         names: of both methods.
-        resamples: number of draws of the bootstrap.
-        flips: number of random swaps.
 
     Returns:
         The comparison; `p_holm` is empty until `comparison.with_holm` fills it in for the family.
@@ -151,7 +148,6 @@ def trials_not_worse(
     Args:
         margin: in units of the figure.
         alpha: one-sided level; the interval has the level 1 - 2 alpha.
-        resamples: number of draws.
 
     Returns:
         interval of the difference, p, and the smallest p possible. Errors as in `compare_trials`.

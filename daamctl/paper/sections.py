@@ -1,7 +1,7 @@
 """Parts of a pipeline's report that compare our results with the papers.
 
 They are the published accuracies, the results of training on few layers, and the learned density parameters. Published
-values are in percent, ours are fractions.
+values are in percent, ours are fractions. Evaluations are those of `verdict.labelled`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
     Published repeats of an official split are compared with our seeds, published folds with our folds.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
     corpus, encoder = names(evaluation)

@@ -40,7 +40,6 @@ def answers(
     """Two or three answers, the figure behind them, warnings, and the next steps.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         summary: result of the importance stage; None if it has not run.
         stale: notes on folds that no longer match the evaluation.
         truncation: how few layers are enough; None if that was not asked.

@@ -1,4 +1,7 @@
-"""Entities found by the taggers: F1 with intervals, scores per type, kinds of errors."""
+"""Entities found by the taggers: F1 with intervals, scores per type, kinds of errors.
+
+The functions take an evaluation after `verdict.labelled`.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,7 @@ def sentence(evaluation: Evaluation) -> str:
 
 
 def section(evaluation: Evaluation) -> Section | None:
-    """The section of the report; None if the items are no words.
-
-    Args:
-        evaluation: output of `verdict.labelled`.
-    """
+    """The section of the report; None if the items are no words."""
     if evaluation.by_accuracy:
         return None
     unit, f1 = evaluation.task.source, evaluation.scores.figure(evaluation.ranked[0], METRIC)

@@ -64,7 +64,6 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     """How well every method was trained, and the evidence for it.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         searches: label -> the searches of its runs; methods without a search may be absent.
     """
     found = evaluation.fairness

@@ -1,4 +1,7 @@
-"""Sections that document a run: cost, learning curves, confusion matrices, missing folds, and provenance."""
+"""Sections that document a run: cost, learning curves, confusion matrices, missing folds, and provenance.
+
+The functions take an evaluation after `verdict.labelled`.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,6 @@ def cost(
     """Parameters, time, energy and memory of every method, and the effect of fine-tuning on the encoder.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         extraction: seconds and joules that a clip took; None: its energy is not recorded.
     """
     title = "Parameters and cost"
@@ -175,7 +177,6 @@ def learning(
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs or steps (`at`), mean, low and high.
-        evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
     chance, clip = evaluation.chance["clip"].majority_fraction, evaluation.task.clip
@@ -215,7 +216,6 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     """Confusion matrices of every method.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
     classes = evaluation.classes
@@ -310,7 +310,6 @@ def provenance(
     """Everything needed to reproduce the run: commands, code, machine, embeddings, seeds, batches and settings.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         texts: settings as YAML, by title.
         commands: commands that reproduce this report from scratch.
     """

@@ -96,7 +96,6 @@ def warnings(evaluation: Evaluation, stale: Sequence[str]) -> list[str]:
     """What makes the results doubtful: badly trained methods, missing folds, other settings.
 
     Args:
-        evaluation: output of `labelled`.
         stale: notes on folds that no longer match the evaluation.
     """
     changed = [sentence(note) for note in evaluation.notes if note.startswith("trained ")]
@@ -117,7 +116,6 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     """Section "Best method": is the comparison fair, what was run, which method is best, is its lead significant.
 
     Args:
-        evaluation: output of `labelled`.
         declared: whether the settings name the reference.
     """
     best = order(evaluation)[0]

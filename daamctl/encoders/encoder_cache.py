@@ -28,7 +28,6 @@ from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 from daamctl.provenance import device_name
 from daamctl.store.files import content_key, keep_json, kept_json
@@ -131,7 +130,7 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
         options: further arguments of `open_encoder`, as JSON-able values.
     """
     name = config.encoder
-    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    preset = ENCODERS.get(name)
     random = config.weights == "random" or (preset is not None and preset.source is None)
     files: list[list[Any]] | None = []
     if not random:

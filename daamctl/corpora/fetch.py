@@ -213,7 +213,8 @@ def unpack(archive: Path, target: Path) -> Path:
                         if not (member.isfile() or member.isdir()):  # links and devices may point outside
                             what = f"{archive} contains '{member.name}', which is neither a file nor a folder"
                             raise DownloadError(what, fix=again)
-                    tar.extractall(new, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+                    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # in Python 3.11.4 and later
+                    tar.extractall(new)
             else:
                 raise DownloadError(f"{archive} is neither a zip nor a tar archive", fix=again)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError) as error:

@@ -160,7 +160,7 @@ def test_stages_never_import_stages() -> None:
 
 
 def test_methods_import_torch_and_little_else() -> None:
-    allowed = {"torch", "jaxtyping", "safetensors", "daamctl"} | set(sys.stdlib_module_names)
+    allowed = {"torch", "jaxtyping", "pydantic", "safetensors", "daamctl"} | set(sys.stdlib_module_names)
     for path in (PACKAGE / "methods").glob("*.py"):
         names = set(imports_of(path))
         assert {name.split(".")[0] for name in names} <= allowed, path

@@ -262,6 +262,7 @@ ENGINE = {
                 "groups",
                 "hub",
                 "images",
+                "rules",
                 "corpus_stats",
                 "sources",
                 "tags",

@@ -237,6 +237,19 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     settings = {name: value for name, value in config["method"].items() if name != "name"}
     decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
     modality = cast(Modality, found.first.modality)
+    corpus = CorpusFacts(
+        name=found.evaluation.corpus_name,
+        licence=CORPORA.load(config["download"]["corpus"]).licence,
+        items=found.evaluation.counts.utterance,
+        clips=found.evaluation.counts.clip,
+        per_class=found.evaluation.chance["utterance"].per_class,
+        embeddings_key=meta["embeddings_key"],
+        vectors_key=meta.get("vectors_key"),
+    )
+    # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
+    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
+    followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
+    followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
     return ModelRecord(
         schema=SCHEMA,
         run=found.name,
@@ -252,9 +265,9 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
         members=[_member(fold, found, kind) for fold in chosen],
-        corpus=_corpus(found),
+        corpus=corpus,
         measured=None if kind == "refit" else _measured(found, kind, chosen),
-        deviations=_deviations(found),
+        deviations=[Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in followed],
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
@@ -285,20 +298,6 @@ def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
     folds = [fold for fold in found.folds if fold.seed == seed]
     features = load_features(found.layout, found.config, tuple(found.first.result["run"]["layers"]))
     return train_on_all(found.method, folds, features, found.layout, found.config, seed, folder / REFIT)
-
-
-def _corpus(found: _Trained) -> CorpusFacts:
-    name = found.first.result["run"]["config"]["download"]["corpus"]
-    meta, evaluation = found.first.result["meta"], found.evaluation
-    return CorpusFacts(
-        name=evaluation.corpus_name,
-        licence=CORPORA.load(name).licence,
-        items=evaluation.counts.utterance,
-        clips=evaluation.counts.clip,
-        per_class=evaluation.chance["utterance"].per_class,
-        embeddings_key=meta["embeddings_key"],
-        vectors_key=meta.get("vectors_key"),
-    )
 
 
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
@@ -343,14 +342,6 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         clusters=counted(clusters, intervals.word) if clusters else None,
         recalls=dict(zip(evaluation.classes, recalls(scores.confusion(method)), strict=True)),
     )
-
-
-def _deviations(found: _Trained) -> list[Deviation]:
-    """Deviations in which the folds follow the released code; those of other methods of the run are left out."""
-    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
-    rows = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
-    rows = [row for row in rows if verdict(row, found.config) != CORRECTED]  # the run as a whole does it
-    return [Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in rows]
 
 
 def _warnings(found: _Trained, kind: Kind) -> list[str]:

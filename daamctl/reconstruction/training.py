@@ -267,15 +267,25 @@ class ArmWorker:
         folder: will hold `seed<N>/`.
         work: folder for unfinished work, on the same file system.
         images: folder that the paths of images are relative to.
+        force: train finished ones again.
     """
 
     description = None
     num_devices = 1
 
     def __init__(
-        self, arm: str, crops: Crops, config: Config, device: str, *, folder: Path, work: Path, images: Path
+        self,
+        arm: str,
+        crops: Crops,
+        config: Config,
+        device: str,
+        *,
+        folder: Path,
+        work: Path,
+        images: Path,
+        force: bool = False,
     ) -> None:
-        self.folder, self.work_dir = folder, work
+        self.folder, self.work_dir, self.force = folder, work, force
         train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
         self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
 
@@ -288,7 +298,7 @@ class ArmWorker:
         """
         for trial in map(self.trial, tasks):
             artifact = training_of(self.folder, trial.seed, key=trial.key, work=self.work_dir)
-            with artifact.lock() as made:
+            with artifact.lock(force=self.force) as made:
                 if made is None:
                     self._train(trial, artifact, advance)
             yield trial.seed

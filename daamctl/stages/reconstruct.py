@@ -69,7 +69,7 @@ def run(
         return folder
     use_free_cores()
     work = layout.work / "reconstruct" / layout.run_name
-    open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root)
+    open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root, force=force)
     steps = settings.epochs * (crops.part("train").height // settings.batch_size)
     with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
         if engine is None or engine.in_process:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -461,6 +463,44 @@ def test_what_another_process_finished_is_taken(layout: Layout, monkeypatch: pyt
     assert [(fold.result["run"]["fold"], fold.result["meta"].get("together")) for fold in found] == [
         (2, None), (1, 4), (3, 4), (4, 4), (5, 4)
     ]  # fmt: skip
+
+
+TRAINER = """
+import sys
+from pathlib import Path
+from daamctl.fit import runner
+from daamctl.layout import Layout
+from daamctl.stages import train
+from tests.fixtures.embeddings import config
+
+begin, write = runner._train_in_process, runner.write_fold
+
+def wait(*parts, **more):  # it has found no finished fold
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return begin(*parts, **more)
+
+def count(*parts, **more):
+    print("trained", flush=True)
+    return write(*parts, **more)
+
+runner._train_in_process, runner.write_fold = wait, count
+layout = Layout(Path(sys.argv[1]), "test", "test", "test")
+force = len(sys.argv) > 2
+train.run(layout, config(seeds=(1,), epochs=1, stack="never"), method="weighted-sum", track=False, force=force)
+"""
+
+
+@pytest.mark.parametrize("force", [[], ["force"]])
+def test_two_processes_that_start_together_train_a_fold_once(layout: Layout, force: list[str]) -> None:
+    command = [sys.executable, "-c", TRAINER, str(layout.root), *force]
+    pair = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in pair:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    trained = [process.communicate("go\n")[0].count("trained") for process in pair]
+    assert [process.returncode for process in pair] == [0, 0]
+    assert trained == ([5, 5] if force else [5, 0])
 
 
 def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def train_all(
         own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
         no_folds = [path.name for path in folder.glob("*") if not FOLD_DIR.match(path.name)]  # e.g. the user's copies
         remove_others(folder, [*own, *no_folds], folders=True)
-    done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
+    done = dict.fromkeys(trials) if force else kept_folds(folder, trials)
     missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
@@ -92,6 +92,11 @@ def kept_fold(folder: Path, trial: Trial) -> Fold | None:
     """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None."""
     artifact = trial.artifact(folder)
     return artifact.fold(artifact.keep())
+
+
+def kept_folds(folder: Path, trials: Sequence[Trial]) -> dict[Trial, Fold | None]:
+    """What there is to do, and what is done: every trial, with its finished fold if that is kept."""
+    return {trial: kept_fold(folder, trial) for trial in trials}
 
 
 def _train_in_process(

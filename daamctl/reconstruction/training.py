@@ -54,6 +54,13 @@ def key_of(arm: str, seed: int, config: Config, crops: Crops) -> str:
     return content_key({"version": VERSION, "arm": arm, "seed": seed, "settings": settings, "crops": crops.key})
 
 
+def kept_trainings(
+    folder: Path, arm: str, config: Config, crops: Crops, seeds: Sequence[int]
+) -> dict[int, Reconstruction | None]:
+    """What there is to do of an arm, and what is done: every seed, with its finished training if that is kept."""
+    return {seed: training_of(folder, seed, key=key_of(arm, seed, config, crops)).keep() for seed in seeds}
+
+
 def examples_of(crops: Crops, wanted: int) -> list[int]:
     """Rows of the test crops that are kept as pictures, evenly spaced."""
     number = crops.part("test").height

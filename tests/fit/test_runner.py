@@ -228,6 +228,7 @@ class Listing(Tracker):
     """Lists the runs that start here."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[int] = []
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
@@ -269,7 +270,7 @@ def test_gpus_that_are_not_used_are_named(
 ) -> None:
     settings = config(epochs=1)
     trials = trials_of(FusionTrial, layout, "mean", load_features(layout, settings), settings)
-    monkeypatch.setattr(runner, "_train_in_process", lambda missing, *_: {(i, 1): None for i in range(1, 6)})
+    monkeypatch.setattr(runner, "_train_in_process", lambda *_, **__: {(i, 1): None for i in range(1, 6)})
     caplog.set_level("INFO")
     for gpus, number, expected in ((1, 5, ""), (4, 1, ""), (4, 5, "4"), (8, 5, "5")):
         monkeypatch.setattr(runner, "worker_devices", lambda *_, gpus=gpus: ["cuda"] * gpus)
@@ -510,7 +511,7 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
     with monkeypatch.context() as context:
         kill_when(context, lambda state: len(records(state)) == 4)
         with pytest.raises(Killed):
-            train_fold(trial, root / "cut", root / "work", root=root)
+            train_fold(trial, root / "cut", root / "work", root=root, force=True)
     (path,) = (root / "work").glob(f"*/{FILE}")
     saved, steps = path.read_bytes(), []
     monkeypatch.setattr(stack.One, "step", lambda *given, real=stack.One.step: (steps.append(1), real(*given))[1])
@@ -519,12 +520,12 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         steps.clear()
-        assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+        assert logits(train_fold(trial, root / "cut", root / "work", root=root, force=True)) == whole
         assert len(steps) == 6
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(saved)
     steps.clear()
-    assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+    assert logits(train_fold(trial, root / "cut", root / "work", root=root, force=True)) == whole
     assert len(steps) < 6
 
 

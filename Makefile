@@ -5,7 +5,8 @@ BIN := $(abspath $(VENV))/bin
 JOBS ?= 2
 READY := $(VENV)/.ready
 # Two test processes share the machine: one thread each is faster than two fighting.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Bytecode is written, even where it is off: to prepare the assertions of all files again takes ten seconds.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-gpu gpu-check bench check format clean

@@ -184,7 +184,7 @@ def default_clips(device: str) -> int:
 
 def prepared(config: Config, clips: int, corpus_folder: Path | None, folder: Path) -> Bench:
     """Material and encoders."""
-    modality = ENCODERS.load(config.extract.encoder).modality
+    modality = ENCODERS[config.extract.encoder].modality
     device = resolve_device(config.extract.device)
     precision = resolve_precision(config.extract.precision, device, work="encoder")
     usual: dict[str, Any] = {"modality": modality, "max_duration_s": CLIP_S, "device": device}

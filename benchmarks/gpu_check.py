@@ -488,7 +488,7 @@ def text(sizes: Sizes) -> Iterator[Row]:
     from daamctl.encoders.base import EncoderOptions
     from daamctl.encoders.text import BYTE_TOKENS, TextEncoder
 
-    preset = ENCODERS.load(sizes.pick("llama2-13b", "llama-micro"))
+    preset = ENCODERS[sizes.pick("llama2-13b", "llama-micro")]
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         bench = drawn_items(sizes, Path(folder), "llama-micro", sizes.pick(4096, 16))
         shape = {**preset.shape, "num_hidden_layers": sizes.pick(8, 2), "vocab_size": bench.plain.vocabulary}

@@ -64,7 +64,7 @@ def transformer(layers: int, way: str) -> Any:
     from transformers import WavLMConfig, WavLMModel
 
     torch.manual_seed(0)
-    shape = {**ENCODERS.load("wavlm-large").shape, "num_hidden_layers": layers}
+    shape = {**ENCODERS["wavlm-large"].shape, "num_hidden_layers": layers}
     model = WavLMModel(WavLMConfig(**shape)).eval().requires_grad_(False)
     call_projections(model)
     if way == ONE_PASS:

@@ -49,7 +49,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
     """Compare cut encoders with the whole one."""
-    modality = ENCODERS.load(encoder).modality
+    modality = ENCODERS[encoder].modality
     precision = resolve_precision(precision, "cpu", work="encoder")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "whole"

@@ -3,14 +3,12 @@
 The processor's flags do not tell: with the same flag (`avx512_bf16`) some processors multiply bfloat16 matrices twice
 as fast as float32, others at half the speed. So the operations that take most of the time are timed in both formats, in
 one thread and by its processor time, which other programs hardly disturb. The decision is kept for as long as processor
-and torch stay the same, so it does not change from run to run. With another version of torch it changes only if the
-new measurement clearly says so.
+and torch stay the same, so it does not change from run to run.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -20,20 +18,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from daamctl.store.files import keep_json, kept_json
+from daamctl.store.files import content_key, keep_json, kept_json
 from daamctl.threads import one_thread
 
 log = logging.getLogger(__name__)
 
 ROUNDS = 5
 GAIN = 1.1
-"""How many times faster something must be to be preferred to what is exact, simpler, or already decided."""
-
-Times = Mapping[str, float]
+"""Least speed-up that justifies a format that is less exact, or another memory layout."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,6 @@ class CpuFormats:
     convolutions: str = "float32"
     channels_last: dict[str, bool] = field(default_factory=dict)
     milliseconds: dict[str, float] = field(default_factory=dict)
-    processor: str = ""
-    torch: str = ""
 
     @property
     def speeds(self) -> dict[str, float]:
@@ -76,45 +70,29 @@ def cpu_formats() -> CpuFormats:
         return CpuFormats()
     import torch
 
-    processor, before = _processor(), None
+    key = f"{_processor()}, torch {torch.__version__}"
     with suppress(TypeError):  # nothing is kept, or the fields of another version
-        before = CpuFormats(**kept_json(cache_file(), processor))
-        if before.torch == torch.__version__:
-            return before
-    found = decide(measure(), before, processor=processor, torch=torch.__version__)
+        return CpuFormats(**kept_json(cache_file(), key))
+    found = decide(measure())
     log.info("measured on this processor: %s", in_words(found))
-    keep_json(cache_file(), processor, asdict(found))
+    keep_json(cache_file(), key, asdict(found))
     return found
 
 
-def decide(times: Times, before: CpuFormats | None = None, *, processor: str = "", torch: str = "") -> CpuFormats:
-    """Choose by a measurement.
-
-    Args:
-        times: operation -> milliseconds; see `measure`.
-        before: an earlier decision for the same processor, which a close result does not overturn.
-    """
-    was = before or CpuFormats()
-
-    def faster(new: float, old: float, chosen: bool) -> bool:
-        """Whether the new way is preferred; `chosen`: whether it already is."""
-        return new * (1 / GAIN if chosen else GAIN) <= old
-
+def decide(times: Mapping[str, float]) -> CpuFormats:
+    """Choose by a measurement (`measure`). Formats of a training step are compared each in its better memory layout."""
     formats = ("float32", "bfloat16")
     encoder = [times[f"matrix product, {name}"] + times[f"convolution, {name}"] for name in formats]
     step = {
-        name: (times[f"convolution step, {name}"], times[f"convolution step, {name}, channels last"])
-        for name in formats
+        name: [times[f"convolution step, {name}{layout}"] for layout in ("", ", channels last")] for name in formats
     }
-    last = {name: faster(after, first, was.channels_last.get(name, False)) for name, (first, after) in step.items()}
+    last = {name: other * GAIN <= usual for name, (usual, other) in step.items()}
     best = [step[name][last[name]] for name in formats]
     return CpuFormats(
-        formats[faster(encoder[1], encoder[0], was.encoder == "bfloat16")],
-        formats[faster(best[1], best[0], was.convolutions == "bfloat16")],
+        formats[encoder[1] * GAIN <= encoder[0]],
+        formats[best[1] * GAIN <= best[0]],
         last,
         {name: round(value, 4) for name, value in times.items()},
-        processor,
-        torch,
     )
 
 
@@ -128,66 +106,49 @@ def in_words(found: CpuFormats) -> str:
 
 
 def measure() -> dict[str, float]:
-    """Median processor time of each operation in milliseconds, in turns, in a thread of its own."""
-    with ThreadPoolExecutor(1, "measure") as thread:
-        return thread.submit(_measure).result()
+    """Median processor time of each operation in milliseconds, in turns, in a thread of its own.
 
-
-def _measure() -> dict[str, float]:
-    with one_thread():
-        operations = _operations()
-        for run in operations.values():
-            run()  # the first run prepares the kernel
-        seconds: dict[str, list[float]] = {name: [] for name in operations}
-        for _ in range(ROUNDS):
-            for name, run in operations.items():
-                started = time.thread_time()
-                run()
-                seconds[name].append(time.thread_time() - started)
-    return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
-
-
-def _operations() -> dict[str, Callable[[], Any]]:
-    """What takes most of the time: of an encoder, a projection and a convolution; of the decoder, a training step."""
+    They take most of the time: of an encoder, a projection and a convolution; of the decoder, a training step.
+    """
     import torch
-    from torch import Tensor, nn
+    from torch import nn
     from torch.nn import functional
 
-    def product(dtype: torch.dtype) -> Callable[[], Any]:
-        x, weight = torch.ones(128, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
-        return lambda: _without_gradients(lambda: functional.linear(x, weight))
+    operations: dict[str, Callable[[], Any]] = {}
 
-    def convolution(dtype: torch.dtype) -> Callable[[], Any]:
-        x, weight = torch.ones(1, 256, 400, dtype=dtype), torch.ones(256, 256, 3, dtype=dtype)
-        return lambda: _without_gradients(lambda: functional.conv1d(x, weight, stride=2))
-
-    def step(half: bool, order: torch.memory_format) -> Callable[[], Any]:
+    def step(half: bool, order: torch.memory_format) -> Callable[[], None]:
         module = nn.Conv2d(12, 128, 3, padding=1)
         module.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it
         x = torch.ones(2, 12, 16, 24).to(memory_format=order).requires_grad_()
 
         def run() -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                y: Tensor = module(x)
+                y = module(x)
             y.float().sum().backward()
 
         return run
 
-    found: dict[str, Callable[[], Any]] = {}
     for name in ("float32", "bfloat16"):
-        dtype, half = getattr(torch, name), name == "bfloat16"
-        found[f"matrix product, {name}"] = product(dtype)
-        found[f"convolution, {name}"] = convolution(dtype)
-        found[f"convolution step, {name}"] = step(half, torch.contiguous_format)
-        found[f"convolution step, {name}, channels last"] = step(half, torch.channels_last)
-    return found
+        ones = partial(torch.ones, dtype=getattr(torch, name))
+        no_gradients = torch.inference_mode()
+        matrices, signals = (ones(128, 768), ones(768, 768)), (ones(1, 256, 400), ones(256, 256, 3))
+        operations[f"matrix product, {name}"] = no_gradients(partial(functional.linear, *matrices))
+        operations[f"convolution, {name}"] = no_gradients(partial(functional.conv1d, *signals, stride=2))
+        operations[f"convolution step, {name}"] = step(name == "bfloat16", torch.contiguous_format)
+        operations[f"convolution step, {name}, channels last"] = step(name == "bfloat16", torch.channels_last)
 
+    def timed() -> dict[str, float]:
+        seconds: dict[str, list[float]] = {name: [] for name in operations}
+        with one_thread():
+            for _ in range(1 + ROUNDS):
+                for name, run in operations.items():
+                    started = time.thread_time()
+                    run()
+                    seconds[name].append(time.thread_time() - started)
+        return {name: 1000 * statistics.median(values[1:]) for name, values in seconds.items()}  # the first prepares
 
-def _without_gradients(run: Callable[[], Any]) -> None:
-    import torch
-
-    with torch.inference_mode():
-        run()
+    with ThreadPoolExecutor(1, "measure") as thread:
+        return thread.submit(timed).result()
 
 
 def cache_file() -> Path:
@@ -205,7 +166,7 @@ def _processor() -> str:
     found = {name.strip(): value.strip() for name, value in reversed(lines) if name.strip() in wanted}
     name = found.get("model name") or platform.processor() or platform.machine()
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")  # how users restrict the instructions of torch's kernels
-    return f"{name} {hashlib.sha256(json.dumps([found, limit], sort_keys=True).encode()).hexdigest()[:8]}"
+    return f"{name} {content_key([found, limit])[:8]}"
 
 
 def _cpuinfo() -> list[str]:

@@ -14,6 +14,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.cpu_formats import cpu_formats, in_words
 from daamctl.devices import resolve_device, resolve_precision
+from daamctl.energy import joules
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
 from daamctl.methods.settings import Sizes
@@ -227,7 +228,8 @@ def _devices() -> list[tuple[str, str]]:
     lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         facts = torch.cuda.get_device_properties(index)
-        lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
+        energy = "" if joules(f"cuda:{index}") is not None else ", energy not counted (no counter or no nvidia-ml-py)"
+        lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB{energy}"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))
     try:

@@ -5,31 +5,29 @@ The counter is of the whole GPU: if several processes share it, each of them cou
 
 from __future__ import annotations
 
-import ctypes
 import time
 
 
 def joules(device: str) -> float | None:
-    """Energy in joules that a GPU has used since its driver was loaded; None where the driver does not tell.
+    """Energy in joules that a GPU has used since its driver was loaded.
 
-    It asks the driver's own library, NVML, because torch would need a further package for it.
+    None if the driver does not count it, or the package nvidia-ml-py, which asks the driver, is missing.
     """
-    import torch
-
     if not device.startswith("cuda"):
         return None
-    uuid = f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}".encode()
-    handle, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        codes = (
-            nvml.nvmlInit_v2(),
-            nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)),
-            nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(energy)),  # in millijoules
-        )
-    except (OSError, AttributeError):  # no such library, or an older one
+        import pynvml
+    except ImportError:
         return None
-    return None if any(codes) else energy.value / 1000
+    import torch
+
+    uuid = f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}"
+    try:
+        pynvml.nvmlInit()
+        millijoules: int = pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError:
+        return None
+    return millijoules / 1000
 
 
 class Meter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from daamctl import starter
 from daamctl.adapters import FINETUNES
@@ -13,7 +14,7 @@ from daamctl.evaluation import METRICS
 from daamctl.methods import METHODS, variants
 from daamctl.reconstruction import BLOCKS
 
-TABLES = {
+TABLES: dict[str, Any] = {
     "corpora": CORPORA,
     "encoders": ENCODERS,
     "methods": METHODS,
@@ -30,7 +31,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
         any_of = "speech, text or image"
         return [(name, f"{CORPORA.load(name).modality or any_of} | {CORPORA.summary(name)}") for name in CORPORA]
     if kind == "encoders":
-        return [(name, f"{ENCODERS.load(name).modality} | {ENCODERS.summary(name)}") for name in ENCODERS]
+        return [(name, f"{ENCODERS[name].modality} | {ENCODERS[name].summary}") for name in ENCODERS]
     if kind == "methods":
         return [entry for name in METHODS for entry in _method(name)]
     if kind in TABLES:

@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -82,7 +82,7 @@ def cores() -> float:
 
 
 def _quotas() -> list[float]:
-    """Cores that each control group around this process may use."""
+    """Cores that each control group around this process may use, as time divided by period."""
     try:
         lines = (PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -90,24 +90,18 @@ def _quotas() -> list[float]:
     found = []
     for line in lines:
         number, kinds, name = line.split(":", 2)
+        if number == "0" and not kinds:  # version 2
+            root, files = CGROUP, ["cpu.max"]
+        elif "cpu" in kinds.split(","):
+            root, files = CGROUP / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
         inside = Path(name.lstrip("/"))
         for group in (inside, *inside.parents):
-            if number == "0" and not kinds:  # version 2
-                found += _quota(CGROUP / group / "cpu.max")
-            elif "cpu" in kinds.split(","):
-                found += _quota(
-                    CGROUP / "cpu" / group / "cpu.cfs_quota_us", CGROUP / "cpu" / group / "cpu.cfs_period_us"
-                )
+            with suppress(OSError, ValueError, ZeroDivisionError):  # "max", or no such file
+                quota, period = " ".join((root / group / file).read_text(encoding="ascii") for file in files).split()
+                found += [int(quota) / int(period)] if int(quota) > 0 else []
     return found
-
-
-def _quota(*files: Path) -> list[float]:
-    """Time divided by period; none if there is no limit."""
-    try:
-        quota, period = " ".join(path.read_text(encoding="ascii") for path in files).split()
-        return [int(quota) / int(period)] if int(quota) > 0 else []
-    except (OSError, ValueError, ZeroDivisionError):  # "max", or no such file
-        return []
 
 
 def num_readers(device: str) -> int:

@@ -2,7 +2,7 @@
 
 Repeat it (about 15 minutes on one CPU core):
 
-    python scripts/train_demo_encoder.py --out daamctl/encoders/presets/wavlm_demo
+    python scripts/train_demo_encoder.py --out daamctl/encoders/wavlm_demo
 
 The speech comes from the demo corpus's synthesiser, but from other speakers than the corpus's ten. The labels are never
 an emotion. Layer 4 learns the pitch and loudness of each frame, layer 8 the speaking style of the utterance (range of
@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from transformers import WavLMConfig, WavLMModel
 
 from daamctl.corpora.demo import SAMPLING_RATE, STYLES, VOWELS, Style, speak, speaker_of
-from daamctl.encoders.presets.wavlm_demo import PRESET
+from daamctl.encoders import ENCODERS
 
 FIRST_SESSION = 1000
 """Speakers of sessions from this one on are heard in training; those of the corpus are 1 to 5."""
@@ -77,7 +77,7 @@ def main(
     np.random.seed(seed)  # transformers draws masks with NumPy
     rng = np.random.default_rng(seed)
     data = corpus(utterances, round(seconds * SAMPLING_RATE), rng)
-    model = WavLMModel(WavLMConfig(**PRESET.shape, **REGULARISATION))
+    model = WavLMModel(WavLMConfig(**ENCODERS["wavlm-demo"].shape, **REGULARISATION))
     codes = torch.randn(len(VOWELS), model.config.hidden_size)
     sounds = torch.nn.Linear(model.config.hidden_size, NUM_SOUND)
     styles = torch.nn.Linear(model.config.hidden_size, len(SPREAD))
@@ -153,7 +153,7 @@ def write(model: WavLMModel, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.half().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    settings = {"model_type": "wavlm", "architectures": ["WavLMModel"], **PRESET.shape}
+    settings = {"model_type": "wavlm", "architectures": ["WavLMModel"], **ENCODERS["wavlm-demo"].shape}
     write_settings(out / "config.json", settings)
     reader = {
         "feature_extractor_type": "Wav2Vec2FeatureExtractor",

@@ -6,6 +6,8 @@ import functools
 import gc
 import logging
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,10 @@ for _name, _value in DEFAULTS.items():
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("DAAMCTL_CACHE", str(Path(tempfile.gettempdir()) / f"daamctl-tests-{os.getuid()}"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
+MEMORY = Path("/dev/shm")
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    # A disk takes longer than most tests do. A run holds less than half a gigabyte at once.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 import typer.testing  # noqa: E402
 from typer.main import get_command  # noqa: E402
@@ -46,10 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def pytest_collection_finish() -> None:
+def pytest_runtest_setup() -> None:
     """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
-    gc.collect()
-    gc.freeze()
+    if len(sys.modules) > len(_frozen) + 100:
+        _frozen.update(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+_frozen = set[str]()
+"""Names of the modules whose objects are no longer looked through."""
 
 
 @pytest.fixture(autouse=True)

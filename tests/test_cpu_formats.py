@@ -88,19 +88,8 @@ def test_formats_are_compared_each_in_its_best_memory_layout() -> None:
     assert decided.convolutions == "float32"  # 1.5 against 2.5
 
 
-@pytest.mark.parametrize("gain", [0.95, 1.05])
-def test_a_close_result_overturns_no_earlier_decision(gain: float) -> None:
-    close = times(encoder=gain, step=gain, last=gain)
-    for clear in (3.0, 0.3):
-        before = decide(times(encoder=clear, step=clear, last=clear))
-        again = decide(close, before)
-        assert (again.encoder, again.convolutions) == (before.encoder, before.convolutions)
-        assert again.channels_last == before.channels_last
-        assert decide(times(encoder=1 / clear), before).encoder != before.encoder
-
-
 def kept() -> Any:
-    return kept_json(cpu_formats.cache_file(), cpu_formats._processor())
+    return kept_json(cpu_formats.cache_file(), f"{cpu_formats._processor()}, torch {torch.__version__}")
 
 
 def test_a_processor_is_measured_once(measured: list[dict[str, float]], caplog: Any) -> None:
@@ -114,13 +103,11 @@ def test_a_processor_is_measured_once(measured: list[dict[str, float]], caplog: 
 
 
 def test_another_version_of_torch_is_measured_again(measured: list[dict[str, float]], monkeypatch: Any) -> None:
-    measured += [times(encoder=2), times(encoder=1.0), times(encoder=0.5)]
+    measured += [times(encoder=2), times(encoder=0.5)]
     assert found().encoder == "bfloat16"
     monkeypatch.setattr(torch, "__version__", "100.0")
-    assert found().encoder == "bfloat16"  # equally fast: it stays
-    assert kept()["torch"] == "100.0"
-    monkeypatch.setattr(torch, "__version__", "101.0")
     assert found().encoder == "float32"
+    assert measured == []
 
 
 def test_a_flipped_decision_is_not_used(measured: list[dict[str, float]]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -13,34 +13,24 @@ from daamctl.energy import Meter, joules, total
 
 
 def test_energy_is_what_the_driver_counts_of_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-
-    class Nvml:
-        code = 0
-
-        def nvmlInit_v2(self) -> int:
-            return 0
-
-        def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
-            asked.append(uuid)
-            return 0
-
-        def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
-            energy._obj.value = 2_500
-            return self.code
-
+    asked: list[str] = []
+    nvml = ModuleType("pynvml")
+    nvml.NVMLError = type("NVMLError", (Exception,), {})  # type: ignore[attr-defined]
+    nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByUUID = lambda uuid: asked.append(uuid) or "handle"  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetTotalEnergyConsumption = {"handle": 2_500}.get  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12-34"))
-    monkeypatch.setattr(energy.ctypes, "CDLL", lambda name: Nvml())
     assert joules("cuda:1") == 2.5
-    assert asked == [b"GPU-12-34"]
-    monkeypatch.setattr(Nvml, "code", 3)  # not supported
-    assert joules("cuda") is None
+    assert asked == ["GPU-12-34"]
     assert joules("cpu") is None
 
-    def missing(name: str) -> None:
-        raise OSError(name)
+    def refuse(*_: str) -> None:
+        raise nvml.NVMLError  # not supported, or no library of the driver
 
-    monkeypatch.setattr(energy.ctypes, "CDLL", missing)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", refuse)
+    assert joules("cuda") is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # the package is missing
     assert joules("cuda") is None
 
 

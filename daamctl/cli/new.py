@@ -48,7 +48,7 @@ def command(
         show_line(f"doubt: {doubt}")
     for path in filter(None, (made.manifest, made.pipeline)):
         show_line(f"wrote {path.relative_to(root)}")
-    check.run(root, write=True)
+    check.run(root, write=True, about=name)
     then = f"daamctl run {name}; what that takes: daamctl plan {name}"
     if (obstacle := inventory.run(root, [name])[name]) is None:
         show_line(f"Next: {then}")

@@ -20,7 +20,15 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what every random generator 
 TrainingStage = Literal["train", "finetune"]
 EMBEDDINGS = "embeddings"
 """The corpus of embeddings that other software made."""
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError(f"unknown device '{name}'; allowed: auto, cpu, mps, cuda, cuda:N")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class Section(BaseModel):

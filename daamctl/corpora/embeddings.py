@@ -18,12 +18,11 @@ import polars as pl
 from daamctl.config import EMBEDDINGS
 from daamctl.corpora.base import PREPARED_EMBEDDINGS, Corpus
 from daamctl.corpora.groups import official_groups
+from daamctl.corpora.rules import NAMED_AT_MOST, broken
 from daamctl.corpora.vector_file import DESCRIPTION, VectorFile, open_vectors
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
-
-NAMED_AT_MOST = 3
 
 
 def prepare(root: Path) -> pl.DataFrame:
@@ -57,20 +56,14 @@ def facts(root: Path) -> dict[str, Any]:
 
 def _row_problems(rows: pl.DataFrame) -> Iterator[str]:
     """Empty values, ids that occur twice, and utterances whose items disagree."""
-    for name in rows.columns:
-        empty = rows.with_row_index().filter(pl.col(name).is_null())["index"]
-        if len(empty):
-            yield f"{name} is empty for item {_some(empty.cast(pl.String))} (from 0)"
-    twice = rows.filter(pl.col("id").is_duplicated())["id"].drop_nulls().unique(maintain_order=True)
-    if len(twice):
-        yield f"{len(twice)} ids occur more than once: {_some(twice)}"
-    if "utterance" in rows.columns:
-        for name in ("label", "speaker", "group"):
-            if name in rows.columns:
-                several = rows.group_by("utterance", maintain_order=True).agg(pl.col(name).n_unique())
-                mixed = several.filter(pl.col(name) > 1)["utterance"].drop_nulls()
-                if len(mixed):
-                    yield f"the items of one utterance differ in their {name}: {_some(mixed)}"
+    empty = [(pl.col(name).is_null(), f"{name} is empty for item {{places}} (from 0)") for name in rows.columns]
+    yield from broken(rows.with_row_index(), empty, pl.col("index"))
+    twice = (pl.col("id").is_duplicated(), "{number} ids occur more than once: {places}")
+    yield from broken(rows, [twice], pl.col("id"))
+    for name in rows.select(pl.col("^(label|speaker|group)$")).columns if "utterance" in rows.columns else ():
+        mixed = pl.col(name).n_unique().over("utterance") > 1
+        phrase = f"the items of one utterance differ in their {name}: {{places}}"
+        yield from broken(rows, [(mixed, phrase)], pl.col("utterance"))
 
 
 def _value_problems(file: VectorFile, rows: pl.DataFrame, layers: tuple[int, ...]) -> Iterator[str]:
@@ -82,11 +75,8 @@ def _value_problems(file: VectorFile, rows: pl.DataFrame, layers: tuple[int, ...
             bad.append(f"{rows['id'][start + row] or start + row} (layer {layers[layer]})")
         start += len(block)
     if bad:
-        yield f"{len(bad)} vectors have values that are NaN, infinite or too large for {file.storage}: {_some(bad)}"
-
-
-def _some(names: pl.Series | list[str]) -> str:
-    return first_few(list(names), NAMED_AT_MOST)
+        shown = first_few(bad, NAMED_AT_MOST)
+        yield f"{len(bad)} vectors have values that are NaN, infinite or too large for {file.storage}: {shown}"
 
 
 CORPUS = Corpus(

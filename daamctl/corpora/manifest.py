@@ -28,7 +28,8 @@ from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
 from daamctl.corpora.files import JSON_LINES, files_below, read_table
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
-from daamctl.errors import CorpusError, first_few
+from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
+from daamctl.errors import CorpusError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,6 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "image": ("index", "start_s", "end_s"),
 }
 _LINE = "__line"
-_SHOWN = 3
 _IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMATS)})\s*$"
 
 EXAMPLE = "path,label,speaker[,group][,start_s,end_s][,utterance_id]"
@@ -89,11 +89,11 @@ def prepare(root: Path) -> pl.DataFrame:
         rows = official_groups(rows)
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
     repeated = pl.col("utterance_id").is_not_null() & pl.col("utterance_id").is_duplicated()
-    faults.rows(rows, repeated, "the same piece, or utterance_id, more than once")
+    faults.rows(rows, (repeated, "the same piece, or utterance_id, more than once in {places}"))
     if faults.found and modality != "text":  # otherwise the stage reports what it cannot read
         paths = rows["path"].drop_nulls().unique().to_list()
         absent = [path for path in paths if not (root.parent / path).is_file()]
-        faults.rows(rows, pl.col("path").is_in(absent), "no such file,")
+        faults.rows(rows, (pl.col("path").is_in(absent), "no such file, in {places}"))
     faults.refuse()
     if "speaker" not in rows.columns:
         rows = rows.with_columns(speaker=pl.col("utterance_id"))
@@ -127,9 +127,9 @@ def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
         return "speech"
     others = rows.height - count - rows["path"].null_count()
     if count < others:
-        faults.rows(rows, is_image, "an image, unlike the other files,")
+        faults.rows(rows, (is_image, "an image, unlike the other files, in {places}"))
         return "speech"
-    faults.rows(rows, ~is_image, "not an image, unlike the other files,")
+    faults.rows(rows, (~is_image, "not an image, unlike the other files, in {places}"))
     return "image"
 
 
@@ -167,17 +167,15 @@ def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFr
     names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
     if modality == "text":
         rows = rows.with_columns(pl.col("text").cast(pl.String))
-        faults.rows(rows, pl.col("text").fill_null("").str.strip_chars() == "", "empty text")
+        faults.rows(rows, (pl.col("text").fill_null("").str.strip_chars() == "", "empty text in {places}"))
         names = [name for name in names if name != "path"]
     stripped = pl.col(names).cast(pl.String).str.strip_chars()
     rows = rows.with_columns(stripped.replace("", None))
-    for name in names:
-        if name != "group":
-            faults.rows(rows, pl.col(name).is_null(), f"empty {name}")
+    faults.rows(rows, *((pl.col(name).is_null(), f"empty {name} in {{places}}") for name in names if name != "group"))
     if "group" not in rows.columns:
         return rows.with_columns(group=pl.lit(None, pl.String))
     if rows["group"].null_count() < rows.height:
-        faults.rows(rows, pl.col("group").is_null(), "empty group (give all or none)")
+        faults.rows(rows, (pl.col("group").is_null(), "empty group (give all or none) in {places}"))
     return rows
 
 
@@ -188,11 +186,15 @@ def _times(rows: pl.DataFrame, faults: _Faults) -> pl.DataFrame:
             rows = rows.with_columns(pl.lit(None, pl.Float64).alias(name))
         text = pl.col(name).cast(pl.String).str.strip_chars().replace("", None)
         number = text.cast(pl.Float64, strict=False)
-        faults.rows(rows, text.is_not_null() & ~number.is_finite().fill_null(False), f"{name} is not a number")
+        wrong = text.is_not_null() & ~number.is_finite().fill_null(False)
+        faults.rows(rows, (wrong, f"{name} is not a number in {{places}}"))
         rows = rows.with_columns(pl.when(number.is_finite()).then(number).alias(name))
     rows = rows.with_columns(pl.col("start_s").fill_null(0.0))
-    faults.rows(rows, pl.col("start_s") < 0, "negative start_s")
-    faults.rows(rows, pl.col("end_s") <= pl.col("start_s"), "end_s is not after start_s")
+    faults.rows(
+        rows,
+        (pl.col("start_s") < 0, "negative start_s in {places}"),
+        (pl.col("end_s") <= pl.col("start_s"), "end_s is not after start_s in {places}"),
+    )
     return rows.with_columns(duration_s=pl.col("end_s") - pl.col("start_s"))
 
 
@@ -236,18 +238,15 @@ class _Faults:
         """Note a fault of the whole table, and what to do about it."""
         self.found.append((what, fix))
 
-    def rows(self, rows: pl.DataFrame, wrong: pl.Expr, what: str) -> None:
-        """Note the rows that are `wrong`, if any; the first of them are named."""
-        bad = rows.filter(wrong)
-        if bad.is_empty():
-            return
+    def rows(self, rows: pl.DataFrame, *rules: Rule) -> None:
+        """Note the rules that rows break, each with the first of these rows."""
         unit = "row" if self.path.suffix.lower() == ".parquet" else "line"
-        content = "path" if "path" in rows.columns else "text"
-        places = []
-        for line, text in bad.select(_LINE, content).iter_rows():
-            excerpt = f" ({_short(text)})" if text and text.strip() else ""
-            places.append(f"{unit} {line}{excerpt}")
-        self.add(f"{what} in {first_few(places, _SHOWN)}", "correct the manifest and run it again")
+        content = pl.col("path" if "path" in rows.columns else "text").cast(pl.String).fill_null("")
+        text = content.str.replace_all(r"\s+", " ").str.strip_chars()
+        short = pl.when(text.str.len_chars() <= 200).then(text).otherwise(text.str.slice(0, 200) + " ...")
+        excerpt = pl.when(text == "").then(pl.lit("")).otherwise(pl.format(" ({})", short))
+        for phrase in broken(rows, rules, pl.format(unit + " {}{}", pl.col(_LINE), excerpt)):
+            self.add(phrase, "correct the manifest and run it again")
 
     def refuse(self) -> None:
         """Raise a CorpusError with every fault; do nothing if there is none."""
@@ -257,11 +256,6 @@ class _Faults:
         fixes = dict.fromkeys(fix for _, fix in self.found)
         listed = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n    {what}" for what in faults)
         raise CorpusError(f"{self.path}:{listed}", fix="\n  ".join(fixes))
-
-
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else text[:200] + " ..."
 
 
 def _image_folder(root: Path) -> pl.DataFrame:
@@ -304,7 +298,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _some(paths: Sequence[Path]) -> str:
-    return ", ".join(str(path) for path in paths[:_SHOWN])
+    return ", ".join(str(path) for path in paths[:NAMED_AT_MOST])
 
 
 def _folders(folder: Path) -> list[Path]:

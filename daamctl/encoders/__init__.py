@@ -8,32 +8,11 @@ opening an encoder does.
 
 import re
 
+from daamctl.encoders.presets import ENCODERS as ENCODERS
 from daamctl.registry import Registry
 
 HUB_ID = re.compile(r"^(?!.*(--|\.\.))\w[\w.-]*/\w([\w.-]{0,94}\w)?$")
 """Pattern of a Hugging Face id: owner/name."""
-
-ENCODERS = Registry(
-    "encoder",
-    {
-        "wavlm-micro": "daamctl.encoders.presets.wavlm_micro:PRESET",
-        "wavlm-demo": "daamctl.encoders.presets.wavlm_demo:PRESET",
-        "wavlm-base-plus": "daamctl.encoders.presets.wavlm_base_plus:PRESET",
-        "wavlm-large": "daamctl.encoders.presets.wavlm_large:PRESET",
-        "hubert-large": "daamctl.encoders.presets.hubert_large:PRESET",
-        "wav2vec2-large": "daamctl.encoders.presets.wav2vec2_large:PRESET",
-        "whisper-tiny": "daamctl.encoders.presets.whisper_tiny:PRESET",
-        "whisper-large-v3": "daamctl.encoders.presets.whisper_large_v3:PRESET",
-        "llama-micro": "daamctl.encoders.presets.llama_micro:PRESET",
-        "llama2-13b": "daamctl.encoders.presets.llama2_13b:PRESET",
-        "roberta-large": "daamctl.encoders.presets.roberta_large:PRESET",
-        "beit-micro": "daamctl.encoders.presets.beit_micro:PRESET",
-        "beit-large": "daamctl.encoders.presets.beit_large:PRESET",
-        "beit-large-pt22k": "daamctl.encoders.presets.beit_large_pt22k:PRESET",
-        "vit-large": "daamctl.encoders.presets.vit_large:PRESET",
-        "dinov2-large": "daamctl.encoders.presets.dinov2_large:PRESET",
-    },
-)
 
 FAMILIES = Registry(
     "encoder family",
@@ -58,4 +37,4 @@ SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("text", "image", 
 
 def presets_of(modality: str) -> list[str]:
     """Names of the presets of a modality: `speech`, `text` or `image`."""
-    return [name for name in ENCODERS if ENCODERS.load(name).modality == modality]
+    return [name for name in ENCODERS if ENCODERS[name].modality == modality]

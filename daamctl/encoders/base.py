@@ -23,7 +23,7 @@ from daamctl.devices import autocast
 from daamctl.encoders.cut import cut_of, skip
 from daamctl.encoders.discovery import ModelLayers, find_layers, layer_input
 from daamctl.encoders.frozen import prepare_for_inference
-from daamctl.encoders.preset import Preset
+from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
 CPU_WORK = 3 * 10**8

@@ -8,9 +8,7 @@ cannot be determined for certain, the encoder is opened.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
 import logging
 import time
 from dataclasses import asdict, dataclass
@@ -28,7 +26,6 @@ from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 from daamctl.provenance import device_name
 from daamctl.store.files import content_key, keep_json, kept_json
@@ -57,11 +54,6 @@ class EncoderFacts:
     facts: dict[str, Any]
     layers: tuple[int, ...]
     embed_dim: int
-
-    @property
-    def key(self) -> str:
-        """Content key of all of them."""
-        return content_key(asdict(self))
 
 
 class LazyEncoder:
@@ -101,7 +93,7 @@ class LazyEncoder:
         """
         if self._opened is None:
             opened = self._open(self.known.facts["weights_sha256"])
-            if self._key_now() != self._key or _facts(opened).key != self.known.key:
+            if self._key_now() != self._key or content_key(asdict(_facts(opened))) != content_key(asdict(self.known)):
                 self._file.unlink(missing_ok=True)
                 raise EncoderError(
                     f"encoder '{self.config.encoder}' has changed while it was opened", fix="run the same command again"
@@ -131,26 +123,17 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
         options: further arguments of `open_encoder`, as JSON-able values.
     """
     name = config.encoder
-    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
-    random = config.weights == "random" or (preset is not None and preset.source is None)
-    files: list[list[Any]] | None = []
-    if not random:
-        files = _files((preset and preset.source) or name, config.revision)
-    libraries = _libraries()
-    if libraries is None or files is None:
+    preset = ENCODERS.get(name)
+    if config.weights == "random" or (preset is not None and preset.source is None):
+        # Random numbers, and sums over them, may depend on the processor's instruction set.
+        origin: list[Any] | None = [device_name("cpu"), torch.backends.cpu.get_cpu_capability()]
+    else:
+        origin = _files((preset and preset.source) or name, config.revision)
+    if origin is None:
         return None
-    # Random numbers, and sums over them, may depend on the processor's instruction set.
-    machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability()]
     settings = {name: value for name, value in config.model_dump().items() if name not in HARMLESS}
     return content_key(
-        {
-            "settings": settings,
-            "options": options,
-            "libraries": libraries,
-            "code": _code(),
-            "files": files,
-            "machine": machine if random else [],
-        }
+        {"settings": settings, "options": options, "libraries": _libraries(), "code": _code(), "origin": origin}
     )
 
 
@@ -159,11 +142,25 @@ def _facts(opened: OpenedEncoder) -> EncoderFacts:
 
 
 def _files(source: str, revision: str | None) -> list[list[Any]] | None:
-    """Path, size and times of every file of an encoder; None if a file is missing, unreadable or was just written."""
-    folder = _folder(source, revision)
-    if folder is None or (folder / ELSEWHERE).exists():
+    """Path, size and times of every file of an encoder; None if a file is missing, unreadable or was just written.
+
+    Args:
+        source: a local folder or a hub id, which stands for the snapshot that would be loaded now.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        if not HUB_ID.match(source):
+            return None
+        from huggingface_hub import hf_hub_download
+
+        use_cache_without_hub()
+        try:  # like opening an encoder: if there is a network, ask whether the branch has moved
+            folder = Path(hf_hub_download(source, "config.json", revision=revision)).parent
+        except Exception:  # opening the encoder will report the error
+            return None
+    folder, found = folder.absolute(), []
+    if (folder / ELSEWHERE).exists():
         return None
-    found = []
     try:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             real = path.resolve(strict=True)
@@ -176,42 +173,12 @@ def _files(source: str, revision: str | None) -> list[list[Any]] | None:
     return found or None
 
 
-def _folder(source: str, revision: str | None) -> Path | None:
-    """Folder of the weights: a local one, or the hub snapshot that would be loaded now; None if it is not cached."""
-    local = Path(source).expanduser()
-    if local.is_dir():
-        return local.resolve()
-    if not HUB_ID.match(source):
-        return None
-    from huggingface_hub import hf_hub_download
-
-    use_cache_without_hub()
-    try:  # like opening an encoder: if there is a network, ask whether the branch has moved
-        return Path(hf_hub_download(source, "config.json", revision=revision)).parent
-    except Exception:  # opening the encoder will report the error
-        return None
-
-
 @lru_cache
-def _libraries() -> list[list[str]] | None:
-    """Name, version and source of each library; None if one is an editable install."""
-    found = []
-    for name in LIBRARIES:
-        try:
-            package = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            return None
-        source = package.read_text("direct_url.json") or "{}"
-        if json.loads(source).get("dir_info", {}).get("editable"):
-            return None
-        found.append([name, package.version, source])
-    return found
+def _libraries() -> list[str]:
+    return [importlib.metadata.version(name) for name in LIBRARIES]
 
 
 @lru_cache
 def _code() -> str:
     """Hash of all code involved in opening encoders, presets included."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return content_key([path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))])

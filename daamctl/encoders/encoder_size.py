@@ -17,7 +17,6 @@ from typing import Any
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError, suggest
 
 log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
     """
     values: Mapping[str, Any]
     if config.encoder in ENCODERS:
-        values = ENCODERS.load(config.encoder).shape
+        values = ENCODERS[config.encoder].shape
     else:
         path = _config_file(config)
         if path is None:
@@ -203,7 +202,7 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
     from transformers import AutoConfig
 
     name = config.encoder
-    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    preset = ENCODERS.get(name)
     source = str(Path(name).expanduser()) if preset is None else preset.source
     folder = source is not None and Path(source).is_dir()
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):

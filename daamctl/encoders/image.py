@@ -21,7 +21,7 @@ from torch import Tensor
 from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.base import Encoder, EncoderOptions
 from daamctl.encoders.discovery import ModelLayers
-from daamctl.encoders.preset import Preset
+from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
 TRIAL_SIZES = ((48, 64), (64, 48))  # different shapes: the processor must make them equal

@@ -7,7 +7,6 @@ from typing import Any
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.preset import Preset
 
 CARD = "README.md"
 """The model card of a checkpoint, whose YAML head may name the licence."""
@@ -24,7 +23,7 @@ def licence_of(config: ExtractConfig) -> str | None:
         The licence, usually an identifier of the Hugging Face hub such as `mit`; None if it is unknown.
     """
     name = config.encoder
-    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    preset = ENCODERS.get(name)
     if config.weights == "random" or (preset is not None and preset.source is None):
         return RANDOM
     if preset is not None and preset.licence is not None:

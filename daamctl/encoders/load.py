@@ -17,7 +17,7 @@ from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
 from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters, read_configuration, use_cache_without_hub
-from daamctl.encoders.preset import Preset
+from daamctl.encoders.presets import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
 from daamctl.threads import one_thread
@@ -92,7 +92,7 @@ def open_encoder(
     transformers.utils.logging.set_verbosity_error()
     huggingface_hub.utils.logging.set_verbosity_error()
     name = config.encoder
-    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    preset = ENCODERS.get(name)
     if preset is not None and preset.modality != encoder_input(modality):
         raise _reads_something_else(name, preset.modality, modality)
     dtype = _weights_dtype(config.weights_dtype, modality, device, precision)

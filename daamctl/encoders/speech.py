@@ -9,7 +9,7 @@ from torch import Tensor
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.base import Encoder, EncoderOptions
-from daamctl.encoders.preset import Preset
+from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models

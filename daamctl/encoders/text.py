@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.base import Batch, Encoder, EncoderOptions
-from daamctl.encoders.preset import Preset
+from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
 TRIAL = ("density adaptive attention", "daam")  # unequal lengths, to test padding too

@@ -7,11 +7,12 @@ give equal bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from daamctl.errors import MethodError
@@ -19,8 +20,8 @@ from daamctl.errors import MethodError
 ENTRY = "daamctl"
 SCHEMA = 1
 """Version of the metadata; raise it when a field changes its meaning."""
-FUSION, ADAPTER = "fusion", "adapter"
-SIZES = ("num_layers", "embed_dim", "num_classes")
+FUSION: Final = "fusion"
+ADAPTER: Final = "adapter"
 IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
 """Facts of an encoder that are always present; null if unknown."""
 POOLING = ("pooling", "final_norm", "special_tokens", "class_tokens")
@@ -67,14 +68,7 @@ class Origin:
         settings: Mapping[str, Mapping[str, Any]],
         fold: Mapping[str, Any] | None = None,
     ) -> Origin:
-        """Make an origin from the facts of an encoder; no fact is lost.
-
-        Args:
-            facts: as returned by `open_encoder`.
-            classes: in the order of the logits.
-            modality: speech, text or image.
-            fold: key, method, number and seed of the training.
-        """
+        """Make an origin from the facts that `open_encoder` returns; no fact is lost."""
         elsewhere = {*POOLING, *INPUTS, "precision", "storage", "modality"}
         sections = ("segment", "extract") if modality == "speech" else ("extract",)
         return cls(
@@ -105,7 +99,7 @@ class WeightsMetadata(Origin):
         head_parameters: for an adapter, number of trained parameters in its classifier.
     """
 
-    kind: str
+    kind: Literal["fusion", "adapter"]
     method: str
     settings: Mapping[str, Any]
     num_layers: int
@@ -114,6 +108,19 @@ class WeightsMetadata(Origin):
     standardize: str | None = None
     head_parameters: int | None = None
     schema: int = SCHEMA
+
+    def contradictions(self) -> list[str]:
+        """Names of the fields that do not fit the others."""
+        names = (("classes", self.classes, self.num_classes), ("layers", self.layers, self.num_layers))
+        wrong = [
+            name for name, values, size in names if values is not None and not len(set(values)) == len(values) == size
+        ]
+        if self.kind == ADAPTER:
+            if not isinstance(self.encoder.get("weights_sha256"), str):
+                wrong.append("encoder")
+            if self.head_parameters is None:
+                wrong.append("head_parameters")
+        return wrong
 
     def entry(self) -> dict[str, str]:
         """The metadata entry of a safetensors file, without unknown values."""
@@ -140,7 +147,7 @@ def read_metadata(path: Path | str) -> WeightsMetadata:
 
 
 def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
-    """Parse the metadata of a safetensors file.
+    """Parse the metadata of a safetensors file; what a later version adds is left out.
 
     Raises:
         MethodError: the entry of daamctl is missing, damaged or incomplete.
@@ -155,53 +162,24 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
         found = json.loads(entries[ENTRY])
     except (ValueError, RecursionError) as error:
         raise MethodError(f"{where} is not JSON: {one_line(error)}", path=path) from error
-    head = found if isinstance(found, dict) else {}
-    if type(schema := head.get("schema")) is int and schema > SCHEMA:
+    head = {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else {}
+    schema = head.get("schema")
+    if type(schema) is int and schema > SCHEMA:
         raise MethodError(
             f"{path} follows schema {schema} of weights files, this version of daamctl knows those up to {SCHEMA}",
             fix="update daamctl, or train the fold again",
         )
-    wrong = [name for name, valid in _rules(head).items() if not valid(head.get(name))]
+    wrong = [] if type(schema) is int else ["schema"]
+    try:
+        metadata = TypeAdapter(WeightsMetadata).validate_json(json.dumps(head), strict=True)
+        wrong += metadata.contradictions()
+    except ValidationError as error:
+        wrong += [str(one["loc"][0]) if one["loc"] else "encoding" for one in error.errors(include_url=False)]
     if wrong:
-        raise MethodError(f"{where} lacks a valid {', '.join(wrong)}", path=path)
-    values = {one.name: head[one.name] for one in fields(WeightsMetadata) if head.get(one.name) is not None}
-    values |= {name: tuple(head[name]) for name in ("classes", "layers") if name in values}
-    return WeightsMetadata(**values)
+        raise MethodError(f"{where} lacks a valid {', '.join(dict.fromkeys(wrong))}", path=path)
+    return metadata
 
 
 def one_line(error: Exception) -> str:
     """The first line of an error's text, or its type if there is no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
-    """Name of a field -> function that tells whether a value is valid."""
-    adapter = head.get("kind") == ADAPTER
-
-    def of(*kinds: type) -> Callable[[Any], bool]:
-        return lambda value: type(value) in kinds
-
-    def many(kind: type, size: str) -> Callable[[Any], bool]:
-        def valid(value: Any) -> bool:
-            right = isinstance(value, list) and all(type(one) is kind for one in value)
-            return value is None or (right and len(set(value)) == len(value) == head.get(size))
-
-        return valid
-
-    maybe_text, maybe_facts = of(str, type(None)), of(dict, type(None))
-    return {
-        "schema": of(int),
-        "kind": lambda value: value in (FUSION, ADAPTER),
-        "method": of(str),
-        "settings": of(dict),
-        **dict.fromkeys(SIZES, of(int)),
-        "classes": many(str, "num_classes"),
-        "layers": many(int, "num_layers"),
-        "modality": maybe_text,
-        "encoder": (lambda value: type(value) is dict and type(value.get("weights_sha256")) is str)
-        if adapter
-        else maybe_facts,
-        **dict.fromkeys(("pooling", "inputs", "made_with", "fold"), maybe_facts),
-        **dict.fromkeys(("precision", "storage", "standardize"), maybe_text),
-        "head_parameters": of(int) if adapter else of(int, type(None)),
-    }

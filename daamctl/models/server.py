@@ -75,20 +75,12 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
     if record.modality == "tokens":
         raise MethodError(f"{model.folder} tags words, which a server cannot do yet", fix="use daamctl predict")
     _ = model.encoder
-    queue, bodies = _Queue(limits.together), _Bodies(limits)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        worker = asyncio.create_task(queue.work())
-        yield
-        await queue.waiting.put(None)
-        await worker
+    turns, bodies = _Turns(limits.together), _Bodies(limits)
 
     app = FastAPI(
         title=f"{record.run}/{record.method}",
         description=f"Classifies as {', '.join(record.classes)}.",
         version=__version__,
-        lifespan=lifespan,
     )
     # a page on the web could reach the server under a name of its own (DNS rebinding)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOCAL, *hosts], www_redirect=False)
@@ -119,7 +111,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         async with bodies.read(request) as content:
             if record.modality == "text":
                 work = await asyncio.to_thread(InTurns, model, texts_as_rows(_texts(content, limits)))
-                return JSONResponse({"items": await queue.predict(work, request)})
+                return JSONResponse({"items": await turns.predict(work, request)})
             with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
                 is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
                 file.write(await _file_in_form(request, content) if is_form else content)
@@ -128,7 +120,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
                 if record.modality == "speech":
                     _check_duration(Path(file.name), limits)
                 work = await asyncio.to_thread(InTurns, model, files_as_rows([Path(file.name)]))
-                (item,) = await queue.predict(work, request)
+                (item,) = await turns.predict(work, request)
         if "error" in item and "class" not in item:
             raise HTTPException(UNUSABLE, item["error"].replace(file.name, "the file"))
         return JSONResponse({name: value for name, value in item.items() if name != "item"})
@@ -136,11 +128,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
     return app
 
 
-_Waiting = tuple[InTurns, asyncio.Future[list[dict[str, Any]]]]
-"""The work of a request, and its answer."""
-
-
-class _Queue:
+class _Turns:
     """Requests that wait for the thread that predicts. They take turns, so that a short one waits for about one turn.
 
     Args:
@@ -148,8 +136,9 @@ class _Queue:
     """
 
     def __init__(self, together: int) -> None:
-        self.together = together
-        self.waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self.together, self.thread = together, ThreadPoolExecutor(1, "predict")
+        self.waiting: list[tuple[InTurns, asyncio.Future[list[dict[str, Any]]]]] = []
+        self.running: asyncio.Task[None] | None = None
 
     async def predict(self, work: InTurns, request: Request) -> list[dict[str, Any]]:
         """Wait for the predictions of some items.
@@ -159,36 +148,32 @@ class _Queue:
             ClientDisconnect: nobody waits for the answer any more.
         """
         answer: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
-        await self.waiting.put((work, answer))
+        self.waiting.append((work, answer))
+        if self.running is None or self.running.done():
+            self.running = asyncio.create_task(self.run())
         while not (await asyncio.wait({answer}, timeout=1.0))[0]:
             if await request.is_disconnected():
                 answer.cancel()
                 raise ClientDisconnect
         return answer.result()
 
-    async def work(self) -> None:
-        """Predict what is waiting, until None has been put into the queue and all before it is answered."""
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, "predict") as thread:
-            while (first := await self.waiting.get()) is not None or not self.waiting.empty():
-                group = [first]
-                while not self.waiting.empty() and len(group) < self.together:
-                    group.append(self.waiting.get_nowait())
-                turn = [one for one in group if one is not None and not one[1].cancelled()]
-                share = max(1, self.together // max(1, len(turn)))  # clips of each
-                parts = [(work, min(share, work.left)) for work, _ in turn]
-                found = await loop.run_in_executor(thread, _answers, parts) if parts else []
-                for (work, answer), result in zip(turn, found, strict=True):
-                    if result is None:  # it waits behind those that had no turn
-                        await self.waiting.put((work, answer))
-                    elif answer.cancelled():  # the client is gone
-                        continue
-                    elif isinstance(result, Exception):
-                        answer.set_exception(result)
-                    else:
-                        answer.set_result(result)
-                if None in group:
-                    await self.waiting.put(None)
+    async def run(self) -> None:
+        """Predict what is waiting, turn by turn, until all is answered."""
+        while self.waiting:
+            turn, self.waiting = self.waiting[: self.together], self.waiting[self.together :]
+            turn = [one for one in turn if not one[1].cancelled()]
+            share = max(1, self.together // max(1, len(turn)))  # clips of each
+            parts = [(work, min(share, work.left)) for work, _ in turn]
+            found = await asyncio.get_running_loop().run_in_executor(self.thread, _answers, parts) if parts else []
+            for (work, answer), result in zip(turn, found, strict=True):
+                if answer.cancelled():  # the client is gone
+                    continue
+                if result is None:  # it waits behind those that had no turn
+                    self.waiting.append((work, answer))
+                elif isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
 
 
 def _answers(parts: Sequence[tuple[InTurns, int]]) -> list[list[dict[str, Any]] | Exception | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,10 @@ from typing import Any, cast
 
 from daamctl import __version__
 from daamctl.adapters import stage_of
-from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
+from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
-from daamctl.artifacts.statistics import Intervals
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -236,6 +235,19 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     settings = {name: value for name, value in config["method"].items() if name != "name"}
     decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
     modality = cast(Modality, found.first.modality)
+    corpus = CorpusFacts(
+        name=found.evaluation.corpus_name,
+        licence=CORPORA.load(config["download"]["corpus"]).licence,
+        items=found.evaluation.counts.utterance,
+        clips=found.evaluation.counts.clip,
+        per_class=found.evaluation.chance["utterance"].per_class,
+        embeddings_key=meta["embeddings_key"],
+        vectors_key=meta.get("vectors_key"),
+    )
+    # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
+    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
+    followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
+    followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
     return ModelRecord(
         schema=SCHEMA,
         run=found.name,
@@ -251,9 +263,9 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
         members=[_member(fold, found, kind) for fold in chosen],
-        corpus=_corpus(found),
+        corpus=corpus,
         measured=None if kind == "refit" else _measured(found, kind, chosen),
-        deviations=_deviations(found),
+        deviations=[Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in followed],
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
@@ -286,20 +298,6 @@ def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
     return train_on_all(found.method, folds, features, found.layout, found.config, seed, folder / REFIT)
 
 
-def _corpus(found: _Trained) -> CorpusFacts:
-    name = found.first.result["run"]["config"]["download"]["corpus"]
-    meta, evaluation = found.first.result["meta"], found.evaluation
-    return CorpusFacts(
-        name=evaluation.corpus_name,
-        licence=CORPORA.load(name).licence,
-        items=evaluation.counts.utterance,
-        clips=evaluation.counts.clip,
-        per_class=evaluation.chance["utterance"].per_class,
-        embeddings_key=meta["embeddings_key"],
-        vectors_key=meta.get("vectors_key"),
-    )
-
-
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     evaluation = found.evaluation
     unit = evaluation.main_unit
@@ -314,8 +312,10 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
+        values = {name: sum(one[name] for one in scores) / len(scores) for name in evaluation.metrics}
+        f1 = [one for fold in chosen if (one := fold.result["metrics"].get("entity_f1")) is not None]
         return Measured(
-            figures=[*_entity_mean(chosen), *_means(evaluation, scores)],
+            figures=_figures(evaluation, values | ({"f1": sum(f1) / len(f1)} if f1 else {}), {}),
             n=int(scores[0]["n"]),
             item=item,
             protocol=f"On the test group `{group}`, which this model was not trained on, {seeds}; {rule}.",
@@ -327,8 +327,13 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     intervals = method_intervals(table, task=evaluation.task)[found.method]
     clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
     recalls = class_recalls(joined.targets, joined.predictions, size)
+    bounds: dict[str, Any] = {name: one for name, one in intervals.metrics.items() if one}
+    if evaluation.entities is not None:
+        bounds["f1"] = evaluation.entities.methods[found.method].f1
     return Measured(
-        figures=_pooled(found, score_items(joined, size), intervals),
+        figures=_figures(
+            evaluation, score_items(joined, size) | {name: one.value for name, one in bounds.items()}, bounds
+        ),
         n=len(joined),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
@@ -338,43 +343,15 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     )
 
 
-def _pooled(found: _Trained, scores: Scores, intervals: Intervals) -> list[Figure]:
-    """Figures over all test items, with their intervals."""
-    evaluation, figures = found.evaluation, []
-    if evaluation.entities is not None:
-        f1 = evaluation.entities.methods[found.method].f1
-        bounds = {"low": f1.low, "high": f1.high, "level": f1.level}
-        figures.append(Figure(name="f1", alias="Entity F1", value=f1.value, unit="fraction", **bounds))
-    for name, info in evaluation.metrics.items():
-        interval = intervals.metrics.get(name)
-        value = interval.value if interval else float(scores[name])
-        bounds = {"low": interval.low, "high": interval.high, "level": interval.level} if interval else {}
-        figures.append(Figure(name=name, alias=info.alias, value=value, unit=info.unit, **bounds))
+def _figures(evaluation: Evaluation, values: Mapping[str, float], bounds: Mapping[str, Any]) -> list[Figure]:
+    """Measured figures, entity F1 first, with an interval (`low`, `high`, `level`) where `bounds` has one."""
+    told = {"f1": ("Entity F1", "fraction")} | {name: (one.alias, one.unit) for name, one in evaluation.metrics.items()}
+    figures = []
+    for name, (alias, unit) in told.items():
+        if name in values:
+            between = {side: getattr(bounds.get(name), side, None) for side in ("low", "high", "level")}
+            figures.append(Figure(name=name, alias=alias, value=values[name], unit=unit, **between))
     return figures
-
-
-def _means(evaluation: Evaluation, scores: Sequence[Scores]) -> list[Figure]:
-    """Figures of one fold, mean over its seeds."""
-    return [
-        Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)
-        for name, info in evaluation.metrics.items()
-    ]
-
-
-def _entity_mean(folds: Sequence[Fold]) -> list[Figure]:
-    """Entity F1 of one fold, mean over its seeds; nothing if it tags no words."""
-    values = [value for fold in folds if (value := fold.result["metrics"].get("entity_f1")) is not None]
-    if not values:
-        return []
-    return [Figure(name="f1", alias="Entity F1", value=sum(values) / len(values), unit="fraction")]
-
-
-def _deviations(found: _Trained) -> list[Deviation]:
-    """Deviations in which the folds follow the released code; those of other methods of the run are left out."""
-    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
-    rows = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
-    rows = [row for row in rows if verdict(row, found.config) != CORRECTED]  # the run as a whole does it
-    return [Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in rows]
 
 
 def _warnings(found: _Trained, kind: Kind) -> list[str]:

@@ -162,7 +162,7 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
     if not config.has_encoder:
         return
     name = config.extract.encoder
-    source = ENCODERS.load(name).source if name in ENCODERS else name
+    source = ENCODERS[name].source if name in ENCODERS else name
     if config.extract.weights == "random" or source is None:
         return
     try:

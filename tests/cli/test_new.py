@@ -44,6 +44,15 @@ def test_next_command(
     assert result.stdout.splitlines()[-len(last) :] == last
 
 
+def test_other_pipelines_are_not_warned_about(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pipelines" / "theirs.yaml").write_text("methods: [none]\n")
+    monkeypatch.setattr(inventory, "run", lambda _root, names: dict.fromkeys(names))
+    source = str(texts(tmp_path / "texts"))
+    made = CliRunner().invoke(app, ["new", "mine", "--from", source, "--encoder", "llama-micro"])
+    assert "pipeline 'theirs': its report cannot say" not in made.output
+    assert "pipeline 'theirs': its report cannot say" in CliRunner().invoke(app, ["check", "--write"]).output
+
+
 def test_question_names_a_folder_without_its_path(project: Path, tmp_path: Path) -> None:
     encoder = tmp_path / "far" / "own-encoder"
     encoder.mkdir(parents=True)

@@ -172,10 +172,6 @@ def test_other_code_libraries_or_processor_may_give_other_weights(
     monkeypatch.setattr(encoder_cache, what, lambda *_: ["other"])
     lazy(memory, "llama-micro")
     assert opened == [None, None]
-    monkeypatch.setattr(encoder_cache, "_libraries", lambda: None)  # one of them is edited in place
-    lazy(memory, "llama-micro")
-    lazy(memory, "llama-micro")
-    assert opened == [None] * 4
 
 
 def test_an_encoder_that_changes_under_way_is_named_and_forgotten(

@@ -64,7 +64,7 @@ def test_whisper_layers_are_its_encoders() -> None:
 
 @pytest.mark.parametrize("name", list(ENCODERS))
 def test_shape_is_that_of_the_outline(name: str) -> None:
-    preset = ENCODERS.load(name)
+    preset = ENCODERS[name]
     found = encoder_size_of(ExtractConfig(encoder=name), preset.modality)
     assert found is not None
     assert shape_of(ExtractConfig(encoder=name), None) == (found.num_layers, found.embed_dim)

@@ -12,7 +12,7 @@ from daamctl.encoders.licence import RANDOM, licence_of
 
 
 def test_every_preset_with_weights_has_a_licence() -> None:
-    presets = {name: ENCODERS.load(name) for name in ENCODERS}
+    presets = {name: ENCODERS[name] for name in ENCODERS}
     assert {name for name, preset in presets.items() if preset.source and not preset.licence} == set()
     assert licence_of(ExtractConfig(encoder="wavlm-large")) == "cc-by-sa-3.0"
 

@@ -133,7 +133,7 @@ def test_the_encoder_that_ships_with_daamctl() -> None:
     assert random.facts["source"] == "wavlm-demo (random weights, seed 0)"
     assert random.facts["weights_sha256"] != found.facts["weights_sha256"]
     assert random.encoder.layers == found.encoder.layers
-    folder = ENCODERS.load("wavlm-demo").folder
+    folder = ENCODERS["wavlm-demo"].folder
     assert (folder / "model.safetensors").stat().st_size < 2_000_000
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float16}
 
@@ -441,10 +441,10 @@ def saved(path: Path, name: str, config: str, **settings: Any) -> str:
     ],
 )
 def test_presets_have_the_shape_that_they_say(name: str, layers: int, width: int, modality: Modality) -> None:
-    preset = ENCODERS.load(name)
+    preset = ENCODERS[name]
     config = transformers.AutoConfig.for_model(preset.model_type, **preset.shape)
     assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
-    assert f"{layers} layers" in ENCODERS.summary(name)
+    assert f"{layers} layers" in ENCODERS[name].summary
     assert preset.modality == modality
     assert name in presets_of(modality)
     assert (preset.hub_id is None) == name.endswith("micro")
@@ -690,7 +690,7 @@ def test_weights_beyond_the_memory_are_refused_before_they_are_read(monkeypatch:
 
 
 def test_weights_are_spread_over_gpus_when_one_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    preset = ENCODERS.load("llama2-13b")
+    preset = ENCODERS["llama2-13b"]
     config = transformers.AutoConfig.for_model(preset.model_type, **preset.shape)
 
     def plan(*free: float, device: str = "cuda") -> dict[str, Any]:

@@ -299,16 +299,15 @@ def test_tensors_of_another_way_are_refused(tmp_path: Path) -> None:
         assert found.startswith(f"{tmp_path / 'w.safetensors'}: {message}")
 
 
-@pytest.mark.parametrize("dropout", [False, True])
-def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path: Path, dropout: bool) -> None:
-    first, second = (values(make(tmp_path, name, encoder_dropout=dropout)) for name in "ab")
-    assert first == second
-    assert values(make(tmp_path, "c", seed=2, encoder_dropout=dropout))["logits"] != first["logits"]
-
-
-def test_dropout_of_the_encoder_is_a_switch(tmp_path: Path) -> None:
-    plain, dropped = make(tmp_path, "a"), make(tmp_path, "b", encoder_dropout=True)
-    assert plain.history()["train_loss"][0] != dropped.history()["train_loss"][0]
+def test_same_seed_same_numbers_other_seed_other_numbers_and_dropout_is_a_switch(tmp_path: Path) -> None:
+    losses = []
+    for dropout in (False, True):
+        given: dict[str, Any] = {"encoder_dropout": dropout, "epochs": 2}
+        first, second = (values(make(tmp_path, f"{name} {dropout}", **given)) for name in "ab")
+        assert first == second
+        assert values(make(tmp_path, f"c {dropout}", seed=2, **given))["logits"] != first["logits"]
+        losses.append(first["history"][0]["train_loss"])
+    assert losses[0] != losses[1]
 
 
 WITHIN: dict[str, Any] = {"epochs": 2, "batch_size": 2, "accumulate": 2, "encoder_dropout": True}
@@ -339,19 +338,24 @@ def test_a_training_that_the_system_kills_resumes_to_the_same_bits(tmp_path: Pat
     assert values(make(tmp_path, "cut", **WITHIN)) == values(make(tmp_path, "whole", **WITHIN))
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.fixture(scope="module", params=["linear", "constant"])
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """The settings of a training that is not interrupted, and all that must repeat."""
+    settings = {**WITHIN, "schedule": request.param}
+    return settings, values(make(tmp_path_factory.mktemp("whole"), **settings))
+
+
 @pytest.mark.parametrize(("steps", "recorded"), [(1, 0), (6, 0), (6, 1), (9, 1), (12, 2)])
 def test_a_training_interrupted_after_any_step_resumes_to_the_same_bits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     steps: int,
     recorded: int,
-    schedule: str,
+    undisturbed: tuple[Any, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    settings = {**WITHIN, "schedule": schedule}
-    whole = values(make(tmp_path, "whole", **settings))
+    settings, whole = undisturbed
     found: list[dict[str, Any]] = []
 
     def reached(state: dict[str, Any]) -> bool:

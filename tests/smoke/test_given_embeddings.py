@@ -15,8 +15,9 @@ from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
+from daamctl.encoders import encoder_cache
 from daamctl.layout import Layout
-from daamctl.stages import check, compare, inventory, plan, preflight
+from daamctl.stages import check, compare, finetune, inventory, plan, preflight, truncate
 from tests.fixtures.given import items, write_items
 from tests.fixtures.pictures import blank_pictures
 
@@ -42,7 +43,8 @@ def given(project: Path) -> tuple[Layout, Config]:
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daamctl.encoders.load.open_encoder", None)
+    for module in (encoder_cache, finetune, truncate):  # where it is called
+        monkeypatch.setattr(module, "open_encoder", None)
     layout, config = given
     with blank_pictures():
         pipeline.run(layout, config, track=False)

@@ -76,7 +76,10 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     assert fold.result["metrics"]["dev_entity_f1"] == history["dev_f1"][-1]
     check_layers(layout)
     check_ablation(layout)
-    check_truncation(project, layout, found.methods["ridge-concat"].f1.value)
+    every_set = truncate._fitting
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truncate, "_fitting", lambda *given: ([*(sets := every_set(*given)[0])[:3], *sets[-2:]], []))
+        check_truncation(project, layout, found.methods["ridge-concat"].f1.value)
     best = max(found.methods, key=lambda name: found.methods[name].f1.value)
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page

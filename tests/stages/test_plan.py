@@ -337,7 +337,7 @@ def test_fine_tuning_without_finished_folds_is_estimated_from_extraction(
     trained = sum(len(split_of(clips, fold, config.train).train) for fold in (1, 2, 3))
     epochs = 3 * 2 + 2  # each of three rates for two epochs, and the refit
     assert row["time_s"] == pytest.approx(epochs * trained * passes * 2.0)
-    encoder = ENCODERS.load("wavlm-micro").shape
+    encoder = ENCODERS["wavlm-micro"].shape
     added = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier
     size = encoder_size_of(config.extract, "speech")
     assert size is not None

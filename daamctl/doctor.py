@@ -122,10 +122,9 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
         EncoderError: the sizes of the encoder or the number of classes are unknown until the embeddings exist.
         ArtifactError: likewise, for given embeddings.
     """
-    from daamctl.planning.artifact_status import ArtifactStatus
-    from daamctl.planning.estimate import ResourceEstimate
+    from daamctl.planning.expected import Expected
 
-    known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
+    known = Expected(layout, config).sizes
     if known is None:
         if not config.has_encoder:
             raise ArtifactError("the layers of the embeddings are not known yet", path=layout.embeddings)

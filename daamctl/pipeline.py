@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from daamctl.config import Config
 from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES, stages_of_task
+from daamctl.stage_table import STAGES, steps_of
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +43,16 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     needs = {"corpus": source is None, "encoder": not (layout.embeddings / STAGES["extract"].finished).is_file()}
     inventory = importlib.import_module("daamctl.stages.inventory")
     inventory.require(layout.root, config, [need for need, open_yet in needs.items() if open_yet])
-    steps: list[tuple[str, Callable[[], Path]]] = []
-    for name, spec in stages_of_task(config.task).items():
-        options: dict[str, Any] = {"track": track} if spec.tracked else {}
-        if name == "download":
+    steps, path = steps_of(config), layout.root
+    for number, (stage, entry) in enumerate(steps, start=1):
+        options: dict[str, Any] = {"track": track} if STAGES[stage].tracked else {}
+        if stage == "download":
             options["source"] = source
-        step: partial[Path] = partial(importlib.import_module(f"daamctl.stages.{name}").run, layout, config, **options)
-        if spec.for_each is None:
-            steps.append((name, step))
-        else:
-            steps += [(f"{name} {entry}", partial(step, method=entry)) for entry in getattr(config, spec.for_each)]
-    path = layout.root
-    for number, (name, work) in enumerate(steps, start=1):
-        log.info("[%d/%d] %s", number, len(steps), name)
-        path = work()
-        if name == "extract":  # before hours of training
+        if entry is not None:
+            options["method"] = entry
+        log.info("[%d/%d] %s", number, len(steps), f"{stage} {entry}" if entry else stage)
+        path = importlib.import_module(f"daamctl.stages.{stage}").run(layout, config, **options)
+        if stage == "extract":  # before hours of training
             for leak in importlib.import_module("daamctl.planning.leaks").leaks(layout, config):
                 log.warning(leak)
     return path

@@ -8,7 +8,7 @@ lists the files of a new stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Task = Literal["classify", "reconstruct"]
 
@@ -23,6 +23,7 @@ class StageSpec:
         finished: the file that it writes last, or a pattern for it, in its folder.
         reads: stages whose results it reads. Without results of the first one it has nothing to do.
         watches: sections of the settings, or lists of a pipeline, that it runs again for. DVC compares their values.
+        unit: what there is to do of it, in the plural.
         for_each: the list of a pipeline for whose entries it runs one at a time; None: it runs once per pipeline.
         needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
         beside: folders below `data` in which it also writes a folder of the run.
@@ -32,6 +33,7 @@ class StageSpec:
     name: str
     help: str
     finished: str
+    unit: str = "tables"
     reads: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
     for_each: str | None = None
@@ -63,6 +65,7 @@ STAGES: dict[str, StageSpec] = {
             "extract",
             "Embed every clip, text or image: one vector per encoder layer, averaged over frames, tokens or patches.",
             "embeddings.json",
+            unit="clips",
             reads=("segment",),
             watches=("extract",),
             needs_machine=True,
@@ -71,6 +74,7 @@ STAGES: dict[str, StageSpec] = {
             "train",
             "Train one method on every fold or one. Finished folds made from identical inputs are kept.",
             "fold*-seed*/result.json",
+            unit="folds",
             reads=("extract",),
             watches=("train",),
             for_each="methods",
@@ -80,6 +84,7 @@ STAGES: dict[str, StageSpec] = {
             "finetune",
             "Fine-tune the encoder on every fold or one, with an adapter or fully. Finished folds are kept.",
             "fold*-seed*/result.json",
+            unit="folds",
             reads=("segment",),
             watches=("finetune", "train", "extract"),
             for_each="finetunes",
@@ -98,6 +103,7 @@ STAGES: dict[str, StageSpec] = {
             "ablate",
             "Retrain on the layers of highest and of lowest importance, and compare the results.",
             "ablation.json",
+            unit="folds",
             reads=("extract", "train"),
             watches=("ablate", "evaluate", "train", "methods"),
             tracked=True,
@@ -113,6 +119,7 @@ STAGES: dict[str, StageSpec] = {
             "report",
             "Write the report: report.html, report.md, and every table as CSV and LaTeX.",
             "report.html",
+            unit="pages",
             reads=("evaluate", "train", "importance", "ablate"),
             watches=("report", "trained"),
             tracked=True,
@@ -130,6 +137,7 @@ STAGES: dict[str, StageSpec] = {
             "reconstruct",
             "Train a VQ-VAE with one kind of block, once per seed. Trainings made from identical inputs are kept.",
             "seed*/result.json",
+            unit="trainings",
             reads=("crop",),
             watches=("reconstruct",),
             for_each="reconstructions",
@@ -153,6 +161,15 @@ STAGES: dict[str, StageSpec] = {
 def stages_of_task(task: Task) -> dict[str, StageSpec]:
     """The stages of pipelines with a task, in order."""
     return {name: spec for name, spec in STAGES.items() if spec.task in (None, task)}
+
+
+def steps_of(config: Any) -> list[tuple[str, str | None]]:
+    """What a pipeline runs, in order: stages, each with the entry of the list that it runs for, or None."""
+    return [
+        (name, entry)
+        for name, spec in stages_of_task(config.task).items()
+        for entry in (getattr(config, spec.for_each) if spec.for_each else (None,))
+    ]
 
 
 def folder_stages(task: Task = "classify") -> tuple[str, ...]:

@@ -63,25 +63,6 @@ STORED_PATHS = "experiments.artifact_location runs.artifact_uri model_versions.s
 """Columns of MLflow's own database with absolute paths of artifacts."""
 
 
-class Tracker:
-    """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk. This class logs nothing."""
-
-    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
-        """Start one run of a pipeline or ad-hoc run `name`, whose folds are in `folder`."""
-
-    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
-        """Log one epoch of the run in progress."""
-
-    def finish(self, fold: Fold) -> None:
-        """Log parameters, results and files of the finished fold and end the run."""
-
-    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log a report as the run `report` of its pipeline, and replace an earlier one."""
-
-    def close(self) -> None:
-        """Wait, for a limited time, until everything is sent."""
-
-
 def store_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI, or the SQLite store inside the project."""
     return os.environ.get("MLFLOW_TRACKING_URI") or _local_uri(root)
@@ -161,46 +142,44 @@ def _experiments(root: Path, names: Sequence[str]) -> dict[str, tuple[str, bool]
     return {one.name: (one.experiment_id, VIEW_TAG in one.tags) for one in there}
 
 
-class MLflowTracker(Tracker):
-    """Logs to MLflow from a background thread.
+class Tracker:
+    """Logs runs to MLflow from a background thread. A run starts, logs epochs, and finishes with a fold on disk.
+
+    MLflow's own asynchronous logging sends metrics alone, and waits without a limit at the end of the process; here a
+    slow or dead server holds neither the making of a run nor its files nor the end.
 
     Args:
+        root: the project; None: nothing is logged.
         close_timeout_s: longest wait in `close`, in seconds.
         again: command that sends what is missing; warnings name it.
     """
 
-    def __init__(self, root: Path, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track") -> None:
-        self.root = root
-        self.again = again
-        self.close_timeout_s = close_timeout_s
-        self._sender = _Sender(root)
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(
+        self, root: Path | None = None, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track"
+    ) -> None:
+        self.root, self.again, self.close_timeout_s = root, again, close_timeout_s
         self._failed = False
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
-        self._thread.start()
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        if root is not None:
+            self._sender = _Sender(root)
+            self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+            self._thread.start()
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
-        """Start one run."""
-        self._queue.put(lambda: self._sender.start(name, folder, fold, seed))
+        """Start one run of a pipeline or ad-hoc run `name`, whose folds are in `folder`."""
+        self._put(_Sender.start, name, folder, fold, seed)
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
-        copy = dict(entry)
-        self._queue.put(lambda: self._sender.epoch(copy))
+        self._put(_Sender.epoch, dict(entry))
 
     def finish(self, fold: Fold) -> None:
         """Log parameters, results and files of the finished fold and end the run."""
-        self._queue.put(lambda: self._sender.finish(fold))
+        self._put(_Sender.finish, fold)
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log a report as the run `report` of its pipeline, and replace an earlier one.
-
-        A report that was logged already is not logged again.
-
-        Args:
-            name: pipeline or ad-hoc run.
-        """
-        self._queue.put(lambda: self._sender.report(name, folder, metrics, tags))
+        """Log a report as the run `report` of the pipeline `name`, and replace an earlier one if it differs."""
+        self._put(_Sender.report, name, folder, metrics, tags)
 
     def send(self, fold: Fold, *, look: bool = False) -> None:
         """Log a fold that finished earlier, unless it was sent already.
@@ -208,7 +187,7 @@ class MLflowTracker(Tracker):
         Args:
             look: look in the store whether the run is still there, instead of trusting our own record.
         """
-        self._queue.put(lambda: self._sender.send(fold, look=look))
+        self._put(partial(_Sender.send, look=look), fold)
 
     @property
     def num_finished(self) -> int:
@@ -217,12 +196,17 @@ class MLflowTracker(Tracker):
 
     def close(self) -> None:
         """Wait until everything is sent, but not longer than `close_timeout_s`."""
+        if self.root is None:
+            return
         self._queue.put(None)
         self._thread.join(self.close_timeout_s)
         if self._thread.is_alive():
-            log.warning(
-                "MLflow at %s is slow. Send the remaining runs later with: %s", shown_store(self.root), self.again
-            )
+            words = "MLflow at %s is slow. Send the remaining runs later with: %s"
+            log.warning(words, shown_store(self.root), self.again)
+
+    def _put(self, event: Callable[..., object], *words: Any) -> None:
+        if self.root is not None:
+            self._queue.put(partial(event, self._sender, *words))
 
     def _work(self) -> None:
         while (event := self._queue.get()) is not None:
@@ -235,7 +219,7 @@ class MLflowTracker(Tracker):
                 self._sender.release()
                 log.warning(
                     "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
-                    shown_store(self.root),
+                    shown_store(self._sender.root),
                     _first_line(error),
                     self.again,
                 )
@@ -557,7 +541,7 @@ def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl trac
     Args:
         again: command that sends what is missing; warnings name it.
     """
-    return MLflowTracker(root, again=again) if enabled else Tracker()
+    return Tracker(root if enabled else None, again=again)
 
 
 EXPORTED = "exported-models"
@@ -608,7 +592,7 @@ def is_sent(root: Path, fold: Fold) -> bool:
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
     """Send the folds that the current store does not have yet. Raises ArtifactError if one of them is damaged."""
-    if isinstance(tracker, MLflowTracker):
+    if tracker.root is not None:
         for fold in folds:
             if not is_sent(tracker.root, fold):
                 fold.check()

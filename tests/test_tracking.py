@@ -25,7 +25,7 @@ from daamctl.environment import NO_TELEMETRY
 from daamctl.errors import ArtifactError
 from daamctl.stages import track
 from daamctl.store.records import write_record
-from daamctl.tracking import MLflowTracker, is_sent, make_tracker, run_links, send_missing, store_uri
+from daamctl.tracking import Tracker, is_sent, make_tracker, run_links, send_missing, store_uri
 from tests.fixtures.folds import make_layout, random_predictions, write_fold
 
 # Deprecation notes of mlflow and its libraries are not ours to fix; anything else stays an error.
@@ -51,7 +51,7 @@ def make_fold(root: Path, pipeline: str, fold: int = 1, method: str = "mha") -> 
 
 
 def send(root: Path, *folds: Fold) -> None:
-    tracker = MLflowTracker(root, close_timeout_s=600.0)  # a busy machine is no failure
+    tracker = Tracker(root, close_timeout_s=600.0)  # a busy machine is no failure
     send_missing(tracker, folds)
     tracker.close()
 
@@ -405,9 +405,9 @@ def refuse(*words, **options):
 socket.getaddrinfo = refuse
 socket.socket.connect = lambda self, address: refuse(address)
 from daamctl.artifacts.results import read_fold
-from daamctl.tracking import MLflowTracker, is_sent
+from daamctl.tracking import Tracker, is_sent
 fold = read_fold(Path(sys.argv[2]))
-tracker = MLflowTracker(Path(sys.argv[1]), close_timeout_s=600.0)
+tracker = Tracker(Path(sys.argv[1]), close_timeout_s=600.0)
 tracker.send(fold)
 tracker.close()
 import mlflow
@@ -431,7 +431,7 @@ def test_nothing_is_reported_to_the_makers_of_mlflow(tmp_path: Path) -> None:
 
 
 def test_live_run_shows_its_epochs_and_an_interrupted_one_is_marked_killed(root: Path) -> None:
-    tracker = MLflowTracker(root)
+    tracker = Tracker(root)
     tracker.start("live", root / "data/train/live/mha", 1, 1)
     tracker.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
     tracker.close()  # the process dies here: no finish
@@ -499,7 +499,7 @@ def test_track_sends_what_the_store_lost(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_two_processes_that_train_one_fold_log_one_run(root: Path) -> None:
     fold = make_fold(root, "twice")
-    first, second = MLflowTracker(root), MLflowTracker(root)
+    first, second = Tracker(root), Tracker(root)
     first.start("twice", fold.folder.parent, 1, 1)
     first.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
     note = root / ".daamctl/tracking/twice/mha-fold1-seed1.json"
@@ -510,7 +510,7 @@ def test_two_processes_that_train_one_fold_log_one_run(root: Path) -> None:
     second.close()
     first.finish(fold)
     first.close()
-    third = MLflowTracker(root)
+    third = Tracker(root)
     third.start("twice", fold.folder.parent, 1, 1)
     third.finish(fold)
     third.close()
@@ -523,11 +523,11 @@ import sys
 from pathlib import Path
 import mlflow
 from daamctl.artifacts.results import read_fold
-from daamctl.tracking import MLflowTracker, is_sent
+from daamctl.tracking import Tracker, is_sent
 print("ready", flush=True)
 sys.stdin.readline()
 root, fold = Path(sys.argv[1]), read_fold(Path(sys.argv[2]))
-tracker = MLflowTracker(root, close_timeout_s=600.0)
+tracker = Tracker(root, close_timeout_s=600.0)
 tracker.send(fold)
 tracker.close()
 print(is_sent(root, fold), flush=True)
@@ -649,7 +649,7 @@ def test_slow_server_does_not_hold_the_training(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     fold = make_fold(root, "slow")
-    tracker = MLflowTracker(root, close_timeout_s=0.2)
+    tracker = Tracker(root, close_timeout_s=0.2)
     tracker.send(fold)
     tracker.close()
     assert tracker._thread.is_alive()  # close came back while the store still had not answered
@@ -664,7 +664,6 @@ def test_slow_server_does_not_hold_the_training(
 
 def test_no_tracker_logs_nothing(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path, enabled=False)
-    assert not isinstance(tracker, MLflowTracker)
     fold = make_fold(tmp_path, "none")
     tracker.start("none", tmp_path, 1, 1)
     tracker.epoch({"epoch": 1})

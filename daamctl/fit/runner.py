@@ -70,7 +70,7 @@ def train_all(
         own = [fold_dir(folder, trial.spec.fold, trial.spec.seed).name for trial in trials]
         no_folds = [path.name for path in folder.glob("*") if not FOLD_DIR.match(path.name)]  # e.g. the user's copies
         remove_others(folder, [*own, *no_folds], folders=True)
-    done = {trial: None if force else kept_fold(folder, trial) for trial in trials}
+    done = dict.fromkeys(trials) if force else kept_folds(folder, trials)
     missing = [trial for trial, fold in done.items() if fold is None]
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
@@ -82,9 +82,9 @@ def train_all(
         if min(gpus, len(missing)) > 1:
             words = "one of %d GPUs is used; --workers %d divides the folds among them"
             log.info(words, gpus, min(gpus, len(missing)))
-        made = _train_in_process(done, folder, layout, tracker)
+        made = _train_in_process(done, folder, layout, tracker, force=force)
     elif missing and engine is not None:
-        made = _train_on_engine(missing, folder, layout, tracker, engine)
+        made = _train_on_engine(missing, folder, layout, tracker, engine, force=force)
     return [fold or made[trial.spec.fold, trial.spec.seed] for trial, fold in done.items()]
 
 
@@ -94,8 +94,13 @@ def kept_fold(folder: Path, trial: Trial) -> Fold | None:
     return artifact.fold(artifact.keep())
 
 
+def kept_folds(folder: Path, trials: Sequence[Trial]) -> dict[Trial, Fold | None]:
+    """What there is to do, and what is done: every trial, with its finished fold if that is kept."""
+    return {trial: kept_fold(folder, trial) for trial in trials}
+
+
 def _train_in_process(
-    done: Mapping[Trial, Fold | None], folder: Path, layout: Layout, tracker: Tracker
+    done: Mapping[Trial, Fold | None], folder: Path, layout: Layout, tracker: Tracker, *, force: bool
 ) -> dict[tuple[int, int], Fold]:
     """Train the trials that have no fold in this process, one group after another."""
     first = next(iter(done))
@@ -112,7 +117,7 @@ def _train_in_process(
             live = tracker if len(group) == 1 else None  # a larger group is tracked once it is finished
             if live:
                 live.start(group[0].spec.name, folder, group[0].spec.fold, group[0].spec.seed)
-            for event in train_group(group, folder, work, root=layout.root, missing=missing):
+            for event in train_group(group, folder, work, root=layout.root, missing=missing, force=force):
                 if isinstance(event, Progress):
                     bar.advance(event.units)
                 elif isinstance(event, Recorded):
@@ -129,7 +134,13 @@ def _train_in_process(
 
 
 def train_group(
-    group: Sequence[Trial], folder: Path, work: Path, *, root: Path, missing: Sequence[Trial] | None = None
+    group: Sequence[Trial],
+    folder: Path,
+    work: Path,
+    *,
+    root: Path,
+    missing: Sequence[Trial] | None = None,
+    force: bool = False,
 ) -> Iterator[Progress | Recorded | Fold]:
     """Train trials of one method and move each complete fold folder into place.
 
@@ -139,6 +150,7 @@ def train_group(
         work: folder for unfinished work, on the same file system.
         missing: trials of the group that are not finished; None: all. The others are trained again only if an
             interrupted call has trained the whole group, so that its state continues as it was.
+        force: train finished folds again, but not those that another process finishes meanwhile.
 
     Yields:
         Progress and records of `fit`, and every fold that is finished now.
@@ -152,7 +164,8 @@ def train_group(
     names = {trial: artifact.what for trial, artifact in artifacts.items()}
     with ExitStack() as locks:
         for trial in sorted(group, key=names.__getitem__):  # all processes lock in one order, to avoid deadlock
-            fold = artifacts[trial].fold(locks.enter_context(artifacts[trial].lock()))
+            known = force or trial not in missing
+            fold = artifacts[trial].fold(locks.enter_context(artifacts[trial].lock(force=known)))
             if fold is not None and trial in missing:  # another process has trained it meanwhile
                 missing.remove(trial)
                 yield fold
@@ -199,9 +212,10 @@ def load_state(work: Path, key: str) -> dict[str, Any] | None:
         return None if file is None else torch.load(file, map_location="cpu", weights_only=True)
 
 
-def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path) -> Fold:
+def train_fold(trial: Trial, folder: Path, work: Path, *, root: Path, force: bool = False) -> Fold:
     """Train one trial; for the arguments see `train_group`."""
-    (fold,) = [event for event in train_group([trial], folder, work, root=root) if isinstance(event, Fold)]
+    events = train_group([trial], folder, work, root=root, force=force)
+    (fold,) = [event for event in events if isinstance(event, Fold)]
     return fold
 
 
@@ -277,7 +291,7 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
 
 
 def _train_on_engine(
-    trials: Sequence[Trial], folder: Path, layout: Layout, tracker: Tracker, engine: Engine
+    trials: Sequence[Trial], folder: Path, layout: Layout, tracker: Tracker, engine: Engine, *, force: bool
 ) -> dict[tuple[int, int], Fold]:
     """Train every trial as a task of an engine; read, log and count the folds as workers finish them."""
     first = trials[0]
@@ -291,6 +305,7 @@ def _train_on_engine(
         work_dir=layout.work / first.stage / layout.run_name,
         root=layout.root,
         per_gpu=min(first.trials_per_gpu, len(trials)),
+        force=force,
     )
     specs = [trial.spec for trial in trials]
     results = engine.map(open_worker, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
@@ -318,16 +333,26 @@ class FoldWorker:
         device: of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         per_gpu: number of workers that share a GPU.
+        force: train finished folds again.
     """
 
     description = None
     num_devices = 1
 
     def __init__(
-        self, kind: type[Trial], data: Any, folder: Path, device: str, *, work_dir: Path, root: Path, per_gpu: int
+        self,
+        kind: type[Trial],
+        data: Any,
+        folder: Path,
+        device: str,
+        *,
+        work_dir: Path,
+        root: Path,
+        per_gpu: int,
+        force: bool,
     ) -> None:
         self.kind, self.data, self.folder = kind, data, folder
-        self.work_dir, self.root, self.per_gpu = work_dir, root, per_gpu
+        self.work_dir, self.root, self.per_gpu, self.force = work_dir, root, per_gpu, force
         self.placed = False
         if device.startswith("cuda:"):
             torch.cuda.set_device(device)
@@ -338,7 +363,7 @@ class FoldWorker:
             if not self.placed:
                 self.data = self.data.to_gpu(spec.config, self.per_gpu)
                 self.placed = True
-            fold = train_fold(self.kind(spec, self.data), self.folder, self.work_dir, root=self.root)
+            fold = train_fold(self.kind(spec, self.data), self.folder, self.work_dir, root=self.root, force=self.force)
             yield (spec.fold, spec.seed), fold.folder
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -46,6 +46,7 @@ class Rate:
     peak_memory_bytes: int | None = None
 
 
+@dataclass(frozen=True)
 class Recorded:
     """Recorded speeds of extraction, training and fine-tuning.
 
@@ -53,21 +54,19 @@ class Recorded:
         measured: a layout in which a few clips were extracted and trained on, to fall back on.
     """
 
-    def __init__(self, layout: Layout, config: Config, measured: Layout | None = None) -> None:
-        self.layout, self.config, self.measured = layout, config, measured
-        self._rates: dict[str, Rate | None] = {}
+    layout: Layout
+    config: Config
+    measured: Layout | None = None
 
     def extraction(self) -> Rate | None:
         """Speed of extraction with this encoder; None if none is recorded."""
-        device = device_name(resolve_device(self.config.extract.device))
+        kind = (self.config.extract.encoder, device_name(resolve_device(self.config.extract.device)))
         for source, folder in self._folders("extract"):
             try:
                 timing = read_json(timing_file(folder))
-                same = (timing["encoder"], timing["device"]) == (self.config.extract.encoder, device)
-                if same and timing["clips"]:
+                if (timing["encoder"], timing["device"]) == kind and (clips := timing["clips"]):
                     energy = timing.get("joules")
-                    joules = None if energy is None else energy / timing["clips"]
-                    return Rate(timing["seconds"] / timing["clips"], source, joules)
+                    return Rate(timing["seconds"] / clips, source, None if energy is None else energy / clips)
             except (ArtifactError, KeyError, TypeError):  # there is none, or it is damaged
                 continue
         return None
@@ -76,25 +75,18 @@ class Recorded:
         """Speed of a method or fine-tuning method; None if none is recorded.
 
         Args:
-            method: a name from the table of methods or of fine-tuning methods.
             sizes: L, D and C; None: not known yet.
         """
-        if method not in self._rates:
-            self._rates[method] = self._training(method, sizes)
-        return self._rates[method]
-
-    def _training(self, method: str, sizes: tuple[int, int, int] | None) -> Rate | None:
-        finetuned = method in FINETUNES
-        stage = self.config.finetune if finetuned else self.config.train
-        device = device_name(resolve_device(stage.device))
+        tunes = method in FINETUNES
+        device = device_name(resolve_device((self.config.finetune if tunes else self.config.train).device))
 
         def is_alike(fold: Fold) -> bool:
-            run, meta = fold.result["run"], fold.result["meta"]
-            if finetuned:
+            run = fold.result["run"]
+            if tunes:
                 alike = run["config"]["extract"]["encoder"] == self.config.extract.encoder
             else:
                 alike = sizes is not None and (len(run["layers"]), run["embed_dim"]) == sizes[:2]
-            return alike and meta["device"] == device
+            return alike and fold.result["meta"]["device"] == device
 
         for source, folder in self._folders("train"):
             rate = _rate([fold for fold in intact_folds(folder / method) if is_alike(fold)], source)
@@ -102,12 +94,16 @@ class Recorded:
                 return rate
         return None
 
-    def _folders(self, stage: str) -> Iterator[tuple[str, Any]]:
+    def _folders(self, stage: str) -> Iterator[tuple[str, Path]]:
         """Source and folder of results to search: this pipeline's, those of the trial, those of other pipelines."""
-        own = self.layout.embeddings if stage == "extract" else self.layout.stage(stage)
+
+        def folder_in(layout: Layout) -> Path:
+            return layout.embeddings if stage == "extract" else layout.stage(stage)
+
+        own = folder_in(self.layout)
         yield own.name, own
         if self.measured is not None:
-            yield MEASURED, self.measured.embeddings if stage == "extract" else self.measured.stage(stage)
+            yield MEASURED, folder_in(self.measured)
         for folder in sorted((self.layout.data / stage).glob("[!.]*")):
             if folder != own:
                 yield folder.name, folder
@@ -115,8 +111,7 @@ class Recorded:
 
 def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
     """Speed of folds of one method; None if there are none whose settings can be read."""
-    seconds, joules, passes = 0.0, list[float | None](), 0
-    peaks = [0]
+    seconds, passes, joules, peaks = 0.0, 0, list[float | None](), [0]
     for fold in folds:
         run, meta = fold.result["run"], fold.result["meta"]
         sections = {name: run["config"][name] for name in ("train", "finetune") if name in run["config"]}

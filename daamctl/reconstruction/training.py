@@ -54,6 +54,13 @@ def key_of(arm: str, seed: int, config: Config, crops: Crops) -> str:
     return content_key({"version": VERSION, "arm": arm, "seed": seed, "settings": settings, "crops": crops.key})
 
 
+def kept_trainings(
+    folder: Path, arm: str, config: Config, crops: Crops, seeds: Sequence[int]
+) -> dict[int, Reconstruction | None]:
+    """What there is to do of an arm, and what is done: every seed, with its finished training if that is kept."""
+    return {seed: training_of(folder, seed, key=key_of(arm, seed, config, crops)).keep() for seed in seeds}
+
+
 def examples_of(crops: Crops, wanted: int) -> list[int]:
     """Rows of the test crops that are kept as pictures, evenly spaced."""
     number = crops.part("test").height
@@ -267,15 +274,25 @@ class ArmWorker:
         folder: will hold `seed<N>/`.
         work: folder for unfinished work, on the same file system.
         images: folder that the paths of images are relative to.
+        force: train finished ones again.
     """
 
     description = None
     num_devices = 1
 
     def __init__(
-        self, arm: str, crops: Crops, config: Config, device: str, *, folder: Path, work: Path, images: Path
+        self,
+        arm: str,
+        crops: Crops,
+        config: Config,
+        device: str,
+        *,
+        folder: Path,
+        work: Path,
+        images: Path,
+        force: bool = False,
     ) -> None:
-        self.folder, self.work_dir = folder, work
+        self.folder, self.work_dir, self.force = folder, work, force
         train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
         self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
 
@@ -288,7 +305,7 @@ class ArmWorker:
         """
         for trial in map(self.trial, tasks):
             artifact = training_of(self.folder, trial.seed, key=trial.key, work=self.work_dir)
-            with artifact.lock() as made:
+            with artifact.lock(force=self.force) as made:
                 if made is None:
                     self._train(trial, artifact, advance)
             yield trial.seed

@@ -24,7 +24,7 @@ from daamctl.methods import METHODS, NEEDS_DEV, SINGLE_LAYER, check_fits, check_
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
-from daamctl.stage_table import stages_of_task
+from daamctl.stage_table import STAGES, steps_of
 from daamctl.store.files import write_json
 
 log = logging.getLogger(__name__)
@@ -292,16 +292,14 @@ def _watched(config: Config, what: str) -> Any:
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage, and per method, with exactly the settings it reads."""
     parts: dict[str, Any] = {}
-    for name, spec in stages_of_task(config.task).items():
-        if spec.for_each is None:
-            parts[name] = {what: _watched(config, what) for what in spec.watches}
-    for name in config.reconstructions:
-        parts[f"reconstruct-{name}"] = {"reconstruct": _watched(config, "reconstruct")}
-    for method in config.methods if config.task == "classify" else ():
-        settings = settings_of(method, config.method_settings)
-        parts[f"train-{method}"] = {"train": _watched(config, "train"), "settings": settings}
-    for name in config.finetunes:
-        parts[f"finetune-{name}"] = _finetune_part(config.for_adapter(name))
+    for stage, entry in steps_of(config):
+        if entry is None:
+            parts[stage] = {what: _watched(config, what) for what in STAGES[stage].watches}
+        elif stage == "finetune":
+            parts[f"{stage}-{entry}"] = _finetune_part(config.for_adapter(entry))
+        else:
+            own = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
+            parts[f"{stage}-{entry}"] = {stage: _watched(config, stage), **own}
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

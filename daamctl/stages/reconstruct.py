@@ -14,7 +14,7 @@ from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.reconstruction import BLOCKS
-from daamctl.reconstruction.training import ArmWorker, key_of
+from daamctl.reconstruction.training import ArmWorker, kept_trainings
 from daamctl.store.files import remove_others
 from daamctl.threads import use_free_cores
 
@@ -58,18 +58,15 @@ def run(
     seeds = settings.seeds if seed is None else (seed,)
     if seed is None:
         remove_others(folder, [f"seed{one}" for one in seeds], "seed*", folders=True)
-    missing = []
-    for one in seeds:
-        artifact = training_of(folder, one, key=key_of(method, one, config, crops))
-        if force or artifact.keep() is None:
-            missing.append(one)
+    done = dict.fromkeys(seeds) if force else kept_trainings(folder, method, config, crops, seeds)
+    missing = [one for one, training in done.items() if training is None]
     if len(missing) < len(seeds):
         log.info("%s: %d of %d trainings are finished and kept", method, len(seeds) - len(missing), len(seeds))
     if not missing:
         return folder
     use_free_cores()
     work = layout.work / "reconstruct" / layout.run_name
-    open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root)
+    open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root, force=force)
     steps = settings.epochs * (crops.part("train").height // settings.batch_size)
     with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
         if engine is None or engine.in_process:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.tracking import MLflowTracker, artifacts_elsewhere, is_sent, not_sent, shown_store
+from daamctl.tracking import Tracker, artifacts_elsewhere, is_sent, not_sent, shown_store
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     for fold in finished:
         if not is_sent(root, fold):
             fold.check()
-    tracker = MLflowTracker(root, close_timeout_s=3600.0)
+    tracker = Tracker(root, close_timeout_s=3600.0)
     for fold in finished:
         tracker.send(fold, look=True)
     tracker.close()

@@ -111,18 +111,21 @@ class Artifact(Generic[Record]):
         return str(_field(record, "key"))
 
     @contextmanager
-    def lock(self) -> Iterator[Record | None]:
+    def lock(self, *, force: bool = True) -> Iterator[Record | None]:
         """Hold the lock while the block makes the artifact. If the block succeeds, its unfinished work is removed.
 
+        Args:
+            force: make again what was finished when this object was created.
+
         Yields:
-            What another process has finished since this object was created, if it may be kept.
+            What is finished, perhaps by another process meanwhile, if it may be kept.
         """
         assert self.work is not None
         with locked(self.work.with_name(f"{self.work.name}.lock"), what=self.what):
             old = self.folder.parent.glob(f".{self.folder.name}-old-{8 * '[0-9a-f]'}")
             for left in (self.work / "finished", *old):  # of a command that was killed while it made the artifact
                 shutil.rmtree(left, ignore_errors=True)
-            yield None if self._state() == self._seen else self.keep()
+            yield None if force and self._state() == self._seen else self.keep()
             shutil.rmtree(self.work, ignore_errors=True)
 
     @contextmanager

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.cli.plan import _figures, _joules
-from daamctl.planning.rows import Row
+from daamctl.planning.tasks import Task
 
 
 def call(*words: str) -> Any:
@@ -62,7 +62,7 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
     ],
 )
 def test_times_say_how_certain_they_are(row: dict[str, Any], shown: str) -> None:
-    whole = asdict(Row("train", time_s=60.0, basis="recorded"))
+    whole = asdict(Task("train", time_s=60.0, basis="recorded"))
     assert _figures({**whole, **row})[2] == shown
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +228,7 @@ class Listing(Tracker):
     """Lists the runs that start here."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[int] = []
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
@@ -267,7 +270,7 @@ def test_gpus_that_are_not_used_are_named(
 ) -> None:
     settings = config(epochs=1)
     trials = trials_of(FusionTrial, layout, "mean", load_features(layout, settings), settings)
-    monkeypatch.setattr(runner, "_train_in_process", lambda missing, *_: {(i, 1): None for i in range(1, 6)})
+    monkeypatch.setattr(runner, "_train_in_process", lambda *_, **__: {(i, 1): None for i in range(1, 6)})
     caplog.set_level("INFO")
     for gpus, number, expected in ((1, 5, ""), (4, 1, ""), (4, 5, "4"), (8, 5, "5")):
         monkeypatch.setattr(runner, "worker_devices", lambda *_, gpus=gpus: ["cuda"] * gpus)
@@ -463,6 +466,44 @@ def test_what_another_process_finished_is_taken(layout: Layout, monkeypatch: pyt
     ]  # fmt: skip
 
 
+TRAINER = """
+import sys
+from pathlib import Path
+from daamctl.fit import runner
+from daamctl.layout import Layout
+from daamctl.stages import train
+from tests.fixtures.embeddings import config
+
+begin, write = runner._train_in_process, runner.write_fold
+
+def wait(*parts, **more):  # it has found no finished fold
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return begin(*parts, **more)
+
+def count(*parts, **more):
+    print("trained", flush=True)
+    return write(*parts, **more)
+
+runner._train_in_process, runner.write_fold = wait, count
+layout = Layout(Path(sys.argv[1]), "test", "test", "test")
+force = len(sys.argv) > 2
+train.run(layout, config(seeds=(1,), epochs=1, stack="never"), method="weighted-sum", track=False, force=force)
+"""
+
+
+@pytest.mark.parametrize("force", [[], ["force"]])
+def test_two_processes_that_start_together_train_a_fold_once(layout: Layout, force: list[str]) -> None:
+    command = [sys.executable, "-c", TRAINER, str(layout.root), *force]
+    pair = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in pair:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    trained = [process.communicate("go\n")[0].count("trained") for process in pair]
+    assert [process.returncode for process in pair] == [0, 0]
+    assert trained == ([5, 5] if force else [5, 0])
+
+
 def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the flip is in the number of a step or in a weight, which torch reads in silence."""
     root, (trial,) = layout.root, group_of(layout, steps=6)[:1]
@@ -470,7 +511,7 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
     with monkeypatch.context() as context:
         kill_when(context, lambda state: len(records(state)) == 4)
         with pytest.raises(Killed):
-            train_fold(trial, root / "cut", root / "work", root=root)
+            train_fold(trial, root / "cut", root / "work", root=root, force=True)
     (path,) = (root / "work").glob(f"*/{FILE}")
     saved, steps = path.read_bytes(), []
     monkeypatch.setattr(stack.One, "step", lambda *given, real=stack.One.step: (steps.append(1), real(*given))[1])
@@ -479,12 +520,12 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         steps.clear()
-        assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+        assert logits(train_fold(trial, root / "cut", root / "work", root=root, force=True)) == whole
         assert len(steps) == 6
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(saved)
     steps.clear()
-    assert logits(train_fold(trial, root / "cut", root / "work", root=root)) == whole
+    assert logits(train_fold(trial, root / "cut", root / "work", root=root, force=True)) == whole
     assert len(steps) < 6
 
 

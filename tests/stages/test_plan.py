@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -24,7 +25,8 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit import runner
 from daamctl.fit.trial import clips_of_fold
 from daamctl.layout import Layout
-from daamctl.planning.rows import Row
+from daamctl.planning.tasks import Task
+from daamctl.stage_table import STAGES
 from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import write_record
@@ -111,8 +113,8 @@ def test_result_is_json_of_one_form(project: Path) -> None:
         "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "joules", "at_least", "at_least_of", "about",
         "possible",
     ]  # fmt: skip
-    assert all(list(row) == [field.name for field in fields(Row)] for row in result["stages"])
-    assert [field.name for field in fields(Row)] == [
+    assert all(list(row) == [field.name for field in fields(Task)] for row in result["stages"])
+    assert [field.name for field in fields(Task)] == [
         "stage", "method", "state", "done", "total", "unit", "reason", "fix", "work", "disk_bytes", "disk_left_bytes",
         "memory_bytes", "memory_on", "memory_at_least", "time_s", "took_s", "joules", "basis", "at_least", "about",
         "notes",
@@ -173,6 +175,39 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert (changed["segment"]["state"], changed["linear-probe"]["state"]) == ("done", "done")
     changed, _ = planned(project, overrides={"segment.tail": "drop"})
     assert [name for name, state in states(changed).items() if state == "done"] == ["download"]
+
+
+def test_what_is_to_do_is_what_run_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pipeline(project, more=TUNED)
+    layout, config = settings(project, "tiny", QUICK)
+    for stage in (download, segment, extract):
+        stage.run(layout, config)
+    train.run(layout, config, method="mean", fold=2, track=False)
+    made: Counter[str] = Counter()
+    real = runner.write_fold
+
+    def count(folder: Path, *words: Any, **more: Any) -> dict[str, Any]:
+        made[folder.parent.name.partition("-fold")[0]] += 1
+        return real(folder, *words, **more)
+
+    monkeypatch.setattr(runner, "write_fold", count)
+    ablated = layout.stage("ablate")
+    for removed in ([], [layout.method("mean") / "fold1-seed1", ablated / "lowest-1-mean" / "fold3-seed1"], []):
+        for path in removed:
+            shutil.rmtree(path)
+        rows, _ = planned(project, overrides=QUICK)
+        left = {name: row["total"] - row["done"] for name, row in rows.items() if row["unit"] == "folds"}
+        files = {name: layout.stage(name) / STAGES[name].finished for name in ("evaluate", "importance", "report")}
+        before = {name: path.stat().st_mtime_ns if path.exists() else 0 for name, path in files.items()}
+        made.clear()
+        pipeline.run(layout, config, track=False)
+        trained = {name: made[name] for name in config.trained}
+        trained["ablate"] = sum(number for name, number in made.items() if name.endswith("est-1-mean"))
+        assert trained == left
+        to_do = [name for name in files if rows[name]["state"] != "done"]
+        assert [name for name in to_do if files[name].stat().st_mtime_ns == before[name]] == []
+        assert set(states(planned(project, overrides=QUICK)[0]).values()) == {"done"}
+    assert sum(made.values()) == 0  # nothing was left the last time
 
 
 def test_plan_and_stage_agree_on_what_an_ablation_trains_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

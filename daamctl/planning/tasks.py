@@ -1,4 +1,4 @@
-"""Rows of a plan: one per stage (for `train` and `finetune` one per method), and how their states depend on others."""
+"""What there is to do: one task per stage, or per method that it runs for, and how their states depend on others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from daamctl.artifacts.results import Fold
 from daamctl.artifacts.skipped import Obstacle
 
 State = Literal["done", "partly", "to do", "not possible"]
@@ -15,7 +14,7 @@ Blockers = Mapping[str, Obstacle | None]
 
 
 @dataclass
-class Row:
+class Task:
     """One stage, or one method of `train` or `finetune`.
 
     Args:
@@ -69,25 +68,22 @@ class Row:
         return self.state == "done"
 
 
-def set_state(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *, any_upstream: bool = False) -> None:
-    """Set a row's state from what is finished and what prevents the rest.
+def set_state(
+    task: Task, obstacle: Obstacle | None, upstream: Sequence[Task] = (), *, any_upstream: bool = False
+) -> None:
+    """Set a task's state from what is finished and what prevents the rest.
 
     Args:
-        row: the row, with the counts of what is finished.
-        upstream: rows whose results it reads.
-        any_upstream: it can run once any upstream row is possible; otherwise all must be.
+        task: with the counts of what is finished.
+        upstream: tasks whose results it reads.
+        any_upstream: it can run once any upstream task is possible; otherwise all must be.
     """
-    if row.total and row.done >= row.total:
-        row.state, row.reason, row.time_s, row.basis = "done", None, 0.0, "recorded"
+    if task.total and task.done >= task.total:
+        task.state, task.reason, task.time_s, task.basis = "done", None, 0.0, "recorded"
         return
-    row.state = "partly" if row.done else "to do"
+    task.state = "partly" if task.done else "to do"
     blocked = [one for one in upstream if one.state == "not possible"]
     if obstacle is None and blocked and (not any_upstream or len(blocked) == len(upstream)):
         obstacle = Obstacle(blocked[0].reason or "", blocked[0].fix)
     if obstacle is not None:
-        row.state, row.reason, row.fix = "not possible", obstacle.reason, obstacle.fix
-
-
-def train_seconds(folds: Sequence[Fold]) -> float | None:
-    """Recorded training time of folds, in seconds; None if there are none."""
-    return sum(fold.result["meta"]["train_s"] for fold in folds) if folds else None
+        task.state, task.reason, task.fix = "not possible", obstacle.reason, obstacle.fix

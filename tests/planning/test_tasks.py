@@ -1,4 +1,4 @@
-"""The plan of a pipeline that reconstructs images."""
+"""The tasks of a pipeline that reconstructs images."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from pathlib import Path
 import pytest
 
 from daamctl.artifacts.skipped import Obstacle
-from daamctl.config import load_config
+from daamctl.config import Config, load_config
 from daamctl.layout import Layout
-from daamctl.planning import reconstruction
-from daamctl.planning.reconstruction import ReconstructionPlan
-from daamctl.stages import crop, download, reconstruct
+from daamctl.planning.tasks import Blockers, Task
+from daamctl.stages import crop, download, plan, reconstruct
 from tests.fixtures.reconstruction import SETTINGS, write_images
 
 NOTHING = {"corpus": None, "encoder": None}
 
 
-def plan(root: Path, name: str) -> ReconstructionPlan:
-    config = load_config(root, name)
-    return ReconstructionPlan(Layout.of(root, name, config), config, NOTHING)
+def rows_of(layout: Layout, config: Config, blockers: Blockers = NOTHING) -> list[Task]:
+    return [Task(**row) for row in plan.run(layout, config, blockers=blockers)["stages"]]
 
 
 def test_before_and_after_a_training(project: Path) -> None:
@@ -32,12 +30,12 @@ def test_before_and_after_a_training(project: Path) -> None:
         }
     )
     layout = Layout.of(project, "vqvae", config)
-    states = [row.state for row in ReconstructionPlan(layout, config, NOTHING).rows()]
+    states = [row.state for row in rows_of(layout, config)]
     assert states == ["to do"] * 5
     download.run(layout, config, source=write_images(project / "mine"))
     crop.run(layout, config)
     reconstruct.run(layout, config, method="daam", seed=1)
-    rows = ReconstructionPlan(layout, config, NOTHING).rows()
+    rows = rows_of(layout, config)
     assert [(row.stage, row.method, row.state) for row in rows] == [
         ("download", None, "done"),
         ("crop", None, "done"),
@@ -52,14 +50,14 @@ def test_before_and_after_a_training(project: Path) -> None:
     assert identity.disk_left_bytes == identity.disk_bytes
     assert daam.disk_left_bytes == daam.disk_bytes // 2
     other = config.model_copy(update={"crop": config.crop.model_copy(update={"seed": 5})})
-    assert [row.state for row in ReconstructionPlan(layout, other, NOTHING).rows()] == ["done", *["to do"] * 4]
+    assert [row.state for row in rows_of(layout, other)] == ["done", *["to do"] * 4]
 
 
 def test_published_size_is_known_before_the_corpus_is(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReconstructionPlan, "_step_s", lambda *_: 0.5)
-    found = plan(project, "vqvae-as-published")
-    found.blockers = {"corpus": Obstacle("no COCO", "get it"), "encoder": None}
-    rows = found.rows()
+    monkeypatch.setattr(plan._Planner, "_step_s", lambda *_: 0.5)
+    config = load_config(project, "vqvae-as-published")
+    layout = Layout.of(project, "vqvae-as-published", config)
+    rows = rows_of(layout, config, {"corpus": Obstacle("no COCO", "get it"), "encoder": None})
     assert {row.state for row in rows} == {"not possible"}
     identity = rows[2]
     steps = 176 * (118_287 // 32)
@@ -71,7 +69,8 @@ def test_published_size_is_known_before_the_corpus_is(project: Path, monkeypatch
 def test_steps_are_timed_with_the_kernels_of_a_training(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deterministic ones, which are slower."""
     called: list[str] = []
-    monkeypatch.setattr(reconstruction, "seed_everything", lambda _, device: called.append(device))
-    found = plan(project, "demo-vqvae")
-    assert found._step_s("identity") > 0
-    assert called == [found.device]
+    monkeypatch.setattr(plan, "seed_everything", lambda _, device: called.append(device))
+    config = load_config(project, "demo-vqvae")
+    rows = rows_of(Layout.of(project, "demo-vqvae", config), config)
+    assert called == [rows[2].memory_on, rows[3].memory_on]
+    assert (rows[2].time_s or 0) > 0

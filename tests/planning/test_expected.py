@@ -7,22 +7,19 @@ from typing import Any
 
 import pytest
 
-from daamctl.config import Config, load_config
-from daamctl.errors import MethodError
+from daamctl.config import load_config
 from daamctl.fit.trial import build_method
 from daamctl.layout import Layout
-from daamctl.planning.artifact_status import ArtifactStatus
-from daamctl.planning.estimate import ResourceEstimate, method_size
+from daamctl.planning.expected import Expected, MethodSize
 
 NO_SEARCH = {"train.search": "none"}
-SIZES = (6, 16, 3)
 
 
-def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
+def needs_of(project: Path, changes: dict[str, Any]) -> Expected:
     config = load_config(
         project, "demo", {"extract.encoder": "wavlm-micro", "train.device": "cpu", "method_settings": {}, **changes}
     )
-    return ResourceEstimate(ArtifactStatus(Layout.of(project, "demo", config), config))
+    return Expected(Layout.of(project, "demo", config), config)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,7 @@ def test_models_that_training_holds_at_once(
     project: Path, method: str, layers: int | None, changes: dict[str, Any], trainings: int
 ) -> None:
     needs = needs_of(project, changes)
-    assert needs.trainings(method, layers) == trainings
+    assert needs.models_at_once(method, layers) == trainings
     size, _ = needs.method(method, layers)
     assert size is not None
     each = 4 if method.startswith("ridge") else 16  # weights, and where steps are taken gradients and two means
@@ -64,13 +61,17 @@ def test_memory_of_a_kernel(project: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "density", "scored"), [("none", False, False), ("weighted-sum", False, True), ("daam-v2", True, True)]
 )
-def test_size_of_a_method_is_that_of_the_built_one(method: str, density: bool, scored: bool) -> None:
-    found = method_size(method, Config(), SIZES)
-    assert (found.density, found.scored) == (density, scored)
-    built = build_method(method, Config(), *SIZES)
-    assert found.num_parameters == sum(value.numel() for value in built.state_dict().values())
+def test_size_of_a_method_is_that_of_the_built_one(project: Path, method: str, density: bool, scored: bool) -> None:
+    needs = needs_of(project, {})
+    found, problem = needs.method(method)
+    assert (found is not None, problem) == (True, None)
+    assert needs.sizes is not None
+    built = build_method(method, needs.config, *needs.sizes)
+    assert found == MethodSize(sum(value.numel() for value in built.state_dict().values()), density, scored)
 
 
-def test_method_that_does_not_fit_has_no_size() -> None:
-    with pytest.raises(MethodError, match=r"num_heads \(8\) must divide the number of layers \(6\)"):
-        method_size("daam-v1", Config(method_settings={"daam-v1": {"num_heads": 8}}), SIZES)
+def test_method_that_does_not_fit_has_no_size(project: Path) -> None:
+    size, problem = needs_of(project, {"method_settings.daam-v1.num_heads": 7}).method("daam-v1")
+    assert size is None
+    assert problem is not None
+    assert problem.reason.startswith("daam-v1: num_heads (7) must divide the number of layers (24)")

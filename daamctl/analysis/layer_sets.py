@@ -135,9 +135,9 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
     Args:
         probe: the same difference for the probe.
     """
-    if found.mean is None or probe.mean is None or found.sample_std is None or probe.sample_std is None:
+    if found.mean is None or probe.mean is None or found.std is None or probe.std is None:
         return None
-    spread = max(found.sample_std, probe.sample_std)
+    spread = max(found.std, probe.std)
     if found.mean * probe.mean >= 0 or abs(found.mean - probe.mean) <= spread:
         return None
     return (

@@ -69,11 +69,12 @@ class LayerRow(NamedTuple):
     parameters: float | None = None
 
 
-class OverRuns(NamedTuple):
+@dataclass(frozen=True)
+class OverRuns:
     """Mean (None without runs) and standard deviation with divisor n - 1 (None for fewer than two) over n runs."""
 
     mean: float | None
-    sample_std: float | None
+    std: float | None
     n: int
 
 
@@ -96,7 +97,6 @@ class LayerSets:
     Args:
         method: None if no method qualifies.
         label: name of the method in reports.
-        unit: "utterance" or "clip".
         rows: the figures, which are not in the record but in the table.
         files: SHA-256 of the table and of `result.json` of every fold that was trained for it, by path in the folder.
     """

@@ -89,7 +89,7 @@ def _show_probe(result: dict[str, Any]) -> None:
 
 
 def _spread(figure: dict[str, Any]) -> str:
-    std = figure["sample_std"]
+    std = figure["std"]
     return f"{100 * figure['mean']:5.1f}" + (f" ± {100 * std:4.1f}" if std is not None else "")
 
 

@@ -23,25 +23,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import mean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.statistics import (
-    Comparison,
-    Comparisons,
-    Design,
-    Family,
-    Interval,
-    Intervals,
-    MetricComparison,
-    NonInferiority,
-    Ranks,
-    SignFlipTest,
-)
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority, Ranks
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
@@ -50,9 +40,9 @@ from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     friedman_nemenyi,
     grouped_means,
+    holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    with_holm,
 )
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
 
@@ -70,47 +60,33 @@ SCHEMA: dict[str, Any] = {
     "n_test": pl.Int64,
     "n_train": pl.Int64,
 }
-Pair = TypeVar("Pair", bound=Comparison)
+
+
+class MethodIntervals(NamedTuple):
+    """Metric -> interval of a method over units of this name; nothing without a unit."""
+
+    word: str
+    metrics: dict[str, Interval]
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Test items of all methods and the unit of the tests, for N items.
+    """Test items of all methods, for N items.
 
     Args:
         targets: true class ids, shape (N,).
         folds: fold numbers, shape (N,).
-        speakers: speaker codes from 0, shape (N,); None if a speaker is unknown.
-        unit: "speaker", "item", "fold" or None: what the primary test and the intervals take as independent.
+        units: unit of each item, shape (N,); None without a unit.
         n_test: number of test clips, one per fold.
         n_train: number of training clips, one per fold.
     """
 
     targets: ClassIds
     folds: ClassIds
-    speakers: NDArray[np.int64] | None
-    unit: str | None
-    word: str
-    reason: str
+    units: NDArray[np.integer[Any]] | None
     n_test: list[int]
     n_train: list[int]
-
-    @property
-    def n_speakers(self) -> int | None:
-        """Number of speakers; None if they are unknown."""
-        return None if self.speakers is None or self.unit == "item" else len(np.unique(self.speakers))
-
-    @property
-    def units(self) -> NDArray[np.integer[Any]] | None:
-        """Unit of each item, shape (N,); None without a unit."""
-        if self.unit is None:
-            return None
-        return self.folds if self.unit == "fold" else self.speakers
-
-    @property
-    def n_units(self) -> int | None:
-        """Number of units."""
-        return None if self.units is None else len(np.unique(self.units))
+    design: Design
 
 
 def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
@@ -160,17 +136,15 @@ def compare_methods(
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
-) -> Comparisons:
+) -> tuple[list[Compared], Family]:
     """Compare methods in pairs, as one family of tests per metric.
 
     Args:
         tables: method -> its test items (`item_table`); at least one.
         reference: compare every other method with this one; None: compare all pairs. Choose it before looking at
             results.
-        task: of the items, for the terms in texts.
         same_folds: whether the methods share folds and numbers of clips; otherwise items are paired by id alone.
         alpha: two-sided level; intervals have the level 1 - alpha.
-        resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
 
     Raises:
@@ -191,32 +165,20 @@ def compare_methods(
         pairs = list(combinations(tables, 2))
     else:
         pairs = [(reference, method) for method in tables if method != reference]
-    metrics: list[dict[str, MetricComparison]] = [{} for _ in pairs]
+    rows = []
     for name in task.over_items:
         differences = [correct[first] - correct[second] for first, second in pairs]
         intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
-        for (first, second), found, interval in zip(pairs, metrics, intervals, strict=True):
-            found[name] = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
-    comparisons = [
-        Comparison(
-            first=first,
-            second=second,
-            **_wins(correct[first], correct[second]),
-            **_runs(tables[first], tables[second], same_folds=same_folds),
-            metrics=found,
-        )
-        for (first, second), found in zip(pairs, metrics, strict=True)
-    ]
-    floor = None if data.n_units is None else sign_flip_floor(data.n_units)
-    family = family_of(list(tables), len(pairs), floor, alpha=alpha, reference=reference)
-    design = _design(data, tables, task, same_folds=same_folds)
-    return Comparisons(
-        family=family,
-        design=design,
-        comparisons=correct_family(comparisons),
-        ranks={name: _ranks(correct, data, name, alpha) for name in task.over_items},
-        notes=_notes(family, design, tables),
-    )
+        for (first, second), interval in zip(pairs, intervals, strict=True):
+            row = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
+            row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
+            rows.append(Compared(first=first, second=second, **row))
+    rows.sort(key=lambda row: pairs.index((row.first, row.second)))
+    floor = None if data.design.n_units is None else sign_flip_floor(data.design.n_units)
+    ranks = {name: _ranks(correct, data, name, alpha) for name in task.over_items}
+    design = _design(data, tables)
+    family = Family(list(tables), reference, len(pairs), alpha, floor, design, ranks, [])
+    return with_holm(rows), replace(family, notes=_notes(family, tables))
 
 
 def not_worse(
@@ -238,9 +200,7 @@ def not_worse(
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of accuracy; choose it before looking at results.
-        task: of the items, for the terms in texts.
         alpha: one-sided level.
-        resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
 
     Returns:
@@ -267,7 +227,7 @@ def not_worse(
             p=test["p"] if test else None,
             floor=test["floor"] if test else None,
         )
-    return _design(data, tables, task), found
+    return _design(data, tables), found
 
 
 def method_intervals(
@@ -277,13 +237,11 @@ def method_intervals(
     level: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
-) -> dict[str, Intervals]:
+) -> dict[str, MethodIntervals]:
     """Intervals of the scores of every method, over speakers, or over folds if there are too few speakers.
 
     Args:
         tables: method -> its test items (`item_table`), which may differ from method to method.
-        task: of the items, for the terms in texts.
-        resamples: number of draws of the bootstrap.
 
     Raises:
         ArtifactError: an item occurs twice in one test pass, or changes one of `FIXED` between seeds.
@@ -299,41 +257,26 @@ def method_intervals(
             groups.append([method])
         else:
             group.append(method)
-    found: dict[str, Intervals] = {}
+    found: dict[str, MethodIntervals] = {}
     for group in groups:
         data = _data(averaged[group[0]], task)
         correct = [averaged[method]["correct"].to_numpy() for method in group]
         drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
         for index, method in enumerate(group):
-            metrics = {name: drawn[name][index] for name in task.over_items}
-            found[method] = Intervals(data.unit, data.word, data.reason, metrics)
+            metrics = {name: one for name in task.over_items if (one := drawn[name][index])}
+            found[method] = MethodIntervals(data.design.unit_word, metrics)
     return {method: found[method] for method in tables}
 
 
-def family_of(
-    methods: list[str], size: int, floor: float | None, *, alpha: float, reference: str | None = None
-) -> Family:
-    """Family of tests under Holm's correction.
-
-    Args:
-        floor: smallest possible p-value of the primary test; None without a test.
-        alpha: two-sided level.
-        reference: the method that all others are compared with; None if there is none.
-    """
-    floor_holm = None if floor is None else min(1.0, floor * max(1, size))
-    return Family(methods, size, alpha, "holm", floor, floor_holm, reference)
-
-
-def correct_family(comparisons: Sequence[Pair]) -> list[Pair]:
-    """Comparisons with `p_holm` filled in: Holm's correction within each metric and test."""
-    metrics = [dict(one.metrics) for one in comparisons]
-    for name in metrics[0] if metrics else ():
-        parts = [found[name] for found in metrics]
-        primary = with_holm([part.primary for part in parts])
-        secondary = with_holm([part.secondary for part in parts])
-        for found, part, first, second in zip(metrics, parts, primary, secondary, strict=True):
-            found[name] = replace(part, primary=first, secondary=second)
-    return [replace(one, metrics=found) for one, found in zip(comparisons, metrics, strict=True)]
+def with_holm(rows: Sequence[Compared]) -> list[Compared]:
+    """Comparisons with the corrected p-values filled in: Holm's correction within each metric and test."""
+    found = list(rows)
+    for metric in dict.fromkeys(row.metric for row in rows):
+        own = [index for index, row in enumerate(rows) if row.metric == metric]
+        p, p_folds = (holm([getattr(rows[index], name) for index in own]) for name in ("p", "p_folds"))
+        for index, one, other in zip(own, p, p_folds, strict=True):
+            found[index] = replace(found[index], p_holm=one, p_folds_holm=other)
+    return found
 
 
 def _averaged(method: str, table: pl.DataFrame) -> pl.DataFrame:
@@ -389,18 +332,25 @@ def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
 
 def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
     sizes = table.group_by("fold").agg(pl.col("n_test", "n_train").first()).sort("fold")
-    names = table["speaker"]
+    names, folds = table["speaker"], table["fold"].to_numpy()
     unit, word, reason = _unit(table, task, same_folds=same_folds)
-    return _Data(
-        targets=table["target"].to_numpy(),
-        folds=table["fold"].to_numpy(),
-        speakers=None if names.null_count() else names.rank("dense").to_numpy().astype(np.int64) - 1,
+    known = unit != "item" and not names.null_count()
+    units = None
+    if unit is not None:
+        units = folds if unit == "fold" else names.rank("dense").to_numpy().astype(np.int64) - 1
+    design = Design(
         unit=unit,
-        word=word,
+        unit_word=word,
+        source_word=task.with_sources(table["item"], names).source,
         reason=reason,
-        n_test=sizes["n_test"].to_list(),
-        n_train=sizes["n_train"].to_list(),
+        n_units=None if units is None else len(np.unique(units)),
+        n_items=len(table),
+        n_speakers=names.n_unique() if known else None,
+        n_folds=len(sizes) if same_folds else 0,
+        seeds={},
     )
+    tested, trained = sizes["n_test"].to_list(), sizes["n_train"].to_list()
+    return _Data(table["target"].to_numpy(), folds, units, tested, trained, design)
 
 
 def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | None, str, str]:
@@ -428,60 +378,49 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
     return "fold", "fold", text
 
 
-def _design(data: _Data, tables: Mapping[str, pl.DataFrame], task: Task, *, same_folds: bool = True) -> Design:
-    first = next(iter(tables.values()))
-    return Design(
-        unit=data.unit,
-        unit_word=data.word,
-        source_word=task.with_sources(first["item"], first["speaker"]).source,
-        reason=data.reason,
-        n_units=data.n_units,
-        n_items=len(data.targets),
-        n_speakers=data.n_speakers,
-        n_folds=len(data.n_test) if same_folds else 0,
-        seeds={method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()},
-    )
+def _design(data: _Data, tables: Mapping[str, pl.DataFrame]) -> Design:
+    seeds = {method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()}
+    return replace(data.design, seeds=seeds)
 
 
 def _compare(
     first: Floats, second: Floats, data: _Data, metric: str, alpha: float, seed: int, interval: Interval | None
-) -> MetricComparison:
-    """One metric of one pair. p_holm stays empty until the family is complete."""
+) -> dict[str, Any]:
+    """One metric of one pair, as `Compared`. p_holm stays empty until the family is complete."""
     classes = _classes(data, metric)
-    everything = np.zeros(len(first), dtype=np.int64)
-    values = [float(grouped_means(part, everything, classes)[0]) for part in (first, second)]
-    units = _unit_differences(first - second, data, metric)
+    one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
+    row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
+    if interval is not None:
+        row |= interval_columns(interval)
+    if (units := _unit_differences(first - second, data, metric)) is not None:
+        test = paired_sign_flip(units, seed=seed)
+        row |= {"unit": data.design.unit_word, "units": test["n"], "test": "sign-flip"}
+        row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
+        row["detectable"] = minimal_detectable_difference(units, alpha=alpha)
     folds = grouped_means(first - second, data.folds, classes)
-    primary = secondary = detectable = None
-    if units is not None:
-        primary = SignFlipTest(unit=data.word, **paired_sign_flip(units, seed=seed))
-        detectable = minimal_detectable_difference(units, alpha=alpha)
     if len(folds) > 1:
-        secondary = nadeau_bengio(folds, data.n_test, data.n_train)
-    return MetricComparison(
-        first_value=values[0],
-        second_value=values[1],
-        difference=values[0] - values[1],
-        primary=primary,
-        secondary=secondary,
-        minimal_detectable=detectable,
-        interval=interval,
-    )
+        row["p_folds"] = nadeau_bengio(folds, data.n_test, data.n_train).p
+    return row
+
+
+def interval_columns(interval: Interval) -> dict[str, Any]:
+    """What a comparison says of an interval."""
+    made = {"interval": interval.method, "resamples": interval.resamples}
+    return {"low": interval.low, "high": interval.high, **made}
 
 
 def _unit_differences(difference: Floats, data: _Data, metric: str) -> Floats | None:
     """Differences for the primary test, one per speaker, item or fold (weights: see the module)."""
-    if data.unit is None:
+    if data.units is None:
         return None
     classes = _classes(data, metric)
-    if data.unit == "fold":
+    if data.design.unit == "fold":
         return grouped_means(difference, data.folds, classes)
-    assert data.speakers is not None
     weights = np.ones(len(difference)) if classes is None else 1.0 / np.bincount(classes)[classes]
-    if data.unit == "item":
-        weighted = np.bincount(data.speakers, weights * difference)
+    if data.design.unit == "item":
+        weighted = np.bincount(data.units, weights * difference)
         return np.asarray(weighted * len(weighted) / weights.sum())
-    return np.bincount(data.speakers, weights * difference) / np.bincount(data.speakers, weights)
+    return np.bincount(data.units, weights * difference) / np.bincount(data.units, weights)
 
 
 def _intervals(
@@ -502,7 +441,7 @@ def _gap_intervals(
     """Intervals of differences: of few units, the values that the sign-flip test does not reject, if it can reject."""
     if data.units is None or not differences:
         return [None] * len(differences)
-    if data.n_units is not None and data.n_units <= EXACT_FLIPS_UP_TO:
+    if data.design.n_units is not None and data.design.n_units <= EXACT_FLIPS_UP_TO:
         found: list[Interval | None] = []
         for one in differences:
             units = _unit_differences(one, data, metric)
@@ -544,7 +483,8 @@ def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dic
     return {"runs": len(shared), "ahead": int((gaps > 0).sum()), "behind": int((gaps < 0).sum())}
 
 
-def _notes(family: Family, design: Design, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
     several = len(family.methods) > 1
     if design.n_folds == 1 and several:

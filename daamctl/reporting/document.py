@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
-from daamctl.figures.spec import Figure, Picture
+from daamctl.artifacts.layer_sets import OverRuns
+from daamctl.artifacts.scores import Compared, Figure
+from daamctl.figures.spec import Figure as Drawing
+from daamctl.figures.spec import Picture
 
 DASH = "–"
 """Shown for a value that does not exist."""
@@ -167,7 +170,7 @@ class Plot:
     """A figure: interactive in the page, pictures in Markdown, on paper and where no script runs."""
 
     block: ClassVar[str] = "plot"
-    figure: Figure
+    figure: Drawing
     pictures: Sequence[Picture]
 
 
@@ -289,21 +292,19 @@ def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:
             yield from _unfolded(block.blocks)
 
 
-class MeanOverRuns(Protocol):
-    """A mean and its sample standard deviation."""
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over runs."""
-
-    @property
-    def sample_std(self) -> float | None:
-        """Standard deviation with divisor n - 1."""
-
-
-def spread(found: MeanOverRuns | None, kind: Kind = "percent") -> Number:
+def spread(found: Figure | OverRuns | None, kind: Kind = "percent") -> Number:
     """A mean as a number with its deviation."""
-    return Number(None, kind) if found is None else Number(found.mean, kind, std=found.sample_std)
+    return Number(None, kind) if found is None else Number(found.mean, kind, std=found.std)
+
+
+def pooled(found: Figure) -> Number:
+    """A figure over all test items, with its interval if it has one."""
+    return Number(found.pooled, low=found.low, high=found.high)
+
+
+def gap(found: Compared | None) -> Cell:
+    """A difference in points with its interval."""
+    return DASH if found is None else Number(found.difference, "points", low=found.low, high=found.high)
 
 
 def percent(fraction: float | None) -> str:

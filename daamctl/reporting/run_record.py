@@ -1,4 +1,7 @@
-"""Sections that document a run: cost, learning curves, confusion matrices, missing folds, and provenance."""
+"""Sections that document a run: cost, learning curves, confusion matrices, missing folds, and provenance.
+
+The functions take an evaluation after `verdict.labelled`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import AdapterEffect, EvalBatches, Evaluation
+from daamctl.artifacts.evaluation import AdapterEffect, Evaluation
 from daamctl.artifacts.terms import listed, without_path
 from daamctl.figures.spec import Confusion
 from daamctl.reporting import figures
@@ -76,7 +79,7 @@ class RunFacts:
     selected_epoch: int | None
     device: str
     settings: Mapping[str, Any]
-    eval_batches: EvalBatches | None
+    eval_batches: Mapping[str, int | str] | None
     adapted: int = 0
     num_heads: int = 0
     kernel: str = "2xi"
@@ -96,7 +99,6 @@ def cost(
     """Parameters, time, energy and memory of every method, and the effect of fine-tuning on the encoder.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         extraction: seconds and joules that a clip took; None: its energy is not recorded.
     """
     title = "Parameters and cost"
@@ -175,7 +177,6 @@ def learning(
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs or steps (`at`), mean, low and high.
-        evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
     chance, clip = evaluation.chance["clip"].majority_fraction, evaluation.task.clip
@@ -215,11 +216,10 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     """Confusion matrices of every method.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
-    unit, classes = evaluation.main_unit, evaluation.classes
-    counts = {name: evaluation.methods[name].confusion[unit] for name in order(evaluation)}
+    classes = evaluation.classes
+    counts = {name: evaluation.scores.confusion(name) for name in order(evaluation)}
     text = f"All test {evaluation.item}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
     if len(classes) > MAX_MATRIX_COLUMNS:
         text += " The colour scale is the square root of the share, so that rare confusions are visible."
@@ -227,7 +227,7 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     else:
         table = _counts(evaluation, counts)
     best = next(iter(counts))
-    right = np.diag(Confusion(np.array(counts[best])).shares)  # percent
+    right = np.diag(Confusion(counts[best]).shares)  # percent
     label = f"Confusion matrices of {len(counts)} methods. Best method {best}: share of each actual class predicted "
     if len(classes) > MAX_LISTED_CLASSES:
         label += (
@@ -249,7 +249,7 @@ def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     rows: list[list[Cell]] = [
         [name, label, *(Number(value, "count") for value in row)]
         for name, part in counts.items()
-        for label, row in zip(classes, part, strict=True)
+        for label, row in zip(classes, part.tolist(), strict=True)
     ]
     columns = ["Method", "Actual class", *(f"Predicted {label}" for label in classes)]
     caption = f"Confusion matrices, counts of test {evaluation.item}s"
@@ -261,7 +261,7 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     classes = evaluation.classes
     rows: list[list[Cell]] = []
     for name, part in counts.items():
-        wrong, shares = np.array(part), Confusion(np.array(part)).shares
+        wrong, shares = part.copy(), Confusion(part).shares
         np.fill_diagonal(wrong, 0)
         for place in np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]:
             actual, predicted = np.unravel_index(place, wrong.shape)
@@ -272,7 +272,7 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
                 )
     caption = f"Most frequent confusions of each method, counts of test {evaluation.item}s"
     number = count(len(classes) ** 2)
-    note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
+    note = f"The {CONFUSIONS} most frequent confusions of each method. confusion.parquet has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
 
@@ -310,12 +310,11 @@ def provenance(
     """Everything needed to reproduce the run: commands, code, machine, embeddings, seeds, batches and settings.
 
     Args:
-        evaluation: output of `verdict.labelled`.
         texts: settings as YAML, by title.
         commands: commands that reproduce this report from scratch.
     """
     facts = evaluation.provenance
-    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.per_fold}
+    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.runs}
     own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
     versions: list[list[Cell]] = [[name, version] for name, version in facts.versions.items()]
     rows: list[list[Cell]] = [
@@ -395,8 +394,8 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
-        [run.label, str(run.fold), str(run.seed), str(run.eval_batches.size), run.eval_batches.order,
-         run.eval_batches.clips_sha256]
+        [run.label, str(run.fold), str(run.seed),
+         *(str(run.eval_batches[name]) for name in ("size", "order", "clips_sha256"))]
         for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:

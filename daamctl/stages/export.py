@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
+from daamctl.artifacts.scores import LEVEL, Scores, frame_of, recalls
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -31,8 +32,9 @@ from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
 from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, differences, is_scored
-from daamctl.evaluation.metrics import class_recalls
-from daamctl.evaluation.scoring import items_of, join, score_items
+from daamctl.evaluation.scores import method_rows
+from daamctl.evaluation.scoring import UNITS, items_of
+from daamctl.evaluation.tagging import entity_rows
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
@@ -180,7 +182,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     place = layout.stage("evaluate")
     evaluation = read_evaluation(place)
     scored = evaluation.methods.get(method)
-    rows = {row.run: row for row in scored.per_fold} if scored else {}
+    rows = {row.run: row for row in scored.runs} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
@@ -299,9 +301,21 @@ def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
 
 
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
-    evaluation = found.evaluation
-    unit = evaluation.main_unit
-    item = evaluation.item
+    evaluation, method = found.evaluation, found.method
+    unit, item = evaluation.main_unit, evaluation.item
+    items = {one: [items_of(fold.predictions(), one) for fold in chosen] for one in UNITS}
+    intervals = method_intervals({method: item_table(chosen, items[unit])}, task=evaluation.task)[method]
+    rows = method_rows(method, chosen, items, unit, intervals)
+    rows["figures"] += entity_rows({method: chosen}, [method], "").get("figures", [])
+    scores = Scores(unit, {table: frame_of(table, part) for table, part in rows.items()})
+    figures = []
+    for name in dict.fromkeys((evaluation.task.primary, *evaluation.metrics)):
+        info, one = evaluation.metrics.get(name), scores.figure(method, name)
+        named = {"name": name, "alias": info.alias} if info else {"name": "f1", "alias": "Entity F1"}
+        named["unit"] = info.unit if info else "fraction"
+        ends = {"low": one.low, "high": one.high, "level": LEVEL} if one.low is not None else {}
+        shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
+        figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
     groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
     rule = {
         "dev-group": "epoch and settings were chosen on a held-out group",
@@ -309,49 +323,25 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         "best-on-test": "the epoch was chosen on the test group itself, so the figures are too high",
     }[evaluation.selection]
     if kind == "fold":
-        scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
-        values = {name: sum(one[name] for one in scores) / len(scores) for name in evaluation.metrics}
-        f1 = [one for fold in chosen if (one := fold.result["metrics"].get("entity_f1")) is not None]
         return Measured(
-            figures=_figures(evaluation, values | ({"f1": sum(f1) / len(f1)} if f1 else {}), {}),
-            n=int(scores[0]["n"]),
+            figures=figures,
+            n=len(items[unit][0]),
             item=item,
             protocol=f"On the test group `{group}`, which this model was not trained on, {seeds}; {rule}.",
         )
     single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
-    items = [items_of(fold.predictions(), unit) for fold in chosen]
-    joined, size = join(items), len(evaluation.classes)
-    table = {found.method: item_table(chosen, items)}
-    intervals = method_intervals(table, task=evaluation.task)[found.method]
-    clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
-    recalls = class_recalls(joined.targets, joined.predictions, size)
-    bounds: dict[str, Any] = {name: one for name, one in intervals.metrics.items() if one}
-    if evaluation.entities is not None:
-        bounds["f1"] = evaluation.entities.methods[found.method].f1
+    clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
     return Measured(
-        figures=_figures(
-            evaluation, score_items(joined, size) | {name: one.value for name, one in bounds.items()}, bounds
-        ),
-        n=len(joined),
+        figures=figures,
+        n=sum(map(len, items[unit])),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
         "The mean of several models itself was not measured.",
-        clusters=counted(clusters, intervals.unit_word) if intervals.unit and clusters else None,
-        recalls=dict(zip(evaluation.classes, recalls, strict=True)),
+        clusters=counted(clusters, intervals.word) if clusters else None,
+        recalls=dict(zip(evaluation.classes, recalls(scores.confusion(method)), strict=True)),
     )
-
-
-def _figures(evaluation: Evaluation, values: Mapping[str, float], bounds: Mapping[str, Any]) -> list[Figure]:
-    """Measured figures, entity F1 first, with an interval (`low`, `high`, `level`) where `bounds` has one."""
-    told = {"f1": ("Entity F1", "fraction")} | {name: (one.alias, one.unit) for name, one in evaluation.metrics.items()}
-    figures = []
-    for name, (alias, unit) in told.items():
-        if name in values:
-            between = {side: getattr(bounds.get(name), side, None) for side in ("low", "high", "level")}
-            figures.append(Figure(name=name, alias=alias, value=values[name], unit=unit, **between))
-    return figures
 
 
 def _warnings(found: _Trained, kind: Kind) -> list[str]:

@@ -388,7 +388,7 @@ def test_command_prints_tables_and_ends_with_the_verdict(project: Path) -> None:
             line.startswith(f"{name} ")}  # fmt: skip
     for name, key in (("best layer", "best_layer"), ("all concatenated", "concatenation"), ("chance", "chance")):
         figure = stored["probe"][key]["accuracy"]
-        assert f"{100 * figure['mean']:.1f} ± {100 * figure['sample_std']:4.1f}" in rows[name]
+        assert f"{100 * figure['mean']:.1f} ± {100 * figure['std']:4.1f}" in rows[name]
     assert "############" in rows["all concatenated"]
     assert "#" not in rows["chance"]
     assert f"{100 * stored['headroom']['concatenation']['mean']:+.1f} ± " in rows["all concatenated"]

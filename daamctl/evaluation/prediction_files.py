@@ -163,7 +163,7 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Names of files: as few last parts of their paths as tell them apart."""
     parts = [path.resolve().with_suffix("").parts for path in paths]
-    for count in range(1, max(map(len, parts)) + 1):
+    for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             return names

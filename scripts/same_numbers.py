@@ -20,15 +20,14 @@ import polars as pl
 import typer
 
 STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
-NOT_COMPARED = re.compile(r"sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules")
-TOLERANCE = 1e-9
-"""Relative; the order of a sum changes the last digits."""
+NOT_COMPARED = re.compile(r"(?i)sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules")
 
 
 def main(
     before: Path,
     after: Path,
     ignore: Annotated[list[str] | None, typer.Option(help="Also not compared: names with this in them.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Relative; the order of a sum changes the last digits.")] = 1e-9,
 ) -> None:
     """List what differs; exit with 1 if anything does."""
     skipped = re.compile("|".join([NOT_COMPARED.pattern, *(ignore or [])]))
@@ -39,7 +38,7 @@ def main(
         typer.echo(f"{name}: only in {before if name in names[0] else after}")
     for name in sorted(names[0] & names[1]):
         before_this, after_this = (content(root / name) for root in roots)
-        for place, one, other in differences(before_this, after_this, "", skipped):
+        for place, one, other in differences(before_this, after_this, "", skipped, tolerance):
             typer.echo(f"{name}: {place}: {one!r} -> {other!r}")
             count += 1
     typer.echo(f"{len(names[0] & names[1])} files compared, {count} differences")
@@ -55,13 +54,15 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def content(path: Path) -> Any:
-    """JSON as it is; tables as a list of rows."""
+    """JSON as it is; tables as a list of rows, but of names and values as one object."""
     if path.suffix == ".parquet":
         return pl.read_parquet(path).to_dicts()
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.loads(text)
     head, *rows = csv.reader(text.splitlines())
+    if len(head) == 2:
+        return {name: number(value) for name, value in rows}
     return [{f"{index} {name}": number(row[index]) for index, name in enumerate(head)} for row in rows]
 
 
@@ -73,17 +74,21 @@ def number(text: str) -> float | str:
         return text
 
 
-def differences(one: Any, other: Any, place: str, skipped: re.Pattern[str]) -> Iterator[tuple[str, Any, Any]]:
+def differences(
+    one: Any, other: Any, place: str, skipped: re.Pattern[str], tolerance: float
+) -> Iterator[tuple[str, Any, Any]]:
     """Place and both values of everything that differs."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in sorted({*one, *other}, key=str):
             if not skipped.search(str(name)):
-                yield from differences(one.get(name), other.get(name), f"{place}.{name}".lstrip("."), skipped)
+                yield from differences(
+                    one.get(name), other.get(name), f"{place}.{name}".lstrip("."), skipped, tolerance
+                )
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for index, pair in enumerate(zip(one, other, strict=True)):
-            yield from differences(*pair, f"{place}[{index}]", skipped)
+            yield from differences(*pair, f"{place}[{index}]", skipped, tolerance)
     elif isinstance(one, float | int) and isinstance(other, float | int):
-        if abs(one - other) > TOLERANCE * max(1.0, abs(one), abs(other)):
+        if abs(one - other) > tolerance * max(1.0, abs(one), abs(other)):
             yield place, one, other
     elif one != other:
         yield place, one, other

@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from daamctl.artifacts.evaluation import MethodFairness, Spread
-from daamctl.artifacts.statistics import Comparison, CorrectedTTest, Design, Family
+from daamctl.artifacts.evaluation import MethodFairness
+from daamctl.artifacts.layer_sets import OverRuns
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import CorrectedTTest, Design
 from daamctl.store.records import parse_record, read_sealed
+
+Side = Literal["first", "second"]
 
 
 @dataclass(frozen=True)
@@ -68,29 +72,24 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class PairFairness:
-    """How well both methods of a pair were trained."""
-
-    first: MethodFairness
-    second: MethodFairness
-
-
-@dataclass(frozen=True)
-class PairedMethods(Comparison):
-    """Two trained methods compared on the same test items.
+class PairedMethods:
+    """What two trained methods are, besides their figures.
 
     Args:
-        first_label: name of the first method in results.
-        second_label: name of the second method in results.
+        first: name of the first method.
+        first_label: its name in results.
+        fairness: first and second: how well the methods were trained.
         doubt: warning if a method was not trained well; else None.
         disagreements: the items on which the methods disagree most.
         design: unit of the tests, and the data.
         floor: smallest possible p-value of the primary test; None without a test.
     """
 
+    first: str
+    second: str
     first_label: str
     second_label: str
-    fairness: PairFairness
+    fairness: dict[Side, MethodFairness]
     doubt: str | None
     disagreements: list[Disagreement]
     design: Design
@@ -102,14 +101,18 @@ class PairedResult:
     """Pairs of trained methods, corrected as one family.
 
     Args:
-        family: tests that are corrected together.
+        comparisons: every pair in every metric.
+        alpha: two-sided level of the tests.
+        floor: smallest possible p-value of the primary test of all pairs; None without a test.
         notes: notes for the reader of the results.
         kind: "paired".
     """
 
     settings: SettingDifferences
-    family: Family
-    comparisons: list[PairedMethods]
+    alpha: float
+    floor: float | None
+    comparisons: list[Compared]
+    pairs: list[PairedMethods]
     notes: list[str]
     kind: Literal["paired"] = "paired"
 
@@ -162,8 +165,8 @@ class RowFigures:
     corpus: str
     fairness: MethodFairness | None
     print: PrintCheck | None
-    as_published: Spread
-    as_reported: dict[str, Spread] | None
+    as_published: OverRuns
+    as_reported: dict[str, OverRuns] | None
     folds: list[FoldAccuracy]
 
 
@@ -177,53 +180,30 @@ class SessionDifference:
     difference: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrintedTest(CorrectedTTest):
-    """Test between two published rows; `label` states its assumptions."""
-
-    label: str
-
-
-@dataclass(frozen=True)
-class PairFigures:
-    """Scores of both rows of a pair."""
-
-    first: RowFigures
-    second: RowFigures
-
-
 @dataclass(frozen=True)
 class PrintedPair:
     """A published row beside a trained method or another published row.
 
     Args:
         second: name of the second row.
+        figures: first and second: their scores.
         difference: difference of the accuracies under the published scoring.
         folds: differences by session; None if the folds cannot be paired.
         not_aligned: why the folds cannot be paired; else None.
         same_columns: whether the sessions are printed in the same order.
         test: None unless both rows are published and their folds can be paired.
-        no_test: why there is no test; else None.
+        about_test: what the test assumes, or why there is none.
     """
 
     first: str
     second: str
-    figures: PairFigures
+    figures: dict[Side, RowFigures]
     difference: float
     folds: list[SessionDifference] | None
     not_aligned: str | None
     same_columns: bool
-    test: PrintedTest | None
-    no_test: str | None
-
-
-@dataclass(frozen=True)
-class PrintedFamily:
-    """Tests between published rows that are corrected together."""
-
-    methods: list[str]
-    size: int
-    correction: str = "holm"
+    test: CorrectedTTest | None
+    about_test: str
 
 
 @dataclass(frozen=True)
@@ -232,24 +212,14 @@ class PrintedResult:
 
     Args:
         settings: different settings, as far as a published table states them.
-        family: tests that are corrected together; None without a test.
         notes: notes for the reader of the results.
         kind: "both-printed" if both sides are published, else "printed".
     """
 
     settings: SettingDifferences
-    family: PrintedFamily | None
     comparisons: list[PrintedPair]
     notes: list[str]
     kind: Literal["printed", "both-printed"]
-
-
-@dataclass(frozen=True)
-class Unmatched:
-    """Methods that only one side has."""
-
-    first: list[str]
-    second: list[str]
 
 
 @dataclass(frozen=True)
@@ -261,7 +231,7 @@ class ComparisonReport:
         second: second side.
         unit: "utterance", "clip", or "as printed" for two published sides.
         item: word for the unit (utterance, clip, text or image); None for two published sides.
-        unmatched: methods that only one side has.
+        unmatched: first and second: methods that only this side has.
         result: the comparison. In the file, its parts are on the same level as the fields above.
     """
 
@@ -270,7 +240,7 @@ class ComparisonReport:
     unit: str
     item: str | None
     matched: list[tuple[str, str]]
-    unmatched: Unmatched
+    unmatched: dict[Side, list[str]]
     result: PairedResult | PrintedResult
 
     def as_json(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Result of the `evaluate` stage: `data/evaluate/<run>/evaluation.json`.
+"""Result of the `evaluate` stage: `data/evaluate/<run>/`.
 
-`evaluate` builds an `Evaluation` and writes it; the report, the report of the papers and the recipe comparison read it
-with `read_evaluation`. The JSON has the same names and nesting as the classes.
+All figures are in tables (`daamctl.artifacts.scores`). `evaluation.json` has the rest: what was evaluated, whether the
+methods were trained well, and how they were compared. It has the same names and nesting as the classes.
 
-Scores are fractions, log losses are in nats, and times are in seconds. Scores exist per unit, "utterance" and "clip",
-and per metric, by the names in `daamctl.evaluation.METRICS`.
+Scores are fractions, log losses are in nats, and times are in seconds. Scores exist per unit, "utterance" and "clip".
 """
 
 from __future__ import annotations
@@ -13,39 +12,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from daamctl.artifacts.entities import Entities
-from daamctl.artifacts.statistics import Comparisons, Intervals
+from pydantic import InstanceOf
+
+from daamctl.artifacts.scores import Figure, Scores
+from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import Task, task_of
 from daamctl.store.artifact import Artifact
 
 FILE = "evaluation.json"
-Scores = dict[str, int | float]
-"""Metric -> value, and `n`, the number of items."""
-EpochRule = Literal["accuracy", "accuracy_best_on_test", "accuracy_last"]
-"""Accuracy per clip at the reported epoch, at the best epoch on the test clips, and at the last epoch."""
-EPOCH_RULES: tuple[EpochRule, ...] = ("accuracy", "accuracy_best_on_test", "accuracy_last")
 Status = Literal["fair", "undertrained", "overfitted", "collapsed", "learned nothing", "not checked", "closed form"]
 MARKS: tuple[Status, ...] = ("undertrained", "overfitted", "collapsed", "learned nothing")
 """States that are shown in the label of a method."""
 NAMED_BY_FILE = ("manifest", "conll")
 """Corpora of which there may be several, so that the name of the file tells which."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and deviation of one figure over folds and seeds.
-
-    Args:
-        sample_std: standard deviation with divisor n - 1; None for n = 1. This project reports it.
-        population_std: standard deviation with divisor n, as in many published rows
-            (docs/sources.md#means-and-standard-deviations).
-    """
-
-    mean: float
-    sample_std: float | None
-    population_std: float
-    n: int
 
 
 @dataclass(frozen=True)
@@ -70,6 +50,7 @@ class Counts:
         utterance: number of test utterances.
         clip: number of test clips.
         groups: fold number -> test group.
+        wholes: number of what is read at once: of words, sentences.
         weighted: test utterances with clips of different durations, which are weights in the mean of their logits.
         merged: test clips that a rest piece was merged into, so that they exceed `segment.max_duration_s`.
     """
@@ -77,6 +58,7 @@ class Counts:
     utterance: int
     clip: int
     groups: dict[str, str]
+    wholes: int
     weighted: int = 0
     merged: int = 0
 
@@ -107,12 +89,12 @@ class ReferenceComparison:
 
     Args:
         left_out: methods with missing folds, which are not compared.
-        result: None if the reference is left out, or was not trained on this machine.
+        family: None if the reference is left out, or was not trained on this machine.
     """
 
     reference: str
     left_out: list[str]
-    result: Comparisons | None
+    family: Family | None
 
 
 @dataclass(frozen=True)
@@ -230,69 +212,35 @@ class AdapterEffect:
 
 
 @dataclass(frozen=True)
-class FoldScores:
+class Run:
     """One run: a fold with a seed.
 
     Args:
         fold: 1-based fold number.
         dev_group: group that selected the epoch; None if there is none.
-        selection: rule that selected the epoch.
         selected_epoch: 1-based; None if no epoch is selected.
         num_parameters: number of trainable parameters.
         train_s: wall time of training.
-        accuracy: accuracy per clip at the reported epoch, as training recorded it; None if not recorded.
-        accuracy_best_on_test: accuracy per clip at the best epoch on the test clips.
-        accuracy_last: accuracy per clip at the last epoch.
-        utterance: scores per utterance.
-        clip: scores per clip.
     """
 
     fold: int
     seed: int
     test_group: str
     dev_group: str | None
-    selection: str
     selected_epoch: int | None
     num_parameters: int
     train_s: float
     device: str
-    accuracy: float | None
-    accuracy_best_on_test: float | None
-    accuracy_last: float | None
-    utterance: Scores
-    clip: Scores
 
     @property
     def run(self) -> tuple[int, int]:
         """Fold and seed."""
         return self.fold, self.seed
 
-    def scores(self, unit: str) -> Scores:
-        """Scores in a unit."""
-        return self.clip if unit == "clip" else self.utterance
-
-    def at_epoch(self, rule: EpochRule) -> float | None:
-        """Accuracy per clip under a rule for choosing the epoch."""
-        value: float | None = getattr(self, rule)
-        return value
-
 
 @dataclass(frozen=True)
-class SpeakerAccuracy:
-    """Accuracy of one speaker over all folds and seeds.
-
-    Args:
-        speaker: None for the items whose speaker is unknown.
-    """
-
-    speaker: str | None
-    n: int
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class MethodEvaluation:
-    """Results of one method.
+class MethodFacts:
+    """What is known of one method besides its figures.
 
     Args:
         label: name in results, e.g. `sga (reconstructed)`.
@@ -302,13 +250,6 @@ class MethodEvaluation:
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
         num_parameters: number of trainable parameters.
         missing: (fold, seed) of the runs without a result.
-        summary: unit -> metric -> mean over the runs.
-        selection: rule for choosing the epoch -> accuracy per clip; None if not recorded.
-        pooled: unit -> scores of all test items as one set.
-        recalls: unit -> class -> recall; None for a class without test items.
-        confusion: unit -> counts, C rows (actual class) of C columns (predicted class).
-        intervals: intervals of accuracy and balanced accuracy in the main unit.
-        per_speaker: accuracy of every speaker; empty if speakers are unknown.
     """
 
     label: str
@@ -320,15 +261,8 @@ class MethodEvaluation:
     num_parameters: int
     layers: list[int]
     embed_dim: int
-    per_fold: list[FoldScores]
+    runs: list[Run]
     missing: list[tuple[int, int]]
-    summary: dict[str, dict[str, Spread]]
-    selection: dict[EpochRule, Spread | None]
-    pooled: dict[str, Scores]
-    recalls: dict[str, dict[str, float | None]]
-    confusion: dict[str, list[list[int]]]
-    intervals: Intervals
-    per_speaker: list[SpeakerAccuracy]
 
 
 class FoldClips(NamedTuple):
@@ -386,29 +320,29 @@ class Evaluation:
         pipeline: name of the pipeline; None for an ad-hoc run.
         modality: speech, text or image.
         main_unit: "utterance" or "clip".
-        units: both units.
+        source: word for what items come from, the unit of independence if it is known.
         metrics: metric -> its properties, in the order of reports.
         num_folds: 1 for an official split.
         seeds: seeds of the methods over stored layers.
         selection: rule that selected the epoch: "dev-group", "best-on-test" or "last".
         refit: whether the held-out group joined the training part at the end.
         chance: unit -> scores of constant predictions.
-        methods: method -> results.
+        methods: method -> facts.
         fairness: whether the methods were trained well.
         comparison: every method compared with the reference.
         notes: notes for the reader of the results.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
-        entities: entity scores of taggers; None if the items are no words.
         files: SHA-256 of the stage's other files.
         leaks: what makes results on these folds too high.
+        scores: all figures; not in the record but in tables.
     """
 
     run: str
     pipeline: str | None
     modality: str
+    source: str
     main_unit: str
-    units: list[str]
     metrics: dict[str, MetricInfo]
     classes: list[str]
     num_folds: int
@@ -417,22 +351,21 @@ class Evaluation:
     refit: bool
     counts: Counts
     chance: dict[str, Chance]
-    methods: dict[str, MethodEvaluation]
+    methods: dict[str, MethodFacts]
     fairness: Fairness
     comparison: ReferenceComparison
     notes: list[str]
     provenance: Provenance
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
-    single_layer: ReferenceComparison | None = None
-    entities: Entities | None = None
+    single_layer: Family | None = None
     files: dict[str, str] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
+    scores: InstanceOf[Scores] = field(default_factory=Scores)
 
     @property
     def task(self) -> Task:
         """What the methods were trained for."""
-        task = task_of(self.modality, self.classes)
-        return replace(task, source=self.entities.unit) if self.entities else task
+        return replace(task_of(self.modality, self.classes), source=self.source)
 
     @property
     def given(self) -> bool:
@@ -457,27 +390,45 @@ class Evaluation:
         """Scores of constant predictions in the main unit."""
         return self.chance[self.main_unit]
 
-    def summary(self, method: str) -> dict[str, Spread]:
-        """Metric -> mean over the runs of a method, in the main unit."""
-        return self.methods[method].summary[self.main_unit]
+    def accuracy(self, method: str) -> Figure:
+        """Accuracy of a method in the main unit."""
+        return self.scores.figure(method)
 
-    def accuracy(self, method: str) -> Spread:
-        """Accuracy of a method in the main unit, mean over its runs."""
-        return self.summary(method)["accuracy"]
+    def primary(self, method: str) -> Figure | None:
+        """The primary figure of a method; None if it is not accuracy and folds are missing."""
+        return self.scores.find(method, self.task.primary)
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether accuracy ranks the methods: it is the primary figure, or all methods lack folds for another."""
+        return self.task.by_accuracy or not any(map(self.primary, self.methods))
+
+    @property
+    def ranked(self) -> list[str]:
+        """Methods by the primary figure, best first; without those that lack folds for it."""
+        metric = "accuracy" if self.by_accuracy else self.task.primary
+        found = {name: one.mean for name in self.methods if (one := self.scores.find(name, metric))}
+        return sorted(found, key=lambda name: -found[name])
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file. The fairness of a method also has its mark."""
-        found = asdict(self)
+        found = asdict(replace(self, scores=Scores(frames={})))
+        del found["scores"]
         for name, one in self.fairness.methods.items():
             found["fairness"]["methods"][name]["mark"] = one.mark
         return found
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """The evaluation in the folder of a run, see `Artifact.read`."""
-    return Artifact(folder / FILE, Evaluation).read()
+    """The evaluation in the folder of a run, with its tables; raises ArtifactError, see `Artifact.open`."""
+    return _with_scores(folder, Artifact(folder / FILE, Evaluation).open())
 
 
 def find_evaluation(folder: Path) -> Evaluation | None:
-    """The same with its tables, see `Artifact.find`."""
-    return Artifact(folder / FILE, Evaluation).find()
+    """The same; None if there is none, see `Artifact.find`."""
+    found = Artifact(folder / FILE, Evaluation).find()
+    return found and _with_scores(folder, found)
+
+
+def _with_scores(folder: Path, found: Evaluation) -> Evaluation:
+    return replace(found, scores=Scores.read(folder, found.main_unit))

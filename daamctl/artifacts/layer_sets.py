@@ -69,7 +69,8 @@ class LayerRow(NamedTuple):
     parameters: float | None = None
 
 
-class OverRuns(NamedTuple):
+@dataclass(frozen=True)
+class OverRuns:
     """Mean (None without runs) and standard deviation with divisor n - 1 (None for fewer than two) over n runs."""
 
     mean: float | None

@@ -29,22 +29,6 @@ class Interval:
     method: str
 
 
-@dataclass(frozen=True)
-class Intervals:
-    """Intervals of the scores of one method.
-
-    Args:
-        unit: "speaker", "item", "fold", or None if there is no interval: what is resampled.
-        unit_word: name of the unit, e.g. "author".
-        metrics: metric -> interval; None without a unit.
-    """
-
-    unit: str | None
-    unit_word: str
-    reason: str
-    metrics: dict[str, Interval | None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
     """A two-sided test that the mean of paired differences is zero.
@@ -92,92 +76,6 @@ class CorrectedTTest(PairedTest):
     t: float | None
     df: int
     ratio: float
-
-
-@dataclass(frozen=True)
-class Detectable:
-    """Smallest true difference that a paired t-test on as many units would detect.
-
-    Args:
-        points: the difference in percentage points; None for one unit or without spread.
-        std: sample standard deviation of the differences (fraction); None for one unit.
-        alpha: two-sided level.
-    """
-
-    points: float | None
-    std: float | None
-    power: float
-    alpha: float
-    n: int
-
-
-@dataclass(frozen=True)
-class MetricComparison:
-    """Two methods compared in one metric. Values are over all test items, averaged over seeds.
-
-    Args:
-        second_value: score of the second method.
-        difference: first minus second.
-        primary: sign-flip test over the unit of the design; None without a unit.
-        secondary: corrected t-test over folds; None with one fold.
-        minimal_detectable: for the unit of the design; None without a unit.
-        interval: interval of the difference; None without a unit.
-    """
-
-    first_value: float
-    second_value: float
-    difference: float
-    primary: SignFlipTest | None
-    secondary: CorrectedTTest | None
-    minimal_detectable: Detectable | None
-    interval: Interval | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two methods compared on the same test items.
-
-    Args:
-        second: name of the second method.
-        wins: number of items that only `first` got right in more than half of its seeds.
-        losses: number of items that only `second` got right in more than half of its seeds.
-        ties: number of the other items.
-        runs: number of runs (fold and seed) that both have.
-        ahead: number of these runs in which `first` has the higher accuracy.
-        behind: number of these runs in which `second` has the higher accuracy.
-        metrics: metric -> comparison.
-    """
-
-    first: str
-    second: str
-    wins: int
-    losses: int
-    ties: int
-    runs: int
-    ahead: int
-    behind: int
-    metrics: dict[str, MetricComparison]
-
-
-@dataclass(frozen=True)
-class Family:
-    """Tests that are corrected together, separately for each metric.
-
-    Args:
-        alpha: two-sided level of the tests.
-        correction: "holm".
-        floor: smallest possible p-value of the primary test; None without a test.
-        floor_holm: `floor` after the correction.
-        reference: the method that all others are compared with; None if there is none.
-    """
-
-    methods: list[str]
-    size: int
-    alpha: float
-    correction: str
-    floor: float | None
-    floor_holm: float | None
-    reference: str | None = None
 
 
 @dataclass(frozen=True)
@@ -230,21 +128,31 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Comparisons:
-    """Methods compared in pairs.
+class Family:
+    """Methods compared in pairs: tests that are corrected together by Holm, separately for each metric.
 
     Args:
-        family: tests that are corrected together.
-        design: unit of the tests, and the data.
+        size: number of comparisons.
+        alpha: two-sided level of the tests.
+        floor: smallest possible p-value of the primary test; None without a test.
+        reference: the method that all others are compared with; None if there is none.
         ranks: metric -> ranks over folds; None with fewer than three methods or two folds.
         notes: notes for the reader of the results.
     """
 
-    family: Family
+    methods: list[str]
+    reference: str | None
+    size: int
+    alpha: float
+    floor: float | None
     design: Design
-    comparisons: list[Comparison]
     ranks: dict[str, Ranks | None]
     notes: list[str]
+
+    @property
+    def floor_holm(self) -> float | None:
+        """`floor` after the correction."""
+        return None if self.floor is None else min(1.0, self.floor * max(1, self.size))
 
 
 class NonInferiority(NamedTuple):

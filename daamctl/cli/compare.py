@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
         PrintedResult,
         SettingDifference,
     )
-    from daamctl.artifacts.evaluation import Spread
-    from daamctl.artifacts.statistics import PairedTest
+    from daamctl.artifacts.layer_sets import OverRuns
 
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
-ENTITIES = {"entity_f1": "entity F1"}
-"""What the methods of a token corpus are compared by besides."""
+ALIASES = {"entity_f1": "entity F1", **FIGURES}
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
@@ -81,7 +79,7 @@ def _show(report: ComparisonReport) -> None:
     how = "1 pair" if len(report.matched) == 1 else f"{len(report.matched)} methods matched by name"
     scored = f"by {report.item}" if report.item else report.unit
     show_line(f"[bold]{escaped(report.first)}[/] (A) and [bold]{escaped(report.second)}[/] (B), {scored}; {how}")
-    for letter, methods in (("A", report.unmatched.first), ("B", report.unmatched.second)):
+    for letter, methods in (("A", report.unmatched["first"]), ("B", report.unmatched["second"])):
         if methods:
             show_line(escaped(f"only in {letter}: {', '.join(methods)}"))
     _show_settings(result.settings.can_change, "can change the results")
@@ -108,7 +106,7 @@ def _show_settings(rows: Sequence[SettingDifference], heading: str) -> None:
 
 
 def _show_paired(result: PairedResult, item: str) -> None:
-    design = result.comparisons[0].design
+    design = result.pairs[0].design
     show_line(
         "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points, its interval not corrected; "
         "detectable: the difference found with 80 % power, in points",
@@ -117,13 +115,16 @@ def _show_paired(result: PairedResult, item: str) -> None:
         "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p (Holm)", "p folds", "p folds (Holm)",
         "detectable",
     ]  # fmt: skip
-    _table(head, [row for entry in result.comparisons for row in _paired_rows(entry)])
-    for entry in result.comparisons:
+    _table(head, [row for entry in result.pairs for row in _paired_rows(entry, result)])
+    for entry in result.pairs:
         if entry.doubt:
             show_line(f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
+    accuracies = [one for one in result.comparisons if one.metric == "accuracy"]
+    tested = accuracies[0]
     show_line(
-        f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
-        f"{result.family.size} tests",
+        f"p: {f'{tested.test} over {tested.unit}s' if tested.test else 'no test'}; p folds: "
+        f"{'nadeau-bengio over folds' if design.n_folds > 1 else 'no test'}; Holm correction over "
+        f"{len(result.pairs)} tests",
     )
     seeds = "; ".join(
         f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design.seeds.values(), strict=True)
@@ -136,11 +137,12 @@ def _show_paired(result: PairedResult, item: str) -> None:
     show_line(
         f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
     )
-    counts = [[_pair(entry), str(entry.wins), str(entry.losses), str(entry.ties)] for entry in result.comparisons]
+    wins = {(one.first, one.second): (one.wins, one.losses, one.ties) for one in accuracies}
+    counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
     _table(["method", "wins", "losses", "ties"], counts)
-    shown = MANY_SHOWN if len(result.comparisons) > 1 else ONE_SHOWN
+    shown = MANY_SHOWN if len(result.pairs) > 1 else ONE_SHOWN
     rows = []
-    for entry in result.comparisons:
+    for entry in result.pairs:
         for row in entry.disagreements[:shown]:
             right = [_share(row.first_right), _share(row.second_right)]
             rows.append([_pair(entry), row.item, str(row.fold), row.speaker or DASH, row.label, *right])
@@ -151,18 +153,15 @@ def _show_paired(result: PairedResult, item: str) -> None:
         _table(["method", item, "fold", design.source_word, "class", "A", "B"], rows)
 
 
-def _paired_rows(entry: PairedMethods) -> list[list[str]]:
+def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
     """One row per metric."""
     rows = []
-    for metric, alias in (ENTITIES | FIGURES).items():
-        one = entry.metrics.get(metric)
-        if one is None:
-            continue
-        points = one.minimal_detectable.points if one.minimal_detectable else None
-        row = [_pair(entry), alias, _percent(one.first_value), _percent(one.second_value), _points(one.difference)]
-        row.append(f"{_points(one.interval.low)} to {_points(one.interval.high)}" if one.interval else DASH)
-        row += [*_p(one.primary), *_p(one.secondary), DASH if points is None else f"{points:.1f}"]
-        rows.append(row)
+    for one in result.comparisons:
+        if (one.first, one.second) == (entry.first, entry.second):
+            row = [_pair(entry), ALIASES[one.metric], _percent(one.first_value), _percent(one.second_value)]
+            ends = DASH if one.low is None or one.high is None else f"{_points(one.low)} to {_points(one.high)}"
+            row += [_points(one.difference), ends]
+            rows.append([*row, *map(_p, (one.p, one.p_holm, one.p_folds, one.p_folds_holm)), _percent(one.detectable)])
     return rows
 
 
@@ -173,7 +172,7 @@ def _show_printed(result: PrintedResult, item: str) -> None:
         head = [*head[:3], "per clip, best on test", f"as reported by {item}, WA", "UA"]
     cells = []
     for entry in result.comparisons:
-        for letter, one in (("A", entry.figures.first), ("B", entry.figures.second)):
+        for letter, one in zip("AB", entry.figures.values(), strict=True):
             shown = DASH
             if one.print:
                 shown = (one.print.text or DASH) + (" ✗" if one.print.disagrees else "")
@@ -196,10 +195,11 @@ def _show_printed(result: PrintedResult, item: str) -> None:
         _table(["method", "session", "A", "B", "A - B"], rows)
     tests = [(_pair(entry), entry.test) for entry in result.comparisons if entry.test]
     if tests:
-        show_line(f"\n[bold]Test[/] {escaped(tests[0][1].label)}")
+        about = next(entry.about_test for entry in result.comparisons if entry.test)
+        show_line(f"\n[bold]Test[/] {escaped(about)}")
         head = ["method", "A - B", "p", "p (Holm)"]
-        _table(head, [[name, _points(test.mean), *_p(test)] for name, test in tests])
-    for reason in dict.fromkeys(entry.no_test for entry in result.comparisons if entry.no_test):
+        _table(head, [[name, _points(test.mean), _p(test.p), _p(test.p_holm)] for name, test in tests])
+    for reason in dict.fromkeys(entry.about_test for entry in result.comparisons if not entry.test):
         show_line(escaped(reason))
 
 
@@ -210,16 +210,9 @@ def _pair(entry: PairedMethods | PrintedPair) -> str:
     if isinstance(entry, PairedMethods):
         labels = entry.first_label, entry.second_label
     else:
-        labels = entry.figures.first.label, entry.figures.second.label
+        labels = entry.figures["first"].label, entry.figures["second"].label
     first, second = (label.rpartition("/")[2] for label in labels)
     return first if first == second else f"{first} - {second}"
-
-
-def _test(result: PairedResult, name: Literal["primary", "secondary"]) -> str:
-    """Describe the test, e.g. `sign-flip over speakers`."""
-    found = result.comparisons[0].metrics["accuracy"]
-    test = found.primary if name == "primary" else found.secondary
-    return f"{test.test} over {test.unit}s" if test else "no test"
 
 
 def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -232,14 +225,14 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _spread(figure: Spread) -> str:
+def _spread(figure: OverRuns) -> str:
     if figure.sample_std is None:
         return _percent(figure.mean)
     return f"{_percent(figure.mean)} ± {_percent(figure.sample_std)} (n = {figure.n})"
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+def _percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f}"
 
 
 def _points(value: float) -> str:
@@ -250,7 +243,5 @@ def _share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _p(test: PairedTest | None) -> list[str]:
-    """The p-value of a test, uncorrected and Holm-corrected."""
-    values = (test.p, test.p_holm) if test else (None, None)
-    return [DASH if value is None else f"{value:.3g}" for value in values]
+def _p(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3g}"

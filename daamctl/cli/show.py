@@ -11,16 +11,14 @@ from daamctl.cli.terminal import escaped, print_table, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
+    from daamctl.artifacts.scores import Compared
     from daamctl.config import Config
     from daamctl.layout import Layout
 
-Gap = tuple[float, float | None, float | None, float | None]
-"""Method minus reference, both ends of its interval, and the corrected p-value."""
 PLAIN_WIDTH = 200
-ALPHA = 0.05
-
-
-TABLE_NAMES = ("figures", "scores", "comparisons", "confusion", "speakers", "history", "layers", "audit")
+TABLE_NAMES = (
+    "figures", "scores", "comparisons", "confusion", "speakers", "entities", "history", "layers", "audit",
+)  # fmt: skip
 
 
 def command(
@@ -57,7 +55,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
     """Print a table of a run.
 
     Args:
-        table: one of `daamctl.evaluation.scores.TABLES`.
+        table: one of `daamctl.artifacts.scores.TABLES`.
         method: only its rows; of comparisons, those with it on either side. None: all.
         form: text, csv or json.
 
@@ -91,7 +89,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
 
     Args:
         config: the current settings, to say whether the evaluation is of the folds that are there; None: it was just
-            made, so only evaluation.json is read.
+            made, so only its files are read.
         method: the method to print beside the reference; None: all.
 
     Raises:
@@ -111,32 +109,23 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     only = None if method is None else evaluation.methods[method].label
     stale = scored_folds(layout, config, evaluation)[1] if config else []
     evaluation = labelled(evaluation)
-    reference, tagged = evaluation.comparison.reference, evaluation.entities
-    gaps: dict[str, Gap] = {
-        name: (one.difference, one.low, one.high, one.p_holm) for name, one in against(evaluation, "accuracy").items()
-    }
-    rows = order(evaluation)
-    if tagged:
-        for name, found in tagged.comparisons.items():
-            ends = (found.interval.low, found.interval.high) if found.interval else (None, None)
-            gaps[name] = found.difference, *ends, found.primary.p_holm if found.primary else None
-        rows.sort(key=lambda name: -tagged.methods[name].f1.value if name in tagged.methods else 0.0)
+    reference, metric = evaluation.comparison.reference, evaluation.task.primary
+    gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
+    names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
     cells = []
-    figure = "entity F1 %" if tagged else f"accuracy % per {evaluation.item}"
+    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else "entity F1 %"
     head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
-    for name in rows:
+    for name in names:
         if only not in (None, name) and name != reference:
             continue
-        value, interval = evaluation.accuracy(name).mean, evaluation.methods[name].intervals.metrics["accuracy"]
-        if tagged and name in tagged.methods:
-            value, interval = tagged.methods[name].f1.value, tagged.methods[name].f1
-        gap, low, high, p = gaps.get(name, (None, None, None, None))
-        text = "" if gap is None else points(gap) + (f" [{points(low)}, {points(high)}]" if low is not None else "")
-        limits = f"{percent(interval.low)} to {percent(interval.high)}" if interval else "–"
-        cells.append((name, percent(value), limits, text, _verdict(evaluation, name, gap, p)))
+        shown, gap = evaluation.primary(name) or evaluation.accuracy(name), gaps.get(name)
+        text = "" if gap is None else points(gap.difference)
+        text += f" [{points(gap.low)}, {points(gap.high)}]" if gap and gap.low is not None else ""
+        limits = "–" if shown.low is None else f"{percent(shown.low)} to {percent(shown.high)}"
+        cells.append((name, percent(shown.mean), limits, text, _verdict(evaluation, name, gap)))
     show_line(f"[bold]{escaped(evaluation.run)}[/]")
     print_table(head, cells, width=PLAIN_WIDTH)
-    if not tagged and evaluation.num_folds > 1:
+    if evaluation.by_accuracy and evaluation.num_folds > 1:
         show_line("Accuracies are means over folds; intervals and differences are over all items.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
         show_line(f"[yellow]{escaped(text)}[/]")
@@ -144,17 +133,16 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         show_line(escaped(fusing(evaluation)))
 
 
-def _verdict(evaluation: Evaluation, name: str, gap: float | None, p: float | None) -> str:
+def _verdict(evaluation: Evaluation, name: str, gap: Compared | None) -> str:
     """What the corrected test says about a method; whoever is badly trained, on either side, puts it in doubt."""
     from daamctl.reporting.document import p_value
     from daamctl.reporting.verdict import doubtful
 
-    reference, result = evaluation.comparison.reference, evaluation.comparison.result
+    reference, family = evaluation.comparison.reference, evaluation.comparison.family
     if name == reference:
         return "reference"
-    if gap is None or p is None:
+    if gap is None or gap.p_holm is None or family is None:
         return "not tested"
-    alpha = result.family.alpha if result else ALPHA
-    words = ("better" if gap > 0 else "worse") if p <= alpha else "no difference shown"
+    words = ("better" if gap.difference > 0 else "worse") if gap.p_holm <= family.alpha else "no difference shown"
     doubt = "; training may explain it" if doubtful(evaluation, [name, str(reference)]) else ""
-    return f"{words}, {p_value(p)} (Holm){doubt}"
+    return f"{words}, {p_value(gap.p_holm)} (Holm){doubt}"

@@ -23,25 +23,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import mean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.statistics import (
-    Comparison,
-    Comparisons,
-    Design,
-    Family,
-    Interval,
-    Intervals,
-    MetricComparison,
-    NonInferiority,
-    Ranks,
-    SignFlipTest,
-)
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority, Ranks
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
@@ -50,9 +40,9 @@ from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     friedman_nemenyi,
     grouped_means,
+    holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    with_holm,
 )
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
 
@@ -70,7 +60,13 @@ SCHEMA: dict[str, Any] = {
     "n_test": pl.Int64,
     "n_train": pl.Int64,
 }
-Pair = TypeVar("Pair", bound=Comparison)
+
+
+class MethodIntervals(NamedTuple):
+    """Metric -> interval of a method over units of this name; nothing without a unit."""
+
+    word: str
+    metrics: dict[str, Interval]
 
 
 @dataclass(frozen=True)
@@ -160,7 +156,7 @@ def compare_methods(
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
-) -> Comparisons:
+) -> tuple[list[Compared], Family]:
     """Compare methods in pairs, as one family of tests per metric.
 
     Args:
@@ -191,32 +187,20 @@ def compare_methods(
         pairs = list(combinations(tables, 2))
     else:
         pairs = [(reference, method) for method in tables if method != reference]
-    metrics: list[dict[str, MetricComparison]] = [{} for _ in pairs]
+    rows = []
     for name in task.over_items:
         differences = [correct[first] - correct[second] for first, second in pairs]
         intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
-        for (first, second), found, interval in zip(pairs, metrics, intervals, strict=True):
-            found[name] = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
-    comparisons = [
-        Comparison(
-            first=first,
-            second=second,
-            **_wins(correct[first], correct[second]),
-            **_runs(tables[first], tables[second], same_folds=same_folds),
-            metrics=found,
-        )
-        for (first, second), found in zip(pairs, metrics, strict=True)
-    ]
+        for (first, second), interval in zip(pairs, intervals, strict=True):
+            row = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
+            row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
+            rows.append(Compared(first=first, second=second, **row))
+    rows.sort(key=lambda row: pairs.index((row.first, row.second)))
     floor = None if data.n_units is None else sign_flip_floor(data.n_units)
-    family = family_of(list(tables), len(pairs), floor, alpha=alpha, reference=reference)
+    ranks = {name: _ranks(correct, data, name, alpha) for name in task.over_items}
     design = _design(data, tables, task, same_folds=same_folds)
-    return Comparisons(
-        family=family,
-        design=design,
-        comparisons=correct_family(comparisons),
-        ranks={name: _ranks(correct, data, name, alpha) for name in task.over_items},
-        notes=_notes(family, design, tables),
-    )
+    family = Family(list(tables), reference, len(pairs), alpha, floor, design, ranks, [])
+    return with_holm(rows), replace(family, notes=_notes(family, tables))
 
 
 def not_worse(
@@ -277,7 +261,7 @@ def method_intervals(
     level: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
-) -> dict[str, Intervals]:
+) -> dict[str, MethodIntervals]:
     """Intervals of the scores of every method, over speakers, or over folds if there are too few speakers.
 
     Args:
@@ -299,41 +283,26 @@ def method_intervals(
             groups.append([method])
         else:
             group.append(method)
-    found: dict[str, Intervals] = {}
+    found: dict[str, MethodIntervals] = {}
     for group in groups:
         data = _data(averaged[group[0]], task)
         correct = [averaged[method]["correct"].to_numpy() for method in group]
         drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
         for index, method in enumerate(group):
-            metrics = {name: drawn[name][index] for name in task.over_items}
-            found[method] = Intervals(data.unit, data.word, data.reason, metrics)
+            metrics = {name: one for name in task.over_items if (one := drawn[name][index])}
+            found[method] = MethodIntervals(data.word, metrics)
     return {method: found[method] for method in tables}
 
 
-def family_of(
-    methods: list[str], size: int, floor: float | None, *, alpha: float, reference: str | None = None
-) -> Family:
-    """Family of tests under Holm's correction.
-
-    Args:
-        floor: smallest possible p-value of the primary test; None without a test.
-        alpha: two-sided level.
-        reference: the method that all others are compared with; None if there is none.
-    """
-    floor_holm = None if floor is None else min(1.0, floor * max(1, size))
-    return Family(methods, size, alpha, "holm", floor, floor_holm, reference)
-
-
-def correct_family(comparisons: Sequence[Pair]) -> list[Pair]:
-    """Comparisons with `p_holm` filled in: Holm's correction within each metric and test."""
-    metrics = [dict(one.metrics) for one in comparisons]
-    for name in metrics[0] if metrics else ():
-        parts = [found[name] for found in metrics]
-        primary = with_holm([part.primary for part in parts])
-        secondary = with_holm([part.secondary for part in parts])
-        for found, part, first, second in zip(metrics, parts, primary, secondary, strict=True):
-            found[name] = replace(part, primary=first, secondary=second)
-    return [replace(one, metrics=found) for one, found in zip(comparisons, metrics, strict=True)]
+def with_holm(rows: Sequence[Compared]) -> list[Compared]:
+    """Comparisons with the corrected p-values filled in: Holm's correction within each metric and test."""
+    found = list(rows)
+    for metric in dict.fromkeys(row.metric for row in rows):
+        own = [index for index, row in enumerate(rows) if row.metric == metric]
+        p, p_folds = (holm([getattr(rows[index], name) for index in own]) for name in ("p", "p_folds"))
+        for index, one, other in zip(own, p, p_folds, strict=True):
+            found[index] = replace(found[index], p_holm=one, p_folds_holm=other)
+    return found
 
 
 def _averaged(method: str, table: pl.DataFrame) -> pl.DataFrame:
@@ -445,28 +414,28 @@ def _design(data: _Data, tables: Mapping[str, pl.DataFrame], task: Task, *, same
 
 def _compare(
     first: Floats, second: Floats, data: _Data, metric: str, alpha: float, seed: int, interval: Interval | None
-) -> MetricComparison:
-    """One metric of one pair. p_holm stays empty until the family is complete."""
+) -> dict[str, Any]:
+    """One metric of one pair, as `Compared`. p_holm stays empty until the family is complete."""
     classes = _classes(data, metric)
-    everything = np.zeros(len(first), dtype=np.int64)
-    values = [float(grouped_means(part, everything, classes)[0]) for part in (first, second)]
-    units = _unit_differences(first - second, data, metric)
+    one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
+    row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
+    if interval is not None:
+        row |= interval_columns(interval)
+    if (units := _unit_differences(first - second, data, metric)) is not None:
+        test = paired_sign_flip(units, seed=seed)
+        row |= {"unit": data.word, "units": test["n"], "test": "sign-flip"}
+        row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
+        row["detectable"] = minimal_detectable_difference(units, alpha=alpha)
     folds = grouped_means(first - second, data.folds, classes)
-    primary = secondary = detectable = None
-    if units is not None:
-        primary = SignFlipTest(unit=data.word, **paired_sign_flip(units, seed=seed))
-        detectable = minimal_detectable_difference(units, alpha=alpha)
     if len(folds) > 1:
-        secondary = nadeau_bengio(folds, data.n_test, data.n_train)
-    return MetricComparison(
-        first_value=values[0],
-        second_value=values[1],
-        difference=values[0] - values[1],
-        primary=primary,
-        secondary=secondary,
-        minimal_detectable=detectable,
-        interval=interval,
-    )
+        row["p_folds"] = nadeau_bengio(folds, data.n_test, data.n_train).p
+    return row
+
+
+def interval_columns(interval: Interval) -> dict[str, Any]:
+    """What a comparison says of an interval."""
+    made = {"interval": interval.method, "resamples": interval.resamples}
+    return {"low": interval.low, "high": interval.high, **made}
 
 
 def _unit_differences(difference: Floats, data: _Data, metric: str) -> Floats | None:
@@ -544,7 +513,8 @@ def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dic
     return {"runs": len(shared), "ahead": int((gaps > 0).sum()), "behind": int((gaps < 0).sum())}
 
 
-def _notes(family: Family, design: Design, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
     several = len(family.methods) > 1
     if design.n_folds == 1 and several:

@@ -14,7 +14,7 @@ from typing import Any
 
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
-from daamctl.artifacts.evaluation import Evaluation, FoldScores
+from daamctl.artifacts.evaluation import Evaluation, Run
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.config.keys import without_effect
@@ -95,7 +95,7 @@ def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tupl
     for name, entry in evaluation.methods.items():
         stage = stage_of(name)
         trained = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name))}
-        rows = {row.run: row for row in entry.per_fold}
+        rows = {row.run: row for row in entry.runs}
         found += [trained[run] for run in rows if run in trained]
         if not rows.keys() <= trained.keys():
             absent.append(name)
@@ -115,7 +115,7 @@ def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tupl
     return found, stale
 
 
-def is_scored(fold: Fold, row: FoldScores) -> bool:
+def is_scored(fold: Fold, row: Run) -> bool:
     """Whether a row of an evaluation was computed from this fold and not from another training."""
     run, meta = fold.result["run"], fold.result["meta"]
     return row.train_s == meta["train_s"] and row.num_parameters == run["num_parameters"]

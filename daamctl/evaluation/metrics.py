@@ -148,18 +148,6 @@ def score(items: Scored) -> dict[str, float]:
     return {name: METRICS.load(name).compute(items) for name in METRICS}
 
 
-def class_recalls(
-    targets: Integer[ClassIds, " N"], predictions: Integer[ClassIds, " N"], num_classes: int
-) -> list[float | None]:
-    """Recall of every class, in class order; None for a class without a target.
-
-    Raises:
-        ValueError: there is no item, the lengths differ, or a class id is outside 0 .. num_classes - 1.
-    """
-    counts = confusion_matrix(targets, predictions, num_classes)
-    return [float(row[index] / row.sum()) if row.sum() else None for index, row in enumerate(counts)]
-
-
 def confusion_matrix(
     targets: Integer[ClassIds, " N"], predictions: Integer[ClassIds, " N"], num_classes: int
 ) -> Int64[NDArray[np.int64], "C C"]:

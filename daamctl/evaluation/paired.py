@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResult, PairFairness
+from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResult
 from daamctl.artifacts.evaluation import MethodFairness
 from daamctl.artifacts.results import Fold, marked
-from daamctl.artifacts.statistics import Comparisons
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
 from daamctl.data.task import Task
@@ -25,10 +26,9 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import (
     SCHEMA,
     compare_methods,
-    correct_family,
-    family_of,
     item_table,
     speakers_known,
+    with_holm,
 )
 from daamctl.evaluation.consistency import differences, flat
 from daamctl.evaluation.fairness import identical_groups, judge
@@ -143,30 +143,33 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         ArtifactError: the methods of a pair were tested on different items or targets; the message names the settings
             that differ and the repair.
     """
-    settings, comparisons, notes = {}, [], []
+    settings, notes = {}, []
+    rows: list[Compared] = []
+    facts_of: list[PairedMethods] = []
     for first, second in pairs:
         settings[first.method] = differing({**first.facts, **first.later}, {**second.facts, **second.later})
-        result = _compare(first, second, unit, command)
-        (figures,) = result.comparisons
-        figures = replace(figures, metrics={**compare_primary(first.folds, second.folds), **figures.metrics})
-        comparisons.append(
+        found, family = _compare(first, second, unit, command)
+        rows += compare_primary(first.folds, second.folds, (first.name, second.name))
+        rows += found
+        facts_of.append(
             PairedMethods(
-                **vars(figures),
+                first=first.name,
+                second=second.name,
                 first_label=first.label,
                 second_label=second.label,
-                fairness=PairFairness(first.fairness, second.fairness),
+                fairness={"first": first.fairness, "second": second.fairness},
                 doubt=_doubt(first, second),
                 disagreements=disagreements(first, second),
-                design=result.design,
-                floor=result.family.floor,
+                design=family.design,
+                floor=family.floor,
             )
         )
-        notes += [*result.notes, *_other_seeds(first, second), *first.notes, *second.notes, *_same(first, second)]
-    floor = max((entry.floor for entry in comparisons if entry.floor), default=None)
-    family = family_of([first.method for first, _ in pairs], len(pairs), floor, alpha=ALPHA)
-    if family.floor is not None and family.floor_holm is not None and family.floor <= ALPHA < family.floor_holm:
+        notes += [*family.notes, *_other_seeds(first, second), *first.notes, *second.notes, *_same(first, second)]
+    floor = max((entry.floor for entry in facts_of if entry.floor), default=None)
+    floor_holm = 1.0 if floor is None else min(1.0, floor * len(pairs))
+    if floor is not None and floor <= ALPHA < floor_holm:
         notes.append(
-            f"after correction over {family.size} methods, no p-value below {family.floor_holm:.4g} is possible, so no "
+            f"after correction over {len(pairs)} methods, no p-value below {floor_holm:.4g} is possible, so no "
             f"difference can be significant at {ALPHA:g}; compare fewer methods"
         )
     if any(part.can_change for part in settings.values()):
@@ -175,8 +178,10 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         notes.append("no recorded setting that can change the results differs")
     return PairedResult(
         settings=merged(settings),
-        family=family,
-        comparisons=correct_family(comparisons),
+        alpha=ALPHA,
+        floor=floor,
+        comparisons=with_holm(rows),
+        pairs=facts_of,
         notes=list(dict.fromkeys(notes)),
     )
 
@@ -245,7 +250,7 @@ def _averaged(method: TrainedMethod) -> pl.DataFrame:
     )
 
 
-def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: str) -> Comparisons:
+def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: str) -> tuple[list[Compared], Family]:
     """Compare one pair.
 
     Raises:
@@ -280,16 +285,16 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     }
     same_folds = not _other_folds(first.table, second.table)
     try:
-        result = compare_methods(tables, task=first.task, same_folds=same_folds, alpha=ALPHA)
+        rows, family = compare_methods(tables, task=first.task, same_folds=same_folds, alpha=ALPHA)
     except ArtifactError as error:
         raise ArtifactError(error.message, fix=again) from error
     if not same_folds:
-        return replace(result, notes=[*result.notes, _other_folds_note(first, second)])
+        return rows, replace(family, notes=[*family.notes, _other_folds_note(first, second)])
     if ratios[0] == ratios[1]:
-        return result
+        return rows, family
     shares = " and ".join(f"{ratio:.3g}" for ratio in ratios)
     note = f"n_test / n_train is {shares}; the test over folds uses the larger one"
-    return replace(result, notes=[*result.notes, note])
+    return rows, replace(family, notes=[*family.notes, note])
 
 
 def _other_folds(first: pl.DataFrame, second: pl.DataFrame) -> bool:

@@ -15,19 +15,17 @@ import numpy as np
 
 from daamctl.artifacts.comparison import (
     FoldAccuracy,
-    PairFigures,
-    PrintedFamily,
     PrintedPair,
     PrintedResult,
-    PrintedTest,
     RowFigures,
     SessionDifference,
 )
+from daamctl.artifacts.layer_sets import over_runs
+from daamctl.artifacts.statistics import CorrectedTTest
 from daamctl.evaluation.paired import TrainedMethod
 from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.settings_diff import differing, merged
 from daamctl.evaluation.statistics import nadeau_bengio, with_holm
-from daamctl.evaluation.summary import spread
 
 LORA_SESSIONS = (5, 3, 1, 2, 4)
 """IEMOCAP session behind each printed column of a LoRA row; column k of all other rows is session k (D15)."""
@@ -78,11 +76,9 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
     comparisons = [replace(entry, test=test) for entry, test in zip(comparisons, tests, strict=True)]
     notes = [note for side in zip(*pairs, strict=True) for row in side for note in row.notes]
     notes += [note for entry in comparisons for note in _notes(entry)]
-    family = PrintedFamily([first.method for first, _ in pairs], len(pairs)) if any(tests) else None
     published = all(row.figures.print for pair in pairs for row in pair)
     return PrintedResult(
         settings=merged(settings, NOT_PRINTED),
-        family=family,
         comparisons=comparisons,
         notes=list(dict.fromkeys(notes)),
         kind="both-printed" if published else "printed",
@@ -106,7 +102,7 @@ def _figures(trained: TrainedMethod) -> RowFigures:
     """Scores of a trained method under the published scoring, and as reported."""
     best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
     scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
-    reported = {name: spread([score[name] for score in scores]) for name in trained.folds[0].task.over_items}
+    reported = {name: over_runs(score[name] for score in scores) for name in trained.folds[0].task.over_items}
     by_fold: dict[int, list[float]] = {}
     for fold, value in zip(trained.folds, best, strict=True):
         by_fold.setdefault(fold.fold, []).append(value)
@@ -119,7 +115,7 @@ def _figures(trained: TrainedMethod) -> RowFigures:
         corpus=trained.facts["download.corpus"],
         fairness=trained.fairness,
         print=None,
-        as_published=spread(best),
+        as_published=over_runs(best),
         as_reported=reported,
         folds=folds,
     )
@@ -141,17 +137,17 @@ def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
         for session in sorted(session for session in ours if session is not None):
             difference = ours[session] - theirs[session]
             folds.append(SessionDifference(session, ours[session], theirs[session], difference))
-    test, no_test = _test(first, second, folds)
+    test, about_test = _test(first, second, folds)
     return PrintedPair(
         first=first.name,
         second=second.name,
-        figures=PairFigures(first, second),
-        difference=first.as_published.mean - second.as_published.mean,
+        figures={"first": first, "second": second},
+        difference=(first.as_published.mean or 0.0) - (second.as_published.mean or 0.0),
         folds=folds,
         not_aligned=not_aligned,
         same_columns=folds is not None and list(ours) == list(theirs),
         test=test,
-        no_test=no_test,
+        about_test=about_test,
     )
 
 
@@ -170,16 +166,15 @@ def _not_aligned(first: RowFigures, second: RowFigures) -> str | None:
 
 def _test(
     first: RowFigures, second: RowFigures, folds: Sequence[SessionDifference] | None
-) -> tuple[PrintedTest | None, str | None]:
-    """A test between two published rows of IEMOCAP; else None and the reason."""
+) -> tuple[CorrectedTTest | None, str]:
+    """A test between two published rows of IEMOCAP and what it assumes; else None and the reason."""
     if first.print is None or second.print is None:
         return None, NO_TEST
     if folds is None:
         return None, "no test: the published columns cannot be paired"
     if first.corpus != "iemocap":
         return None, f"no test: n_test / n_train of the folds of {first.corpus} is unknown"
-    result = nadeau_bengio([fold.difference for fold in folds], PRINTED_RATIO, 1.0, unit="printed fold")
-    return PrintedTest(**vars(result), label=PRINTED_TEST), None
+    return nadeau_bengio([fold.difference for fold in folds], PRINTED_RATIO, 1.0, unit="printed fold"), PRINTED_TEST
 
 
 def _notes(entry: PrintedPair) -> list[str]:
@@ -190,7 +185,7 @@ def _notes(entry: PrintedPair) -> list[str]:
     elif not entry.same_columns:
         order = ", ".join(map(str, LORA_SESSIONS))
         notes.append(f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session")
-    for side in (entry.figures.first, entry.figures.second):
+    for side in entry.figures.values():
         if side.print and side.print.disagrees:
             wrong = []
             if not side.print.mean_agrees:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import polars as pl
+from scipy.stats import entropy
 
 from daamctl.artifacts.evaluation import Chance, Counts, FoldClips, Provenance
 from daamctl.artifacts.results import Fold
+from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import UNITS, Items, join
-from daamctl.evaluation.summary import chance
 
 
 def provenance(folds: Mapping[str, Sequence[Fold]]) -> Provenance:
@@ -73,6 +75,7 @@ def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str,
         utterance=sizes["utterance"],
         clip=sizes["clip"],
         groups={str(fold): group for fold, group in sorted(groups.items())},
+        wholes=len(np.unique(tested[0].task.wholes(rows["utterance_id"]))),
         weighted=weighted,
         merged=merged,
     )
@@ -81,5 +84,26 @@ def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str,
 def chance_of(items: Mapping[str, Mapping[str, list[Items]]], unit: str, classes: Sequence[str]) -> Chance:
     """Scores of constant predictions, on the test items of the method with the most runs."""
     # Seeds repeat the same items, so the class frequencies do not depend on their number.
-    parts = max((parts[unit] for parts in items.values()), key=len)
-    return chance(join(parts).targets, classes)
+    return chance(join(max((parts[unit] for parts in items.values()), key=len)).targets, classes)
+
+
+def chance(targets: ClassIds, classes: Sequence[str]) -> Chance:
+    """Scores of constant predictions.
+
+    Args:
+        targets: true class ids, shape (N,).
+
+    Raises:
+        ValueError: there is no target.
+    """
+    if len(targets) == 0:
+        raise ValueError("no target to count")
+    counts = np.bincount(targets, minlength=len(classes))
+    return Chance(
+        majority_class=classes[int(counts.argmax())],
+        majority_fraction=float(counts.max() / counts.sum()),
+        uniform_fraction=1.0 / len(classes),
+        uniform_log_loss=float(np.log(len(classes))),
+        share_log_loss=float(entropy(counts)),
+        per_class={name: int(count) for name, count in zip(classes, counts, strict=True)},
+    )

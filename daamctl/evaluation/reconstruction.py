@@ -51,7 +51,6 @@ def compare_arms(
         if arm == reference:
             found[arm] = plain
             continue
-        points = minimal_detectable_difference(by_image[arm]).points
         found[arm] = ScoreOf(
             value=interval.value,
             by_seed=plain.by_seed,
@@ -60,6 +59,6 @@ def compare_arms(
             difference_by_seed=(table.mean(1) - values[reference].mean(1)).tolist(),
             difference_interval=of_gap[arm],
             test=tests[arm],
-            detectable=None if points is None else points / 100,
+            detectable=minimal_detectable_difference(by_image[arm]),
         )
     return found

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from daamctl.artifacts.clips import means_of_clips, weights_of
-from daamctl.artifacts.evaluation import Scores
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.metrics import ClassIds, Probabilities, score
@@ -82,7 +81,7 @@ def join(parts: Sequence[Items]) -> Items:
     )
 
 
-def score_items(items: Items, num_classes: int) -> Scores:
+def score_items(items: Items, num_classes: int) -> dict[str, float]:
     """Every metric, and `n`, the number of items.
 
     Raises:
@@ -93,7 +92,7 @@ def score_items(items: Items, num_classes: int) -> Scores:
     return {**score(items), "n": len(items)}
 
 
-def score_predictions(predictions: pl.DataFrame, unit: str, task: Task) -> Scores:
+def score_predictions(predictions: pl.DataFrame, unit: str, task: Task) -> dict[str, float]:
     """Every metric of one test pass, `n`, and the figures of the task; arguments and errors as in `items_of`."""
     predicted = predictions["logits"].list.arg_max().to_numpy()
     return {**score_items(items_of(predictions, unit), len(task.classes)), **task.values(predictions, predicted)}

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
-from daamctl.artifacts.statistics import CorrectedTTest, Detectable, PairedTest, Ranks
+from daamctl.artifacts.statistics import CorrectedTTest, PairedTest, Ranks
 from daamctl.sign_flip import Floats, finite
 
 Test = TypeVar("Test", bound=PairedTest)
@@ -82,7 +82,7 @@ def with_holm(tests: Sequence[Test | None]) -> list[Test | None]:
 
 def minimal_detectable_difference(
     differences: Sequence[float] | Floats, *, power: float = 0.8, alpha: float = 0.05
-) -> Detectable:
+) -> float | None:
     """Smallest true mean difference that a paired t-test on as many units would detect (Cohen 1988, chapter 2).
 
     It follows from the non-central t distribution, with the observed spread taken as the true one. It is therefore an
@@ -92,14 +92,16 @@ def minimal_detectable_difference(
         differences: observed differences, one per unit (fractions).
         alpha: two-sided level; divide it by the size of the family for the strictest step of Holm's procedure.
 
+    Returns:
+        A fraction; None for one unit or without spread.
+
     Raises:
         ValueError: there is no difference, or one is not finite.
     """
     array = finite(differences)
     n = len(array)
-    std = float(array.std(ddof=1)) if n > 1 else None
-    points = 100 * std * _effect(n, alpha, power) if std is not None and std > 1e-12 else None
-    return Detectable(points=points, std=std, power=power, alpha=alpha, n=n)
+    std = float(array.std(ddof=1)) if n > 1 else 0.0
+    return std * _effect(n, alpha, power) if std > 1e-12 else None
 
 
 def _effect(n: int, alpha: float, power: float) -> float:

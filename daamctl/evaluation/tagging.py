@@ -3,62 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
-from daamctl.artifacts.entities import Entities, MethodEntities
+from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.scores import F1_BEST_ON_TEST, F1_STRICT, Tagged
 from daamctl.data.spans import count_entities, entity_scores, micro_f1, sentence_of
 from daamctl.data.task import Tagging
-from daamctl.evaluation.statistics import with_holm
+from daamctl.evaluation.comparison import with_holm
 from daamctl.evaluation.trials import compare_trials, mean_figure, predictions_of, trial_intervals, trials_of
 from daamctl.methods import CLOSED_FORM
 
 
-def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], reference: str | None) -> Entities | None:
-    """Score the entities of every method.
+def entity_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], reference: str) -> dict[str, list[Any]]:
+    """Score the entities of every method; F1 is micro-averaged, and the mean over trials (seeds).
 
     Args:
         folds: method -> its finished folds.
-        complete: methods of which no fold is missing; only these are compared.
+        complete: methods of which no fold is missing; only these are scored.
         reference: method that the others are compared with.
 
     Returns:
-        The scores; None if the items are no words, or no method is complete.
+        Table -> rows; none if the items are no words, or no method is complete.
     """
     task = next(iter(folds.values()))[0].task
     if not isinstance(task, Tagging) or not complete:
-        return None
+        return {}
     parts = {method: [(fold, fold.predictions()) for fold in folds[method]] for method in complete}
     trials = {method: trials_of(task, own) for method, own in parts.items()}
-    f1s = dict(zip(complete, trial_intervals(task, list(trials.values())), strict=True))
-    methods = {}
-    for method, f1 in f1s.items():
-        words, added = list(predictions_of(parts[method]).values()), _inflation(folds[method])
-        sentences = [sentence_of(frame["utterance_id"]) for frame in words]
-        targets = [frame["target"].to_numpy() for frame in words]
-        predicted = [frame["logits"].list.arg_max().to_numpy() for frame in words]
-        strict = [
-            micro_f1(count_entities(*trial, task.classes, "strict"))
-            for trial in zip(sentences, targets, predicted, strict=True)
-        ]
-        names = [f"{number}/{name}" for number, own in enumerate(sentences) for name in own]
-        methods[method] = MethodEntities(
-            f1=f1,
-            strict=float(np.mean(strict)),
-            per_trial=[mean_figure(task, [one]) for one in trials[method].values()],
-            scores=entity_scores(names, np.concatenate(targets), np.concatenate(predicted), task.classes),
-            best_on_test=None if added is None else f1.value + added,
-        )
-    base = trials.get(str(reference), {})
-    others = [method for method in complete if method != reference and base.keys() & trials[method].keys()]
-    found = [compare_trials(task, trials[name], base) for name in others]
-    tests = with_holm([one.primary for one in found])
-    compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
     word = next(iter(trials[complete[0]].values())).word
-    return Entities(reference if others else None, methods, compared, word, len(np.unique(sentences[0])))
+    rows: dict[str, list[Any]] = {"figures": [], "scores": [], "entities": []}
+    for method, f1 in zip(complete, trial_intervals(task, list(trials.values())), strict=True):
+        words = predictions_of(parts[method])
+        sentences = [sentence_of(frame["utterance_id"]) for frame in words.values()]
+        targets = [frame["target"].to_numpy() for frame in words.values()]
+        predicted = [frame["logits"].list.arg_max().to_numpy() for frame in words.values()]
+        every = zip(sentences, targets, predicted, strict=True)
+        trial = {
+            task.primary: [mean_figure(task, [one]) for one in trials[method].values()],
+            F1_STRICT: [micro_f1(count_entities(*each, task.classes, "strict")) for each in every],
+        }
+        for metric, values in trial.items():
+            own: dict[str, Any] = {"method": method, "unit": word, "metric": metric}
+            rows["scores"] += [{**own, "seed": seed, "value": value} for seed, value in zip(words, values, strict=True)]
+            level = over_runs(values)
+            own |= {"mean": level.mean, "std": level.sample_std, "runs": level.n}
+            if metric == task.primary:
+                own |= {"mean": f1.value, "pooled": f1.value, "low": f1.low, "high": f1.high}
+                own |= {"resampled": word, "units": f1.n_clusters}
+            rows["figures"].append(own)
+        if (added := _inflation(folds[method])) is not None:
+            best = {"method": method, "unit": word, "metric": F1_BEST_ON_TEST, "mean": f1.value + added}
+            rows["figures"].append({**best, "runs": len(folds[method])})
+        names = [f"{number}/{name}" for number, own_names in enumerate(sentences) for name in own_names]
+        scores = entity_scores(names, np.concatenate(targets), np.concatenate(predicted), task.classes)
+        rows["entities"].append(Tagged(method=method, **vars(scores.micro), **vars(scores.errors)))
+        rows["entities"] += [Tagged(method=method, type=kind, **vars(one)) for kind, one in scores.per_type.items()]
+    base = trials.get(reference, {})
+    others = [method for method in complete if method != reference and base.keys() & trials[method].keys()]
+    pairs = [compare_trials(task, trials[name], base, (name, reference)) for name in others]
+    return {**rows, "comparisons": with_holm(pairs)}
 
 
 def over_trials(

@@ -14,9 +14,11 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.statistics import Interval, MetricComparison, NonInferiority
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
+from daamctl.evaluation.comparison import interval_columns
 from daamctl.evaluation.engine import FLIPS, Statistic, intervals, randomisation, redrawn
 from daamctl.sign_flip import Floats
 
@@ -87,21 +89,23 @@ def compare_trials(
     task: Task,
     first: Trials,
     second: Trials,
+    names: tuple[str, str],
     *,
     level: float = 0.95,
     resamples: int = RESAMPLES,
     flips: int = FLIPS,
     seed: int = 0,
-) -> MetricComparison:
+) -> Compared:
     """The primary figure of one method minus that of another, with its interval and a test (`engine.randomisation`).
 
     Args:
         first: trials of one method; those whose seed the other lacks do not count.
+        names: of both methods.
         resamples: number of draws of the bootstrap.
         flips: number of random swaps.
 
     Returns:
-        The comparison; `p_holm` is empty until `statistics.with_holm` fills it in for the family.
+        The comparison; `p_holm` is empty until `comparison.with_holm` fills it in for the family.
 
     Raises:
         ArtifactError: no seed is in both.
@@ -110,15 +114,22 @@ def compare_trials(
     sums, gap, (one, two), mean = _pair(task, first, second)
     (interval,) = intervals(sums, gap, level=level, resamples=resamples, seed=seed)
     values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
-    word = next(iter(first.values())).word
-    return MetricComparison(
+    test = randomisation(one, two, mean, unit=next(iter(first.values())).word, flips=flips, seed=seed)
+    return Compared(
+        first=names[0],
+        second=names[1],
+        metric=task.primary,
         first_value=values[0],
         second_value=values[1],
         difference=values[0] - values[1],
-        primary=randomisation(one, two, mean, unit=word, flips=flips, seed=seed),
-        secondary=None,
-        minimal_detectable=None,
-        interval=interval,
+        **interval_columns(interval),
+        unit=test.unit,
+        units=test.n,
+        p=test.p,
+        floor=test.floor,
+        test=test.test,
+        exact=test.exact,
+        flips=test.flips,
     )
 
 
@@ -152,13 +163,13 @@ def trials_not_worse(
     return interval, p, floor
 
 
-def compare_primary(first: Sequence[Fold], second: Sequence[Fold]) -> dict[str, MetricComparison]:
-    """`compare_trials` of two methods; empty if the primary figure is accuracy, which needs no trials."""
+def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:
+    """`compare_trials` of two methods; nothing if the primary figure is accuracy, which needs no trials."""
     task = first[0].task
     if task.by_accuracy:
-        return {}
+        return []
     one, two = (trials_of(task, ((fold, fold.predictions()) for fold in folds)) for folds in (first, second))
-    return {task.primary: compare_trials(task, one, two)}
+    return [compare_trials(task, one, two, names)]
 
 
 def primary_not_worse(

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation, Spread
+from daamctl.artifacts.evaluation import Evaluation, MethodFacts
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import Ablation, minus, over_runs
 from daamctl.artifacts.results import marked
+from daamctl.artifacts.scores import BEST_ON_TEST, Figure
 from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
     DASH,
@@ -67,7 +68,7 @@ class Ours:
     reported: bool = False
 
     @property
-    def methods(self) -> Mapping[str, MethodEvaluation]:
+    def methods(self) -> Mapping[str, MethodFacts]:
         """Scored methods; none without an evaluation."""
         return self.evaluation.methods if self.evaluation else {}
 
@@ -100,7 +101,7 @@ class Ours:
         """Name of the trained method if it differs from the published one, protocol, and number of runs."""
         entry = self.methods[name]
         what = f"{entry.label}; " if entry.label != printed else ""
-        done, lacking = len(entry.per_fold), len(entry.missing)
+        done, lacking = len(entry.runs), len(entry.missing)
         return f"{what}{protocol}, n = {done}" + (f" of {done + lacking}" if lacking else "")
 
 
@@ -114,13 +115,13 @@ def value(ours: Ours, method: str) -> float | None:
     return None if found is None else found.mean
 
 
-def _accuracy(ours: Ours, method: str) -> Spread | None:
+def _accuracy(ours: Ours, method: str) -> Figure | None:
     """Mean and deviation: best on test for as-published pipelines, otherwise the main result."""
     name = ours.own_name(method)
     if name is None or ours.evaluation is None:
         return None
     if ours.as_published:
-        return ours.methods[name].selection["accuracy_best_on_test"]
+        return ours.evaluation.scores.find(name, BEST_ON_TEST)
     return ours.evaluation.accuracy(name)
 
 
@@ -141,9 +142,8 @@ def figure(ours: Ours, method: str) -> Linked:
     found = _accuracy(ours, method)
     if found is None:
         return Linked("not known", how)
-    interval = ours.methods[name].intervals.metrics["accuracy"]
-    if interval and not ours.as_published:
-        how += f"; pooled {percent(interval.low)} to {percent(interval.high)} (95 %)"
+    if found.low is not None:
+        how += f"; pooled {percent(found.low)} to {percent(found.high)} (95 %)"
     return Linked(spread(found), how, ours.links(f"train/{ours.pipeline}/{name}"))
 
 

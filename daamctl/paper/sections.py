@@ -11,7 +11,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation
+from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.scores import BEST_ON_TEST
 from daamctl.artifacts.terms import listed
 from daamctl.paper.tables import PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.document import DASH, Block, Cell, Kind, Number, Section, Table, Text, plural, spread
@@ -192,7 +193,6 @@ def _weights(lowest: float, highest: float, kernel: str) -> str:
 def _published_table(
     evaluation: Evaluation, table: PublishedTable, rows: Sequence[PublishedRow], raw_names: Mapping[str, str]
 ) -> Table:
-    unit = evaluation.main_unit
     ours = {raw_names.get(label, label): label for label in evaluation.methods}
     cells: list[list[Cell]] = []
     shown = set()
@@ -206,10 +206,10 @@ def _published_table(
         shown |= set(labels)
         for label in labels or [""]:
             name = f"{row.method} / {label}" if label not in ("", row.method) else row.method
-            cells.append([name, *printed, *_our_cells(evaluation.methods.get(label), unit, row)])
+            cells.append([name, *printed, *_our_cells(evaluation, label, row)])
     for label in order(evaluation):
         if label not in shown:
-            cells.append([label, "not published", DASH, DASH, *_our_cells(evaluation.methods[label], unit, None)])
+            cells.append([label, "not published", DASH, DASH, *_our_cells(evaluation, label, None)])
     columns = [
         "Method", "Published", f"Fits its {_columns(rows)}?", "Published protocol", "Ours, same protocol",
         "Ours minus published (points)", "Ours, as reported",
@@ -221,12 +221,12 @@ def _published_table(
     return Table("published", caption, columns, cells, frozenset({1, 2, 3}), note)
 
 
-def _our_cells(entry: MethodEvaluation | None, unit: str, row: PublishedRow | None) -> list[Cell]:
-    if entry is None:
+def _our_cells(evaluation: Evaluation, label: str, row: PublishedRow | None) -> list[Cell]:
+    if label not in evaluation.methods:
         return ["no counterpart", DASH, "no counterpart"]
-    best = entry.selection["accuracy_best_on_test"]
+    best = evaluation.scores.find(label, BEST_ON_TEST)
     gap = None if best is None or row is None else best.mean - row.mean / 100
-    return [spread(best), Number(gap, "points"), spread(entry.summary[unit]["accuracy"])]
+    return [spread(best), Number(gap, "points"), spread(evaluation.accuracy(label))]
 
 
 def _disagreements(rows: Sequence[PublishedRow]) -> str:

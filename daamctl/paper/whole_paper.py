@@ -74,7 +74,7 @@ def whole_paper(pairs: Mapping[str, Pair]) -> Document:
 def _overview(pairs: Sequence[Pair]) -> Section:
     pipelines = [one for pair in pairs for one in pair]
     there = [one for one in pipelines if one.evaluation]
-    runs = sum(len(entry.per_fold) for one in there for entry in one.methods.values())
+    runs = sum(len(entry.runs) for one in there for entry in one.methods.values())
     facts = [
         ("Published numbers shown", f"{len(numbers())}"),
         ("Pipelines with results", f"{len(there)} of {len(pipelines)}"),

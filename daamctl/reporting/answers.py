@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from daamctl.artifacts.evaluation import MARKS, Evaluation, MethodFairness, ReferenceComparison
+from daamctl.artifacts.evaluation import MARKS, Evaluation, MethodFairness
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.truncation import sentence as shortest
-from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
+from daamctl.reporting.verdict import against, doubtful, order, short_names, warnings
 
 MOST_UNITS = 1000
 """Larger estimates of the number of speakers needed are not worth a figure, unless there are almost as many."""
@@ -50,9 +52,7 @@ def answers(
         Text(text),
         Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
-        _figure(evaluation, profile)
-        if evaluation.entities is None
-        else drawn(entities.figure(evaluation.entities, profile)),
+        _figure(evaluation, profile) if evaluation.by_accuracy else drawn(entities.figure(evaluation, profile)),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]
     steps = next_steps(evaluation)
@@ -105,45 +105,40 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
 
 def fusing(evaluation: Evaluation) -> str:
     """Whether fusing layers helps, or of taggers what their comparison says."""
-    if evaluation.entities is not None:
-        return entities.sentence(evaluation.entities)
+    if not evaluation.by_accuracy:
+        return entities.sentence(evaluation)
     found = _best_fusion(evaluation)
     if found is None:
         return "Whether fusing layers helps is unknown: no probe of a single layer was trained beside the methods."
-    compared, best = found
-    result = compared.result
-    assert result is not None
+    family, best = found
     gain = f"{points(best.difference)} points"
     if best.low is not None and best.high is not None:
         gain += f" [{points(best.low)}, {points(best.high)}; not corrected]"
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"
     layer = "the single layer chosen without the test group"  # not the highest figure of `_layers`
-    against = f"{best.method} differs by {gain} from a probe of {layer} ({compared.reference}{p})"
+    versus = f"{best.first} differs by {gain} from a probe of {layer} ({family.reference}{p})"
     if best.p_holm is None:
-        return f"Whether fusing layers helps cannot be tested: {against}."
-    trained = "; but its training is in doubt" if doubtful(evaluation, [best.method]) else ""
-    if best.p_holm <= result.family.alpha and best.difference > 0:
-        return f"Fusing layers helps: {against}."
-    if best.p_holm <= result.family.alpha:
-        return f"{'Whether fusing layers hurts is unclear' if trained else 'Fusing layers hurts'}: {against}{trained}."
-    return f"Fusing layers does not help by more than chance: the best fusion {against}{trained}."
+        return f"Whether fusing layers helps cannot be tested: {versus}."
+    trained = "; but its training is in doubt" if doubtful(evaluation, [best.first]) else ""
+    if best.p_holm <= family.alpha and best.difference > 0:
+        return f"Fusing layers helps: {versus}."
+    if best.p_holm <= family.alpha:
+        return f"{'Whether fusing layers hurts is unclear' if trained else 'Fusing layers hurts'}: {versus}{trained}."
+    return f"Fusing layers does not help by more than chance: the best fusion {versus}{trained}."
 
 
-def _best_fusion(evaluation: Evaluation) -> tuple[ReferenceComparison, Against] | None:
+def _best_fusion(evaluation: Evaluation) -> tuple[Family, Compared] | None:
     """The comparison with the best single layer, and its best method that fuses layers."""
-    compared = evaluation.single_layer
-    if compared is None or compared.result is None:
+    family = evaluation.single_layer
+    if family is None:
         return None
-    pairs = {pair.second: pair for pair in compared.result.comparisons}
-    best = next(name for name in order(evaluation) if name in pairs)
-    return compared, Against.of(pairs[best], "accuracy")
+    pairs = against(evaluation, family=family)
+    return family, next(pairs[name] for name in order(evaluation) if name in pairs)
 
 
-def _more_units(evaluation: Evaluation, compared: ReferenceComparison, best: Against) -> list[str]:
+def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[str]:
     """How many speakers would make the lead of the best fusion testable; empty if it is significant."""
-    result = compared.result
-    assert result is not None
-    family, design = result.family, result.design
+    design = family.design
     if best.p_holm is None or best.p_holm <= family.alpha or design.n_units is None:
         return []
     unit, number = design.unit_word, design.n_units
@@ -212,10 +207,10 @@ def _figure(evaluation: Evaluation, profile: Sequence[LayerRow]) -> Block:
     label = f"Accuracy per {evaluation.item}"
     methods = {}
     for name in order(evaluation):
-        interval = evaluation.methods[name].intervals.metrics["accuracy"]
-        ends = (interval.low, interval.high) if interval else None
+        one = evaluation.accuracy(name)
+        ends = None if one.low is None or one.high is None else (one.low, one.high)
         (short,) = short_names([name])  # notes such as "undertrained" would reach into the panel of the layers
-        methods[short] = (evaluation.accuracy(name).mean, ends)
+        methods[short] = (one.mean, ends)
     means = ", ".join(f"{name} {percent(value)} %" for name, (value, _) in methods.items())
     alt = f"{label} of every method: {means}."
     if profile:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from daamctl.figures.spec import Figure, Picture
+from daamctl.artifacts.scores import Compared, Figure
+from daamctl.figures.spec import Figure as Drawing
+from daamctl.figures.spec import Picture
 
 DASH = "–"
 """Shown for a value that does not exist."""
@@ -167,7 +169,7 @@ class Plot:
     """A figure: interactive in the page, pictures in Markdown, on paper and where no script runs."""
 
     block: ClassVar[str] = "plot"
-    figure: Figure
+    figure: Drawing
     pictures: Sequence[Picture]
 
 
@@ -304,6 +306,16 @@ class MeanOverRuns(Protocol):
 def spread(found: MeanOverRuns | None, kind: Kind = "percent") -> Number:
     """A mean as a number with its deviation."""
     return Number(None, kind) if found is None else Number(found.mean, kind, std=found.sample_std)
+
+
+def pooled(found: Figure) -> Number:
+    """A figure over all test items, with its interval if it has one."""
+    return Number(found.pooled, low=found.low, high=found.high)
+
+
+def gap(found: Compared | None) -> Cell:
+    """A difference in points with its interval."""
+    return DASH if found is None else Number(found.difference, "points", low=found.low, high=found.high)
 
 
 def percent(fraction: float | None) -> str:

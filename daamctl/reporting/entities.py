@@ -1,12 +1,12 @@
-"""Entities found by the taggers: F1 with intervals, scores per type, kinds of errors. Input: `Evaluation.entities`."""
+"""Entities found by the taggers: F1 with intervals, scores per type, kinds of errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.layer_sets import LayerRow
+from daamctl.artifacts.scores import F1_BEST_ON_TEST, F1_STRICT
 from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
@@ -20,28 +20,31 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
+    gap,
     p_value,
     percent,
     points,
+    pooled,
 )
 from daamctl.reporting.figures import profile
+from daamctl.reporting.verdict import against
 
 ALPHA = 0.05
+METRIC = "entity_f1"
 ERRORS = ("exact", "wrong_type", "wrong_boundaries", "wrong_both", "missed", "spurious")
 
 
-def sentence(found: Entities) -> str:
+def sentence(evaluation: Evaluation) -> str:
     """Which tagger is best, and whether it differs from the reference."""
-    best = order(found)[0]
-    f1 = found.methods[best].f1
-    text = f"{best} finds entities best: F1 {percent(f1.value)} % [{percent(f1.low)}, {percent(f1.high)}]"
-    compared = found.comparisons.get(best)
-    if compared is None or compared.interval is None or compared.primary is None:
+    best = evaluation.ranked[0]
+    f1, compared = evaluation.scores.figure(best, METRIC), against(evaluation, METRIC).get(best)
+    text = f"{best} finds entities best: F1 {percent(f1.mean)} % [{percent(f1.low)}, {percent(f1.high)}]"
+    if compared is None:
         return f"{text}."
-    ends = f"{points(compared.interval.low)}, {points(compared.interval.high)}; not corrected"
-    gap, p = f"{points(compared.difference)} points [{ends}]", compared.primary.p_holm
+    ends = f"{points(compared.low)}, {points(compared.high)}; not corrected"
+    difference, p = f"{points(compared.difference)} points [{ends}]", compared.p_holm
     verdict = "differs" if p is not None and p <= ALPHA else "does not differ by more than chance"
-    return f"{text}. It {verdict} from {found.reference}: {gap}; {p_value(p)} after correction."
+    return f"{text}. It {verdict} from {compared.second}: {difference}; {p_value(p)} after correction."
 
 
 def section(evaluation: Evaluation) -> Section | None:
@@ -50,59 +53,51 @@ def section(evaluation: Evaluation) -> Section | None:
     Args:
         evaluation: output of `verdict.labelled`.
     """
-    found = evaluation.entities
-    if found is None:
+    if evaluation.by_accuracy:
         return None
-    first = next(iter(found.methods.values()))
-    trials, units = len(first.per_trial), counted(first.f1.n_clusters, found.unit)
-    of = units if found.sentences in (None, first.f1.n_clusters) else f"{found.sentences:,} sentences in {units}"
+    unit, f1 = evaluation.task.source, evaluation.scores.figure(evaluation.ranked[0], METRIC)
+    units, sentences = counted(f1.units or 0, unit), evaluation.counts.wholes
+    of = units if sentences == f1.units else f"{sentences:,} sentences in {units}"
     part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
     how = (
         f"Entities of {of} of the {part} part. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
     )
-    how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
-    how += f"Intervals are over {found.unit}s and take the trained models as given."
-    blocks: list[Block] = [Text(how), _table(found, chosen_here=evaluation.selection == "best-on-test")]
+    how += f"Figures are means of {f1.runs} trials (seeds). " if f1.runs > 1 else ""
+    how += f"Intervals are over {unit}s and take the trained models as given."
+    blocks: list[Block] = [Text(how), _table(evaluation)]
     if evaluation.selection == "best-on-test":
         text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."
         blocks.insert(1, Text(text, caution=True))
-    blocks.append(Folded("Scores of every entity type", [_types(found)]))
-    blocks.append(Folded("Kinds of errors", [_errors(found)]))
+    blocks.append(Folded("Scores of every entity type", [_types(evaluation, f1.runs)]))
+    blocks.append(Folded("Kinds of errors", [_errors(evaluation)]))
     return Section("entities", "Entities", blocks)
 
 
-def order(found: Entities) -> list[str]:
-    """Methods by F1, best first."""
-    return sorted(found.methods, key=lambda name: -found.methods[name].f1.value)
-
-
-def figure(found: Entities, layers: Sequence[LayerRow] = ()) -> Figure:
+def figure(evaluation: Evaluation, layers: Sequence[LayerRow] = ()) -> Figure:
     """F1 of a linear probe of every layer, and of every method: its interval, and its trials.
 
     Args:
         layers: F1 of the probed layers; empty: the methods alone.
     """
-    names = order(found)
-    trials = [(value, place) for place, name in enumerate(names) for value in found.methods[name].per_trial]
-    marks: list[Mark] = []
-    for place, name in enumerate(names):
-        f1 = found.methods[name].f1
-        marks.append(
-            Line([100 * f1.low, 100 * f1.high], [place, place], f"{100 * f1.level:.0f} % interval", "blue",
-                 width=2.2, legend=None if not place else "")
-        )  # fmt: skip
+    names = evaluation.ranked
+    found = [evaluation.scores.figure(name, METRIC) for name in names]
+    ends = [(one.low or 0.0, one.high or 0.0) for one in found]
+    trials = [(value, at) for at, name in enumerate(names) for value in evaluation.scores.trials(name, METRIC)]
+    marks: list[Mark] = [
+        Line([100 * low, 100 * high], [at, at], "95 % interval", "blue", width=2.2, legend="" if at else None)
+        for at, (low, high) in enumerate(ends)
+    ]
     if len(trials) > len(names):
         dots = [100 * value for value, _ in trials], [place for _, place in trials]
         marks.append(Line(*dots, "One trial", "grey", None, "circle"))
-    means = [100 * found.methods[name].f1.value for name in names]
-    marks.append(Line(means, range(len(names)), "Mean", "orange", None, "diamond", filled=True, size=7.0))
-    alt = f"Entity F1. {sentence(found)} The numbers are in the tables."
+    means = [100 * one.mean for one in found]
+    marks.append(Line(means, range(len(means)), "Mean", "orange", None, "diamond", filled=True, size=7.0))
+    alt = f"Entity F1. {sentence(evaluation)} The numbers are in the tables."
     if not layers:
         panel = Panel("", Axis("Entity F1", "%"), rows(names), marks, (5.4, 0.3 + 0.27 * len(names)))
         return Figure("entities", alt, {(): [panel]})
-    every = [end for name in names for end in (found.methods[name].f1.low, found.methods[name].f1.high)]
-    every += [value for value, _ in trials]
+    every = [*(end for both in ends for end in both), *(value for value, _ in trials)]
     every += [end for one in layers for end in (one.value, one.low, one.high) if end is not None]
     limits, height = (100 * min(every) - 2.0, 100 * max(every) + 2.0), 0.4 + 0.27 * max(len(names), 8)
     best = max(layers, key=lambda one: one.value)
@@ -115,59 +110,45 @@ def figure(found: Entities, layers: Sequence[LayerRow] = ()) -> Figure:
     return Figure("entities", alt, {(): panels})
 
 
-def _table(found: Entities, *, chosen_here: bool) -> Table:
-    """F1 of every method; `chosen_here`: the epoch was chosen on the reported part, so its inflation is unknown."""
-    columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict",
-               "Inflation (points)", f"Minus {found.reference} (points){UNCORRECTED}", "p (Holm)"]  # fmt: skip
+def _table(evaluation: Evaluation) -> Table:
+    """F1 of every method. Of an epoch that was chosen on the reported part, the inflation is unknown."""
+    compared, scores = against(evaluation, METRIC), evaluation.scores
     lines: list[Sequence[Cell]] = []
-    for name in order(found):
-        one, compared = found.methods[name], found.comparisons.get(name)
-        micro, f1 = one.scores.micro, one.f1
-        inflation = None if one.best_on_test is None or chosen_here else one.best_on_test - f1.value
-        gap: Cell = DASH
-        p: Cell = DASH
-        if compared is not None and compared.interval is not None and compared.primary is not None:
-            gap = Number(compared.difference, "points", low=compared.interval.low, high=compared.interval.high)
-            p = Number(compared.primary.p_holm, "p")
-        lines.append(
-            [
-                name,
-                Number(f1.value, low=f1.low, high=f1.high),
-                Number(micro.precision),
-                Number(micro.recall),
-                Number(one.strict),
-                Number(inflation, "points"),
-                gap,
-                p,
-            ]
-        )
+    for name in evaluation.ranked:
+        f1, micro, pair = scores.figure(name, METRIC), scores.entities(name)[None], compared.get(name)
+        best = None if evaluation.selection == "best-on-test" else scores.find(name, F1_BEST_ON_TEST)
+        line: list[Cell] = [name, pooled(f1), Number(micro.precision), Number(micro.recall)]
+        line.append(Number(scores.figure(name, F1_STRICT).mean))
+        line.append(Number(best.mean - f1.mean if best else None, "points"))
+        if compared:
+            line += [gap(pair), Number(pair.p_holm, "p") if pair else DASH]
+        lines.append(line)
+    columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict", "Inflation (points)"]
+    if compared:
+        columns += [f"Minus {evaluation.comparison.reference} (points){UNCORRECTED}", "p (Holm)"]
     note = (
         "F1 reads an I- tag without a B- as the begin of an entity (seqeval's default, conlleval); strict does not. "
         "Inflation is what the epoch with the highest F1 on the test part would add, which some papers report."
     )
-    if found.reference is None:
-        columns, lines = columns[:-2], [line[:-2] for line in lines]
     return Table("entities", "Entity F1, in percent", columns, lines, note=note)
 
 
-def _types(found: Entities) -> Table:
-    names = order(found)
-    first = next(iter(found.methods.values()))
-    trials = len(first.per_trial)
-    lines: list[Sequence[Cell]] = []
-    for kind in first.scores.per_type:
-        scores = [found.methods[name].scores.per_type[kind] for name in names]
-        lines.append([kind, Number(scores[0].gold / trials, "count"), *(Number(one.f1) for one in scores)])
-    return Table("entity-types", "F1 per entity type, in percent", ["Type", "Entities", *names], lines)
+def _types(evaluation: Evaluation, trials: int) -> Table:
+    found = [evaluation.scores.entities(name) for name in evaluation.ranked]
+    lines: list[Sequence[Cell]] = [
+        [kind, Number(one.gold / trials, "count"), *(Number(part[kind].f1) for part in found)]
+        for kind, one in found[0].items()
+        if kind is not None
+    ]
+    columns = ["Type", "Entities", *evaluation.ranked]
+    return Table("entity-types", "F1 per entity type, in percent", columns, lines)
 
 
-def _errors(found: Entities) -> Table:
+def _errors(evaluation: Evaluation) -> Table:
     columns = ["Method", *(name.replace("_", " ").capitalize() for name in ERRORS)]
     lines: list[Sequence[Cell]] = []
-    for name in order(found):
-        one = found.methods[name]
-        total = one.scores.micro.gold
-        shares = [getattr(one.scores.errors, kind) / total if total else None for kind in ERRORS]
-        lines.append([name, *(Number(share) for share in shares)])
+    for name in evaluation.ranked:
+        one = evaluation.scores.entities(name)[None]
+        lines.append([name, *(Number(getattr(one, kind) / one.gold if one.gold else None) for kind in ERRORS)])
     note = "Every true entity is in one of the first five columns. Spurious ones overlap no true entity."
     return Table("entity-errors", "What became of the true entities, in percent of them", columns, lines, note=note)

@@ -104,7 +104,7 @@ def _table(evaluation: Evaluation) -> Table:
         rows.append(
             [
                 name,
-                _figure(evaluation, name),
+                spread(evaluation.primary(name)),
                 one.counterpart or DASH,
                 Number(one.gap, "points", std=stdev(gaps) if len(gaps) > 1 else None),
                 Number(one.train_gap, "points"),
@@ -120,7 +120,7 @@ def _table(evaluation: Evaluation) -> Table:
         "On training parts (points)", "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
     caption = f"How well every method was trained ({what}{evaluation.task.per(evaluation.main_unit)} in percent)"
-    over = "seeds; a seed’s F1 is that of all its folds together" if evaluation.entities else runs(evaluation)
+    over = "seeds; a seed’s F1 is that of all its folds together" if not evaluation.by_accuracy else runs(evaluation)
     note = (
         f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
         f"averaged over seeds; then the same accuracy per {evaluation.task.clip} on the training parts and the "
@@ -138,17 +138,6 @@ def _gaps(evaluation: Evaluation) -> Plot:
     label = f"{title} of every method minus the {what} of its closed-form probe, in points, mean over folds: {means}."
     probes = {name: str(methods[name].counterpart) for name in found}
     return figures.drawn(figures.gaps(found, probes, margin, title, label))
-
-
-def _figure(evaluation: Evaluation, name: str) -> Cell:
-    """What is compared with the probe: the primary figure."""
-    if evaluation.task.by_accuracy:
-        return spread(evaluation.accuracy(name))
-    scores = evaluation.entities.methods.get(name) if evaluation.entities else None
-    if scores is None:
-        return DASH
-    trials = scores.per_trial
-    return Number(mean(trials), std=stdev(trials) if len(trials) > 1 else None)
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.statistics import Ranks
@@ -246,15 +247,14 @@ def learning(
     return Figure("learning", alt, views, ("Method",), small=SMALL)
 
 
-def confusion(methods: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str], alt: str) -> Figure:
+def confusion(methods: Mapping[str, NDArray[np.int64]], classes: Sequence[str], alt: str) -> Figure:
     """Confusion matrices from counts of shape (C, C); row = actual class."""
     many = len(classes) > MANY_CLASSES
     side = min(max(7.4, 0.11 * len(classes)), 12.5) if many else min(max(2.5, 0.62 * len(classes)), 7.4)
     small = max(1.75, 0.115 * len(classes))  # room for the name of every class
     x, y = Axis("Predicted class", names=classes), Axis("Actual class", names=classes, reverse=True)
     views: dict[tuple[str, ...], list[Panel]] = {
-        (method,): [Panel(method, x, y, [Confusion(np.array(counts))], (side, side))]
-        for method, counts in methods.items()
+        (method,): [Panel(method, x, y, [Confusion(counts)], (side, side))] for method, counts in methods.items()
     }
     if many:
         return Figure("confusion", alt, views, ("Method",), small=(3.9, 3.9), columns=2, per_picture=LARGE_PER_PICTURE)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import Any
 
-from daamctl.artifacts.evaluation import EpochRule, Evaluation, MethodEvaluation
+from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.scores import LAST, Scores
 from daamctl.artifacts.terms import listed
 from daamctl.methods import CLOSED_FORM
 from daamctl.reporting.document import points
@@ -20,7 +22,7 @@ AGAIN = "-published-recipe"
 BACK = "-searched-recipe"
 """Suffix of a run's name: a pipeline that uses the published recipe, trained with the searched recipe."""
 TWIN = "-as-published"
-READINGS: dict[EpochRule, str] = {"accuracy": "as reported", "accuracy_last": "at the end"}
+READINGS = {"accuracy": "as reported", LAST: "at the end"}
 NAMED_AT_MOST = 8
 
 
@@ -36,8 +38,8 @@ class Sibling:
 
     name: str
     searched: bool
-    reading: EpochRule = "accuracy"
-    own_reading: EpochRule = "accuracy"
+    reading: str = "accuracy"
+    own_reading: str = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Recipe:
     """
 
     gains: Mapping[str, float]
-    searched: tuple[str, EpochRule]
-    published: tuple[str, EpochRule]
+    searched: tuple[str, str]
+    published: tuple[str, str]
     others: Sequence[str]
 
 
@@ -67,13 +69,13 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
     if run.endswith(BACK):
         return [Sibling(run.removesuffix(BACK), searched=False)]
     if run.endswith(TWIN):
-        return [Sibling(run.removesuffix(TWIN), searched=True, own_reading="accuracy_last")]
+        return [Sibling(run.removesuffix(TWIN), searched=True, own_reading=LAST)]
     if recipe == "published":
         return []
-    return [Sibling(run + AGAIN, searched=False), Sibling(run + TWIN, searched=False, reading="accuracy_last")]
+    return [Sibling(run + AGAIN, searched=False), Sibling(run + TWIN, searched=False, reading=LAST)]
 
 
-def gains(searched: tuple[Evaluation, EpochRule], published: tuple[Evaluation, EpochRule]) -> dict[str, float]:
+def gains(searched: tuple[Evaluation, str], published: tuple[Evaluation, str]) -> dict[str, float]:
     """Accuracy with the searched recipe minus accuracy with the published one, for every shared method.
 
     Args:
@@ -86,9 +88,9 @@ def gains(searched: tuple[Evaluation, EpochRule], published: tuple[Evaluation, E
     """
     (first, first_rule), (second, second_rule) = searched, published
     found = {}
-    for name, entry in first.methods.items():
+    for name in first.methods:
         if name in second.methods and name not in CLOSED_FORM:
-            ours, theirs = _by_fold(entry, first_rule), _by_fold(second.methods[name], second_rule)
+            ours, theirs = _by_fold(first.scores, name, first_rule), _by_fold(second.scores, name, second_rule)
             if shared := ours.keys() & theirs.keys():
                 found[name] = mean(mean(ours[key]) - mean(theirs[key]) for key in shared)
     return found
@@ -120,11 +122,9 @@ def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
     return text
 
 
-def _by_fold(entry: MethodEvaluation, rule: EpochRule) -> dict[tuple[int, str, int | float], list[float]]:
+def _by_fold(scores: Scores, method: str, rule: str) -> dict[tuple[Any, ...], list[float]]:
     """(fold, test group, number of clips) -> accuracy of every seed."""
-    found: dict[tuple[int, str, int | float], list[float]] = {}
-    for row in entry.per_fold:
-        value = row.at_epoch(rule)
-        if value is not None:
-            found.setdefault((row.fold, row.test_group, row.clip["n"]), []).append(value)
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in scores.runs(method, rule, "clip").values():
+        found.setdefault((row.fold, row.test_group, row.items), []).append(row.value)
     return found

@@ -11,8 +11,9 @@ from statistics import mean
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation
-from daamctl.artifacts.statistics import Interval, Ranks
+from daamctl.artifacts.evaluation import Chance, Evaluation
+from daamctl.artifacts.scores import BEST_ON_TEST, LAST, recalls
+from daamctl.artifacts.statistics import Ranks
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES
 from daamctl.reporting import figures
@@ -31,27 +32,26 @@ from daamctl.reporting.document import (
     Table,
     Text,
     count,
+    gap,
     p_value,
     percent,
     points,
+    pooled,
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.terms import is_official, moment, runs, selection_rule, tested
-from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
+from daamctl.reporting.verdict import against, doubtful, family_texts, order
 
+UNITS = ("utterance", "clip")
 MAX_SPEAKER_COLUMNS = 24
 MAX_SPEAKERS = 200
 """Above this number, speakers are summarised instead of listed."""
 QUANTILES = {"Lowest": 0.0, "10 %": 0.1, "Median": 0.5, "90 %": 0.9, "Highest": 1.0}
 MAX_CLASS_COLUMNS = 12
 """Above this number, classes become the rows of a collapsed table."""
-RULES: dict[EpochRule, str] = {
-    "accuracy": "As reported",
-    "accuracy_best_on_test": "Best on test",
-    "accuracy_last": "At the end",
-}
-"""Rule for choosing the epoch -> heading."""
+RULES = {"accuracy": "As reported", BEST_ON_TEST: "Best on test", LAST: "At the end"}
+"""Accuracy per clip by rule for choosing the epoch -> heading."""
 Speakers = Mapping[str, Mapping[str, float]]
 """Method -> speaker -> accuracy."""
 
@@ -64,23 +64,20 @@ def results(evaluation: Evaluation) -> Section:
 def tests(evaluation: Evaluation, *, declared: bool) -> Section:
     """How the methods were tested against the reference, and every test."""
     blocks: list[Block] = [*family_texts(evaluation, declared=declared)]
-    result = evaluation.comparison.result
-    if result is not None:
+    family = evaluation.comparison.family
+    if family is not None:
         blocks += [
             _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
         ]
-        blocks += _ranks(evaluation, result.ranks)
+        blocks += _ranks(evaluation, family.ranks)
     return Section("tests", "Tests against the reference", blocks)
 
 
 def _accuracy(evaluation: Evaluation) -> Plot:
     """Figure of the accuracy of every run."""
-    unit, label = evaluation.main_unit, f"Accuracy per {evaluation.item}"
+    label = f"Accuracy per {evaluation.item}"
     runs_of = {
-        name: [
-            (row.scores(unit)["accuracy"], f"fold {row.fold}, seed {row.seed}")
-            for row in evaluation.methods[name].per_fold
-        ]
+        name: [(row.value, f"fold {row.fold}, seed {row.seed}") for row in evaluation.scores.runs(name).values()]
         for name in order(evaluation)
     }
     means = ", ".join(f"{name} {percent(mean(value for value, _ in part))} %" for name, part in runs_of.items())
@@ -94,8 +91,10 @@ def metrics(evaluation: Evaluation) -> Section:
     described = evaluation.metrics
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        scores = evaluation.summary(name)
-        cells = [spread(scores[key], "nats" if one.unit == "nats" else "percent") for key, one in described.items()]
+        cells = [
+            spread(evaluation.scores.figure(name, key), "nats" if one.unit == "nats" else "percent")
+            for key, one in described.items()
+        ]
         rows.append([name, *cells, _n(evaluation, name)])
     table = Table(
         "metrics",
@@ -118,7 +117,10 @@ def folds(evaluation: Evaluation) -> Section:
     headings = [f"Fold {number}" + (f" ({groups[str(number)]})" if str(number) in groups else "") for number in numbers]
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        cells = [_fold_cell(evaluation.methods[name], number, evaluation.main_unit) for number in numbers]
+        by_fold: dict[int, list[float]] = {}
+        for (fold, _), run in evaluation.scores.runs(name).items():
+            by_fold.setdefault(fold, []).append(run.value)
+        cells = [Number(mean(by_fold[number])) if number in by_fold else "missing" for number in numbers]
         rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
         f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
@@ -133,20 +135,19 @@ def folds(evaluation: Evaluation) -> Section:
 
 def _unknown(evaluation: Evaluation) -> list[Text]:
     """Text shown instead of the section on speakers if speakers are unknown."""
-    if any(_by_speaker(entry) for entry in evaluation.methods.values()):
+    if any(evaluation.scores.speakers(name) for name in evaluation.methods):
         return []
     said = evaluation.task
     return [Text(f"{said.unknown}, so there are no results by {said.source}.")]
 
 
 def _seed_table(evaluation: Evaluation) -> Table:
-    known = {row.seed for entry in evaluation.methods.values() for row in entry.per_fold}
+    known = {row.seed for entry in evaluation.methods.values() for row in entry.runs}
     seeds = [*evaluation.seeds, *sorted(known - {*evaluation.seeds})]  # fine-tuning may have its own seeds
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation.methods[name]
-        found = {row.seed: row.scores(evaluation.main_unit)["accuracy"] for row in entry.per_fold}
-        lacking = {seed for _, seed in entry.missing}
+        found = {seed: run.value for (_, seed), run in evaluation.scores.runs(name).items()}
+        lacking = {seed for _, seed in evaluation.methods[name].missing}
         cells: list[Cell] = []
         for seed in seeds:
             absent = "missing" if seed in lacking else DASH
@@ -165,7 +166,8 @@ def speakers(evaluation: Evaluation) -> Section | None:
     said, unit = evaluation.task, evaluation.item
     who = said.source
     title = f"Results by {who}"
-    found = {name: _by_speaker(evaluation.methods[name]) for name in order(evaluation)}
+    scores = {name: evaluation.scores.speakers(name) for name in order(evaluation)}
+    found = {name: {who: value for who, (value, _) in part.items()} for name, part in scores.items()}
     known = sorted({speaker for part in found.values() for speaker in part})
     if not known:
         return None
@@ -182,7 +184,11 @@ def speakers(evaluation: Evaluation) -> Section | None:
         + ". The numbers are in the table."
     )
     plot = figures.drawn(figures.speakers(found, known, chance, label=f"Accuracy per {unit}", who=who, alt=alt))
-    table = _speaker_table(evaluation, found, known)
+    sizes: dict[str, int] = {}
+    for part in scores.values():
+        for speaker, (_, number) in part.items():
+            sizes[speaker] = max(number, sizes.get(speaker, 0))
+    table = _speaker_table(evaluation, found, {speaker: sizes[speaker] for speaker in known})
     few = len(known) <= MAX_SPEAKER_COLUMNS
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
 
@@ -211,13 +217,16 @@ def _main_table(evaluation: Evaluation) -> Table:
     for name in order(evaluation):
         row: list[Cell] = [name]
         for metric in evaluation.task.over_items:
-            interval = evaluation.methods[name].intervals.metrics[metric]
-            row += [spread(evaluation.summary(name)[metric]), _interval(interval)]
+            figure = evaluation.scores.figure(name, metric)
+            row += [spread(figure), pooled(figure)]
         one = others.get(name)
-        gap: Cell = "reference" if name == reference else DASH
-        row += [_gap(one) if one else gap, Number(one.p_holm if one else None, "p"), _n(evaluation, name)]
+        row += [
+            "reference" if name == reference else gap(one),
+            Number(one.p_holm if one else None, "p"),
+            _n(evaluation, name),
+        ]
         rows.append(row)
-    over = next(iter(evaluation.methods.values())).intervals.unit_word
+    over = evaluation.accuracy(next(iter(evaluation.methods))).resampled
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
         f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "n",
@@ -240,12 +249,12 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
     official = is_official(evaluation)  # without a secondary test, show how often a method is ahead instead
     rows: list[list[Cell]] = []
     for one in (found[name] for name in order(evaluation) if name in found):
-        second: list[Cell] = [Number(one.secondary_p, "p"), Number(one.secondary_p_holm, "p")]
+        second: list[Cell] = [Number(one.p_folds, "p"), Number(one.p_folds_holm, "p")]
         if official:
             second = [f"{one.ahead} of {one.runs}"]
         primary = [Number(value, "p") for value in (one.p, one.p_holm, one.floor)]
         counts = [Number(value, "count") for value in (one.wins, one.losses)]
-        rows.append([one.method, _gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
+        rows.append([one.first, gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
     columns = [
         "Method", f"Difference (points){UNCORRECTED}", "Primary p", "Primary p (Holm)", "Smallest p possible",
         *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p (Holm)"]), "Wins", "Losses",
@@ -294,7 +303,7 @@ def _recalls(evaluation: Evaluation) -> list[Block]:
     """Recall of every class. Of many classes only the extremes, with the full table collapsed."""
     classes, methods = evaluation.classes, order(evaluation)
     counts = evaluation.main_chance.per_class
-    found = {name: evaluation.methods[name].recalls[evaluation.main_unit] for name in methods}
+    found = {name: dict(zip(classes, recalls(evaluation.scores.confusion(name)), strict=True)) for name in methods}
     caption = f"Recall of every class per {evaluation.item} in percent"
     note = f"All {runs(evaluation)} together. n counts test items, once per seed."
     if len(classes) <= MAX_CLASS_COLUMNS:
@@ -327,14 +336,14 @@ def _no_model(chance: Chance, described: Sequence[str]) -> list[list[Cell]]:
 
 def _unit_table(evaluation: Evaluation) -> Table:
     columns: list[str] = ["Method"]
-    for unit in evaluation.units:
+    for unit in UNITS:
         columns += [f"Per {unit}, mean of folds", f"Per {unit}, pooled"]
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation.methods[name]
         cells: list[Cell] = []
-        for unit in evaluation.units:
-            cells += [spread(entry.summary[unit]["accuracy"]), Number(entry.pooled[unit]["accuracy"])]
+        for unit in UNITS:
+            figure = evaluation.scores.figure(name, unit=unit)
+            cells += [spread(figure), Number(figure.pooled)]
         rows.append([name, *cells])
     note = "Pooled: all test items of all folds and seeds are scored as one set, so larger folds weigh more."
     return Table("units", "Accuracy in percent, per utterance and per clip", columns, rows, note=note)
@@ -353,17 +362,9 @@ def _many_speakers(evaluation: Evaluation, found: Speakers, number: int) -> Tabl
     )
 
 
-def _by_speaker(entry: MethodEvaluation) -> dict[str, float]:
-    return {row.speaker: row.accuracy for row in entry.per_speaker if row.speaker is not None}
-
-
-def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]) -> Table:
+def _speaker_table(evaluation: Evaluation, found: Speakers, known: Mapping[str, int]) -> Table:
+    """Accuracy of every speaker; `known` has their numbers of items."""
     unit = evaluation.item
-    sizes: dict[str, int] = {}
-    for entry in evaluation.methods.values():
-        for row in entry.per_speaker:
-            if row.speaker is not None:
-                sizes[row.speaker] = max(row.n, sizes.get(row.speaker, 0))
     rows: list[list[Cell]] = [
         [name, *(Number(part.get(speaker)) for speaker in known), Number(min(part.values(), default=None)),
          Number(max(part.values(), default=None))]
@@ -371,7 +372,7 @@ def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]
     ]  # fmt: skip
     columns = [
         "Method",
-        *(f"{speaker} (n\u00a0=\u00a0{count(sizes[speaker])})" for speaker in known),
+        *(f"{speaker} (n\u00a0=\u00a0{count(number)})" for speaker, number in known.items()),
         "Lowest",
         "Highest",
     ]
@@ -382,9 +383,8 @@ def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]
 def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation.methods[name]
-        row: list[Cell] = [name, *(spread(entry.selection[rule]) for rule in RULES)]
-        row.append(Number(_inflation(entry), "points"))
+        row: list[Cell] = [name, *(spread(evaluation.scores.find(name, rule, "clip")) for rule in RULES)]
+        row.append(Number(_inflation(evaluation, name), "points"))
         if recipe:
             row.append(Number(recipe.gains.get(name), "points"))
         rows.append(row)
@@ -410,7 +410,7 @@ def _selection_text(evaluation: Evaluation) -> str:
     )
     if evaluation.refit:
         text += " The table reads that second training, which is scored ten times."
-    inflation = {name: _inflation(evaluation.methods[name]) for name in order(evaluation)}
+    inflation = {name: _inflation(evaluation, name) for name in order(evaluation)}
     gains = {name: gain for name, gain in inflation.items() if gain is not None}
     if evaluation.selection == "best-on-test" or not gains:
         return text
@@ -458,40 +458,25 @@ def _test(evaluation: Evaluation) -> str:
     return tested(evaluation) if is_official(evaluation) else "test fold"
 
 
-def _lead(evaluation: Evaluation, name: str, reference: str, rule: EpochRule) -> float | None:
+def _lead(evaluation: Evaluation, name: str, reference: str, rule: str) -> float | None:
     """Mean paired difference under one rule for choosing the epoch."""
-    theirs = {row.run: row.at_epoch(rule) for row in evaluation.methods[reference].per_fold}
-    gaps = []
-    for row in evaluation.methods[name].per_fold:
-        own, other = row.at_epoch(rule), theirs.get(row.run)
-        if own is not None and other is not None:
-            gaps.append(own - other)
+    theirs = evaluation.scores.runs(reference, rule, "clip")
+    own = evaluation.scores.runs(name, rule, "clip")
+    gaps = [row.value - theirs[run].value for run, row in own.items() if run in theirs]
     return mean(gaps) if gaps else None
 
 
-def _top(evaluation: Evaluation, rule: EpochRule) -> str | None:
-    known = {name: found.mean for name, entry in evaluation.methods.items() if (found := entry.selection[rule])}
+def _top(evaluation: Evaluation, rule: str) -> str | None:
+    figures_of = {name: evaluation.scores.find(name, rule, "clip") for name in evaluation.methods}
+    known = {name: found.mean for name, found in figures_of.items() if found}
     return max(known, key=lambda name: known[name]) if known else None
 
 
-def _inflation(entry: MethodEvaluation) -> float | None:
-    chosen, best = entry.selection["accuracy"], entry.selection["accuracy_best_on_test"]
+def _inflation(evaluation: Evaluation, name: str) -> float | None:
+    chosen, best = (evaluation.scores.find(name, rule, "clip") for rule in ("accuracy", BEST_ON_TEST))
     return None if chosen is None or best is None else best.mean - chosen.mean
-
-
-def _fold_cell(entry: MethodEvaluation, number: int, unit: str) -> Cell:
-    values = [row.scores(unit)["accuracy"] for row in entry.per_fold if row.fold == number]
-    return Number(mean(values)) if values else "missing"
 
 
 def _n(evaluation: Evaluation, name: str) -> Number:
     """Number of runs of a method."""
-    return Number(evaluation.accuracy(name).n, "count")
-
-
-def _interval(found: Interval | None) -> Number:
-    return Number(None) if found is None else Number(found.value, low=found.low, high=found.high)
-
-
-def _gap(one: Against) -> Number:
-    return Number(one.difference, "points", low=one.low, high=one.high)
+    return Number(evaluation.accuracy(name).runs, "count")

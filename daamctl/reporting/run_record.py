@@ -218,8 +218,8 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
         evaluation: output of `verdict.labelled`.
         raw_names: label -> method.
     """
-    unit, classes = evaluation.main_unit, evaluation.classes
-    counts = {name: evaluation.methods[name].confusion[unit] for name in order(evaluation)}
+    classes = evaluation.classes
+    counts = {name: evaluation.scores.confusion(name) for name in order(evaluation)}
     text = f"All test {evaluation.item}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
     if len(classes) > MAX_MATRIX_COLUMNS:
         text += " The colour scale is the square root of the share, so that rare confusions are visible."
@@ -227,7 +227,7 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     else:
         table = _counts(evaluation, counts)
     best = next(iter(counts))
-    right = np.diag(Confusion(np.array(counts[best])).shares)  # percent
+    right = np.diag(Confusion(counts[best]).shares)  # percent
     label = f"Confusion matrices of {len(counts)} methods. Best method {best}: share of each actual class predicted "
     if len(classes) > MAX_LISTED_CLASSES:
         label += (
@@ -249,7 +249,7 @@ def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     rows: list[list[Cell]] = [
         [name, label, *(Number(value, "count") for value in row)]
         for name, part in counts.items()
-        for label, row in zip(classes, part, strict=True)
+        for label, row in zip(classes, part.tolist(), strict=True)
     ]
     columns = ["Method", "Actual class", *(f"Predicted {label}" for label in classes)]
     caption = f"Confusion matrices, counts of test {evaluation.item}s"
@@ -261,7 +261,7 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     classes = evaluation.classes
     rows: list[list[Cell]] = []
     for name, part in counts.items():
-        wrong, shares = np.array(part), Confusion(np.array(part)).shares
+        wrong, shares = part.copy(), Confusion(part).shares
         np.fill_diagonal(wrong, 0)
         for place in np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]:
             actual, predicted = np.unravel_index(place, wrong.shape)
@@ -272,7 +272,7 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
                 )
     caption = f"Most frequent confusions of each method, counts of test {evaluation.item}s"
     number = count(len(classes) ** 2)
-    note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
+    note = f"The {CONFUSIONS} most frequent confusions of each method. confusion.parquet has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
 
@@ -315,7 +315,7 @@ def provenance(
         commands: commands that reproduce this report from scratch.
     """
     facts = evaluation.provenance
-    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.per_fold}
+    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.runs}
     own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
     versions: list[list[Cell]] = [[name, version] for name, version in facts.versions.items()]
     rows: list[list[Cell]] = [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.scores import Compared, Figure
 from daamctl.artifacts.terms import counted, listed
-from daamctl.figures.spec import COLOURS, DASHES, MARKERS, Axis, Figure, Line, Mark, Panel, Rule
+from daamctl.figures.spec import COLOURS, DASHES, MARKERS, Axis, Line, Mark, Panel, Rule
+from daamctl.figures.spec import Figure as Drawing
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -21,11 +23,13 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
+    gap,
     percent,
+    pooled,
 )
-from daamctl.reporting.entities import ALPHA, order
+from daamctl.reporting.entities import ALPHA, METRIC
 from daamctl.reporting.figures import drawn
-from daamctl.reporting.verdict import source
+from daamctl.reporting.verdict import against, source
 
 SPREAD = 0.6
 """Width in which the methods of one number of shots stand side by side; the next number is at 1."""
@@ -44,13 +48,26 @@ class Point:
     pipeline: str
     shots: int | None
     evaluation: Evaluation
-    entities: Entities
     over_trials: Mapping[str, tuple[float, float, float, int]]
 
     @property
     def name(self) -> str:
         """Number of shots in words."""
         return "all" if self.shots is None else str(self.shots)
+
+    @property
+    def best(self) -> str:
+        """The method with the highest F1."""
+        return self.evaluation.ranked[0]
+
+    def f1(self, method: str) -> Figure | None:
+        """F1 of a method."""
+        return self.evaluation.scores.find(method, METRIC)
+
+    @cached_property
+    def against(self) -> dict[str, Compared]:
+        """Every method minus the reference."""
+        return against(self.evaluation, METRIC)
 
 
 def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> Document:
@@ -71,7 +88,7 @@ def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> 
     if absent:
         blocks += [Text("Without a result:"), Bullets([f"{name}: {reason}" for name, reason in absent.items()])]
     sections = [Section("shots", "Entity F1 against shots", blocks)]
-    if any(point.entities.comparisons for point in found):
+    if any(point.against for point in found):
         sections.append(Section("differences", "Differences from the reference", [_differences(found)]))
     subtitle = f"{source(found[0].evaluation)}." if found else ""
     return Document(f"Few-shot curves: {family}", f"{family}-shots", sections, subtitle)
@@ -82,14 +99,14 @@ def _doubts(found: Sequence[Point]) -> str:
     marked: dict[str, list[str]] = {}
     for point in found:
         for name, one in point.evaluation.fairness.methods.items():
-            if one.mark and name in point.entities.methods:
+            if one.mark and point.f1(name):
                 marked.setdefault(name, []).append(point.name)
     return "; ".join(f"{name} ({', '.join(numbers)})" for name, numbers in marked.items())
 
 
 def _methods(found: Sequence[Point]) -> list[str]:
     """All methods: best first with the most sentences, then those that are only elsewhere."""
-    return list(dict.fromkeys(name for point in reversed(found) for name in order(point.entities)))
+    return list(dict.fromkeys(name for point in reversed(found) for name in point.evaluation.ranked))
 
 
 def _sentence(found: Sequence[Point]) -> str:
@@ -97,11 +114,10 @@ def _sentence(found: Sequence[Point]) -> str:
     parts = []
     for point in dict.fromkeys((0, len(found) - 1)):
         one = found[point]
-        best = order(one.entities)[0]
-        f1 = one.entities.methods[best].f1
+        f1 = one.evaluation.scores.figure(one.best, METRIC)
         what = "all sentences" if one.shots is None else counted(one.shots, "shot")
         interval = f"[{percent(f1.low)}, {percent(f1.high)}]"
-        parts.append(f"with {what}, {best} finds entities best: F1 {percent(f1.value)} % {interval}")
+        parts.append(f"with {what}, {one.best} finds entities best: F1 {percent(f1.mean)} % {interval}")
     text = f"{'; '.join(parts)}."
     differing = [point.name for point in found if _best_differs(point)]
     end = f"for {listed(differing)} shots" if differing else "for no number of shots"
@@ -109,27 +125,23 @@ def _sentence(found: Sequence[Point]) -> str:
 
 
 def _best_differs(point: Point) -> bool:
-    compared = point.entities.comparisons.get(order(point.entities)[0])
-    p = compared.primary.p_holm if compared and compared.primary else None
+    compared = point.against.get(point.best)
+    p = compared.p_holm if compared else None
     return p is not None and p <= ALPHA
 
 
-def _figure(found: Sequence[Point]) -> Figure:
+def _figure(found: Sequence[Point]) -> Drawing:
     """F1 of every method, and its difference from the reference, against the number of shots."""
     names = _methods(found)
     curves: list[Mark] = []
     gaps: list[Mark] = [Rule(0, colour="text")]
     for number, name in enumerate(names):
         shift = SPREAD * ((number + 0.5) / len(names) - 0.5)
-        f1 = {at: point.entities.methods[name].f1 for at, point in enumerate(found) if name in point.entities.methods}
-        ends = [(at + shift, 100 * one.low, 100 * one.high) for at, one in f1.items()]
-        xs = [at + shift for at in f1]
-        curves += _marks(name, number, xs, [100 * one.value for one in f1.values()], ends)
-        between = [(at + shift, point.entities.comparisons.get(name)) for at, point in enumerate(found)]
-        shown = [(x, one.difference, one.interval) for x, one in between if one is not None and one.interval]
-        ends = [(x, 100 * interval.low, 100 * interval.high) for x, _, interval in shown]
-        xs, differences = [x for x, _, _ in shown], [100 * value for _, value, _ in shown]
-        gaps += [replace(mark, legend="") for mark in _marks(name, number, xs, differences, ends)]
+        f1 = {at + shift: one for at, point in enumerate(found) if (one := point.f1(name))}
+        curves += _marks(name, number, {x: (one.mean, one.low, one.high) for x, one in f1.items()})
+        between = {at + shift: gap for at, point in enumerate(found) if (gap := point.against.get(name))}
+        lines = _marks(name, number, {x: (gap.difference, gap.low, gap.high) for x, gap in between.items()})
+        gaps += [replace(mark, legend="") for mark in lines]
     x = Axis("Training sentences per entity type (shots)", names=[point.name for point in found])
     width = 1.2 + 0.75 * len(found)
     panels = [Panel("Entity F1", x, Axis("Entity F1", "%"), curves, (width, 3.2))]
@@ -137,22 +149,19 @@ def _figure(found: Sequence[Point]) -> Figure:
         panels.append(
             Panel("Minus the reference", x, Axis("Minus the reference (points)", signed=True), gaps, (width, 3.2))
         )
-    best = "; ".join(
-        f"{point.name}: {(top := order(point.entities)[0])} {percent(point.entities.methods[top].f1.value)} %"
-        for point in found
-    )
-    return Figure("shots", f"Entity F1 against the number of shots. Best method: {best}.", {(): panels})
+    tops = [(point.name, point.best, point.evaluation.scores.figure(point.best, METRIC)) for point in found]
+    best = "; ".join(f"{name}: {top} {percent(f1.mean)} %" for name, top, f1 in tops)
+    return Drawing("shots", f"Entity F1 against the number of shots. Best method: {best}.", {(): panels})
 
 
-def _marks(
-    name: str, number: int, x: Sequence[float], y: Sequence[float], ends: Sequence[tuple[float, float, float]]
-) -> list[Line]:
-    """A curve with its intervals, which are vertical lines."""
-    if not x:
+def _marks(name: str, number: int, values: Mapping[float, tuple[float, float | None, float | None]]) -> list[Line]:
+    """A curve of fractions with their intervals, which are vertical lines; `values` maps place -> value, low, high."""
+    if not values:
         return []
     colour, nan = COLOURS[number % len(COLOURS)], float("nan")
-    places = [value for at, _, _ in ends for value in (at, at, nan)]
-    heights = [value for _, low, high in ends for value in (low, high, nan)]
+    places = [place for x in values for place in (x, x, nan)]
+    heights = [100 * end for _, low, high in values.values() for end in (low or 0.0, high or 0.0, nan)]
+    x, y = list(values), [100 * value for value, _, _ in values.values()]
     dash, marker = DASHES[number % len(DASHES)], MARKERS[number % len(MARKERS)]
     return [
         Line(places, heights, "", colour, width=1.0, legend=""),
@@ -165,13 +174,13 @@ def _table(found: Sequence[Point]) -> Table:
     for name in _methods(found):
         cells: list[Cell] = [name]
         for point in found:
-            one = point.entities.methods.get(name)
-            cells.append(DASH if one is None else Number(one.f1.value, low=one.f1.low, high=one.f1.high))
+            one = point.f1(name)
+            cells.append(DASH if one is None else pooled(one))
         lines.append(cells)
     trials = listed([f"{len(point.evaluation.seeds)} ({point.name})" for point in found])
     note = (
         f"Means over trials, which draw other sentences and begin with other weights; trials: {trials}. Intervals "
-        f"resample test {found[0].entities.unit}s and take the trained models as given."
+        f"resample test {found[0].evaluation.task.source}s and take the trained models as given."
     )
     columns = ["Method", *(point.name for point in found)]
     return Table("shots", f"Entity F1 in percent{INTERVAL}, by number of shots", columns, lines, note=note)
@@ -180,25 +189,22 @@ def _table(found: Sequence[Point]) -> Table:
 def _differences(found: Sequence[Point]) -> Table:
     lines: list[Sequence[Cell]] = []
     for point in found:
-        scores = point.entities
-        for name in order(scores):
-            compared = scores.comparisons.get(name)
-            if compared is None or compared.interval is None or compared.primary is None:
+        for name in point.evaluation.ranked:
+            if (compared := point.against.get(name)) is None:
                 continue
-            trials = point.over_trials.get(name)
-            number = len(scores.methods[name].per_trial)
+            trials, number = point.over_trials.get(name), point.evaluation.scores.figure(name, METRIC).runs
             lines.append(
                 [
                     point.name,
                     name,
-                    str(scores.reference),
-                    Number(compared.difference, "points", low=compared.interval.low, high=compared.interval.high),
-                    Number(compared.primary.p_holm, "p"),
+                    compared.second,
+                    gap(compared),
+                    Number(compared.p_holm, "p"),
                     DASH if trials is None else Number(trials[0], "points", low=trials[1], high=trials[2]),
                     DASH if trials is None else f"{trials[3]} of {number}",
                 ]
             )
-    unit = found[0].entities.unit
+    unit = found[0].evaluation.task.source
     columns = ["Shots", "Method", "Reference", f"Over {unit}s{UNCORRECTED}", "p (Holm)",
                f"Over trials{INTERVAL}", "Ahead in"]  # fmt: skip
     note = (

@@ -27,7 +27,7 @@ def tested(evaluation: Evaluation) -> str:
 
 def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     """What settings, or the epoch, are chosen on."""
-    rows = (row for entry in evaluation.methods.values() for row in entry.per_fold)
+    rows = (row for entry in evaluation.methods.values() for row in entry.runs)
     name = next((row.dev_group for row in rows if row.dev_group), None)
     if not is_official(evaluation):
         return "a held-out training group" if article else "held-out training group"

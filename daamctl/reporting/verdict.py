@@ -6,12 +6,12 @@ The functions take an evaluation after `labelled`. Comparisons are reversed, so 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
-from daamctl.artifacts.entities import Entities
-from daamctl.artifacts.evaluation import Evaluation, ReferenceComparison
-from daamctl.artifacts.statistics import Comparison, Comparisons, Ranks
+from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Family, Ranks
 from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,
@@ -28,66 +28,8 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.terms import is_official, selection_rule
 
-CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
 """Above this number of classes, sentences do not name them all."""
-
-
-@dataclass(frozen=True)
-class Against:
-    """One method compared with the reference in one metric. Differences are fractions, method minus reference.
-
-    Args:
-        low: lower end of the interval; None if there is no interval.
-        p: p-value of the primary test; None, like the values below, if there is no test.
-        p_holm: `p` after Holm's correction within the family.
-        secondary_p: p-value of the corrected t-test.
-        secondary_p_holm: `secondary_p` after Holm's correction within the family.
-        floor: smallest p-value that these differences allow.
-        detectable: smallest true difference that the design would have detected.
-        wins: number of items that only the method got right.
-        losses: number of items that only the reference got right.
-        runs: number of runs (fold and seed) that both have.
-        ahead: number of these runs in which the method has the higher accuracy.
-    """
-
-    method: str
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-    p_holm: float | None
-    secondary_p: float | None
-    secondary_p_holm: float | None
-    floor: float | None
-    detectable: float | None
-    wins: int
-    losses: int
-    runs: int
-    ahead: int
-
-    @classmethod
-    def of(cls, pair: Comparison, metric: str) -> Against:
-        """The second method of a pair compared with the first."""
-        found = pair.metrics[metric]
-        interval, primary, secondary = found.interval, found.primary, found.secondary
-        detectable = found.minimal_detectable.points if found.minimal_detectable else None
-        return cls(
-            method=pair.second,
-            difference=-found.difference,
-            low=-interval.high if interval else None,
-            high=-interval.low if interval else None,
-            p=primary.p if primary else None,
-            p_holm=primary.p_holm if primary else None,
-            secondary_p=secondary.p if secondary else None,
-            secondary_p_holm=secondary.p_holm if secondary else None,
-            floor=primary.floor if primary else None,
-            detectable=None if detectable is None else detectable / 100,
-            wins=pair.losses,
-            losses=pair.wins,
-            runs=pair.runs,
-            ahead=pair.behind,
-        )
 
 
 def labelled(evaluation: Evaluation) -> Evaluation:
@@ -99,12 +41,18 @@ def labelled(evaluation: Evaluation) -> Evaluation:
         for name, one in fairness.methods.items()
     }
     identical = [replace(group, methods=[names[name] for name in group.methods]) for group in fairness.identical]
+    compared = evaluation.comparison
     return replace(
         evaluation,
         methods={names[name]: entry for name, entry in evaluation.methods.items()},
-        comparison=_relabelled(evaluation.comparison, names),
-        single_layer=_relabelled(evaluation.single_layer, names) if evaluation.single_layer else None,
-        entities=_relabelled_entities(evaluation.entities, names) if evaluation.entities else None,
+        scores=evaluation.scores.renamed(names),
+        comparison=replace(
+            compared,
+            reference=names.get(compared.reference, compared.reference),
+            left_out=[names[name] for name in compared.left_out],
+            family=_relabelled(compared.family, names),
+        ),
+        single_layer=_relabelled(evaluation.single_layer, names),
         fairness=replace(fairness, methods=trained, identical=identical),
         provenance=replace(
             provenance, train_s={names.get(name, name): value for name, value in provenance.train_s.items()}
@@ -129,10 +77,19 @@ def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
     return [name for name in methods if evaluation.fairness.methods[name].mark]
 
 
-def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
-    """Compare every method with the reference; empty if nothing was compared."""
-    result = evaluation.comparison.result
-    return {pair.second: Against.of(pair, metric) for pair in result.comparisons} if result else {}
+def against(evaluation: Evaluation, metric: str = "accuracy", family: Family | None = None) -> dict[str, Compared]:
+    """Every method minus the reference, by method; empty if nothing was compared.
+
+    Args:
+        family: None: the comparison with the reference of the run.
+    """
+    family = family or evaluation.comparison.family
+    if family is None:
+        return {}
+    kind = "single layer" if family is evaluation.single_layer else "reference"
+    rows = evaluation.scores.comparisons(metric, kind)
+    found = [one.turned() if one.first == family.reference else one for one in rows]
+    return {one.first: one for one in found}
 
 
 def warnings(evaluation: Evaluation, stale: Sequence[str]) -> list[str]:
@@ -165,17 +122,16 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     """
     best = order(evaluation)[0]
     top, chance, fairness = evaluation.accuracy(best), evaluation.main_chance, evaluation.fairness
-    interval = evaluation.methods[best].intervals.metrics["accuracy"]
-    done = sum(len(part.per_fold) for part in evaluation.methods.values())
+    done = sum(len(part.runs) for part in evaluation.methods.values())
     wanted = done + sum(len(part.missing) for part in evaluation.methods.values())
     short, verdict = _verdict(evaluation, best, declared=declared)
     facts = [
         ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness.verdict, fairness.verdict)),
         ("Best method", best),
-        (f"Accuracy per {evaluation.item}, mean ± sample std (n = {top.n})", f"{spread(top)} %"),
+        (f"Accuracy per {evaluation.item}, mean ± sample std (n = {top.runs})", f"{spread(top)} %"),
     ]
-    if interval:
-        ends = f"{percent(interval.low)} to {percent(interval.high)} %"
+    if top.low is not None:
+        ends = f"{percent(top.low)} to {percent(top.high)} %"
         facts.append(("95 % confidence interval, pooled", ends))
     finished = "Finished runs (method × seed)" if is_official(evaluation) else "Finished runs (method × fold × seed)"
     facts += [
@@ -188,63 +144,47 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     cautions = [Text(text, caution=True) for text in _unfair(evaluation)]
     blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)]
     title = "Best method and its lead"
-    return Section("headline", f"{title} in accuracy per word" if evaluation.entities else title, blocks)
+    return Section("headline", title if evaluation.by_accuracy else f"{title} in accuracy per word", blocks)
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
     """Describe the family of tests, its smallest possible p-values, the intervals and the detectable difference."""
     compared = evaluation.comparison
-    result, reference = compared.result, compared.reference
-    if result is None:
+    family, reference = compared.family, compared.reference
+    if family is None:
         why = "has missing folds" if reference in compared.left_out else "was not trained on this machine"
         return [Text(f"No methods were tested: the reference, {reference}, {why}.", caution=True)]
-    family = result.family
-    items = f"{count(result.design.n_items)} test {evaluation.item}s"
+    items = f"{count(family.design.n_items)} test {evaluation.item}s"
     if not family.size:
         return [Text(f"Only {reference} has all its folds, so nothing was tested ({items}).")]
     bullets = [
         f"Family: {plural(family.size, 'other method')} against {reference}, {_declared(declared)}, on the same "
-        f"{items}. {CORRECTIONS[family.correction]} correction within each metric; two-sided tests at level "
+        f"{items}. Holm correction within each metric; two-sided tests at level "
         f"{family.alpha:g}.",
-        *_test_bullets(result),
-        *_detectable(evaluation, result),
+        *_test_bullets(evaluation, family),
+        *_detectable(evaluation, family),
     ]
     if doubts := doubtful(evaluation, family.methods):
         bullets.append(f"Training alone may explain a difference from {listed(doubts)}, whatever the p-value.")
     if compared.left_out:
         bullets.append(f"Excluded because folds are missing: {listed(compared.left_out)}.")
-    bullets += map(sentence, result.notes)
+    bullets += map(sentence, family.notes)
     return [
         Text("How the methods were tested. The p-values are valid only if this was fixed before seeing the results:"),
         Bullets(bullets),
     ]
 
 
-def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> ReferenceComparison:
-    """Rename the methods in a comparison."""
-    reference = names.get(compared.reference, compared.reference)
-    left_out = [names[name] for name in compared.left_out]
-    result = compared.result
-    if result is not None:
-        family = replace(result.family, methods=[names[name] for name in result.family.methods], reference=reference)
-        pairs = [replace(one, first=names[one.first], second=names[one.second]) for one in result.comparisons]
-        ranks = {metric: _relabelled_ranks(found, names) for metric, found in result.ranks.items()}
-        result = replace(result, family=family, comparisons=pairs, ranks=ranks)
-    return ReferenceComparison(reference, left_out, result)
-
-
-def _relabelled_entities(found: Entities, names: dict[str, str]) -> Entities:
-    return replace(
-        found,
-        reference=names.get(str(found.reference)),
-        methods={names[name]: one for name, one in found.methods.items()},
-        comparisons={names[name]: one for name, one in found.comparisons.items()},
-    )
-
-
-def _relabelled_ranks(ranks: Ranks | None, names: dict[str, str]) -> Ranks | None:
-    if ranks is None:
+def _relabelled(family: Family | None, names: dict[str, str]) -> Family | None:
+    """Rename the methods of a family."""
+    if family is None:
         return None
+    ranks = {metric: found and _relabelled_ranks(found, names) for metric, found in family.ranks.items()}
+    methods = [names[name] for name in family.methods]
+    return replace(family, methods=methods, reference=names[str(family.reference)], ranks=ranks)
+
+
+def _relabelled_ranks(ranks: Ranks, names: dict[str, str]) -> Ranks:
     average = {names[name]: rank for name, rank in ranks.average_ranks.items()}
     return replace(ranks, average_ranks=average, groups=[[names[name] for name in group] for group in ranks.groups])
 
@@ -252,17 +192,16 @@ def _relabelled_ranks(ranks: Ranks | None, names: dict[str, str]) -> Ranks | Non
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
     """Whether the lead of the best method is significant: as a few words, and as a text."""
     unit, top = evaluation.item, evaluation.accuracy(best)
-    text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top.n})"
+    text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top.runs})"
     if len(evaluation.methods) == 1:
         return "no other method", f"{text}. No other method was run."
     compared = evaluation.comparison
-    result, reference = compared.result, compared.reference
-    if result is None or best in compared.left_out:
+    family, reference = compared.family, compared.reference
+    if family is None or best in compared.left_out:
         return "not tested", f"{text}. It was not tested against {reference} because folds are missing."
-    others = against(evaluation, "accuracy")
-    family, alpha = result.family, result.family.alpha
+    others, alpha = against(evaluation), family.alpha
     if best == reference:
-        below = [one.method for one in others.values() if one.p_holm is not None and one.p_holm <= alpha]
+        below = [name for name, one in others.items() if one.p_holm is not None and one.p_holm <= alpha]
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
         doubt = f" Training alone may explain the lead over {listed(doubts)}." if doubts else ""
         named = f": {listed(below)}" if below else ""
@@ -276,9 +215,9 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     if one.low is not None and one.high is not None:
         lead += f" (95 % interval {points(one.low)} to {points(one.high)}, not corrected, over all test {unit}s)"
     if one.p is None or one.p_holm is None:
-        return "not tested", f"{lead}. {sentence(result.design.reason)}"
+        return "not tested", f"{lead}. {sentence(family.design.reason)}"
     lead += (
-        f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
+        f"; sign-flip test over {_units(family)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
         f"{plural(family.size, 'comparison')}"
     )
     if doubts := doubtful(evaluation, [best, reference]):
@@ -294,7 +233,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         return "significant", f"{lead}. The lead is significant at level {alpha:g}.{chosen}"
     if family.floor_holm is not None and family.floor_holm > alpha:
         return "too few data to test", (
-            f"{lead}. The lead is not significant, and no lead could be: with {_units(result)} and this many "
+            f"{lead}. The lead is not significant, and no lead could be: with {_units(family)} and this many "
             f"comparisons, no corrected p-value below {family.floor_holm:.3g} is possible.{chosen}"
         )
     return "not significant", f"{lead}. The lead is not significant at level {alpha:g}.{chosen}"
@@ -313,7 +252,7 @@ def _what(evaluation: Evaluation) -> str:
         folds = f"{evaluation.num_folds} folds with {seeds} each; a fold tests one group that it does not train on"
     tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
     figure = f"The main figure is accuracy per {evaluation.item}"
-    if evaluation.entities:
+    if not evaluation.by_accuracy:
         figure = f"The main figure is entity F1, in its own section; here it is accuracy per {evaluation.item}"
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     pieces = ""
@@ -407,54 +346,51 @@ def _without_effect(evaluation: Evaluation) -> list[Text]:
     return texts
 
 
-def _test_bullets(result: Comparisons) -> list[str]:
+def _test_bullets(evaluation: Evaluation, family: Family) -> list[str]:
     """Describe the two tests and the intervals."""
-    family, design = result.family, result.design
+    design, rows = family.design, list(against(evaluation).values())
     folds = plural(design.n_folds, "fold")
     secondary = f"Secondary test: Nadeau and Bengio’s corrected t-test over {folds}, a heuristic."
     if design.n_folds == 1:
         secondary = "Secondary test: none, because there is only one fold."
-    parts = [pair.metrics["accuracy"] for pair in result.comparisons]
-    tests = [part.primary for part in parts if part.primary]
-    intervals = [part.interval for part in parts if part.interval]
+    tests = [one for one in rows if one.test]
     if not tests:
         return [sentence(design.reason), secondary]
     intervals_text = "Confidence intervals of differences: none, because the test can reject no value."
-    if intervals:
-        one = intervals[0]
+    if one := next((one for one in rows if one.interval), None):
         made = {
-            "bootstrap": f"percentile bootstrap over {design.unit_word}s, {count(one.resamples)} resamples",
+            "bootstrap": f"percentile bootstrap over {design.unit_word}s, {count(one.resamples or 0)} resamples",
             "jackknife": f"Student's t with the jackknife over {design.unit_word}s",
             "sign-flip": "all values that the primary test does not reject",
-        }[one.method]
-        intervals_text = f"Confidence intervals of differences: {100 * one.level:g} %, {made}, not corrected."
+        }[str(one.interval)]
+        intervals_text = f"Confidence intervals of differences: {100 * (1 - family.alpha):g} %, {made}, not corrected."
     exact = all(test.exact for test in tests)
-    flips = "all sign flips" if exact else f"{count(tests[0].flips)} random sign flips"
+    flips = "all sign flips" if exact else f"{count(tests[0].flips or 0)} random sign flips"
     return [
-        f"Primary test: sign-flip test over {_units(result)} ({flips}), after averaging over seeds. {secondary}",
-        f"Smallest possible p-value with {_units(result)}: {family.floor:.3g}, or {family.floor_holm:.3g} after "
+        f"Primary test: sign-flip test over {_units(family)} ({flips}), after averaging over seeds. {secondary}",
+        f"Smallest possible p-value with {_units(family)}: {family.floor:.3g}, or {family.floor_holm:.3g} after "
         f"correction. It is higher for a method that does not differ from the reference on "
         f"{with_article(design.unit_word)}.",
         intervals_text,
     ]
 
 
-def _detectable(evaluation: Evaluation, result: Comparisons) -> list[str]:
+def _detectable(evaluation: Evaluation, family: Family) -> list[str]:
     """The smallest differences that the design could have detected."""
-    found = [one.detectable for one in against(evaluation, "accuracy").values() if one.detectable is not None]
+    found = [one.detectable for one in against(evaluation).values() if one.detectable is not None]
     if not found:
         return []
     spans = f"; {100 * min(found):.1f} to {100 * max(found):.1f} across methods" if len(found) > 1 else ""
     return [
         f"Smallest detectable difference: {100 * median(found):.1f} points of accuracy (median{spans}). A paired test "
-        f"over {_units(result)} detects a true difference of this size with 80 % power at level "
-        f"{result.family.alpha:g} without correction, given the observed spread. With correction it is larger. "
+        f"over {_units(family)} detects a true difference of this size with 80 % power at level "
+        f"{family.alpha:g} without correction, given the observed spread. With correction it is larger. "
         "A smaller difference may exist although no test found it."
     ]
 
 
-def _units(result: Comparisons) -> str:
-    return plural(result.design.n_units or 0, result.design.unit_word)
+def _units(family: Family) -> str:
+    return plural(family.design.n_units or 0, family.design.unit_word)
 
 
 def _declared(declared: bool) -> str:

@@ -21,9 +21,9 @@ from daamctl.artifacts.comparison import (
     PrintCheck,
     PrintedResult,
     RowFigures,
-    Unmatched,
 )
 from daamctl.artifacts.evaluation import find_evaluation
+from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
 from daamctl.config import Config, TrainingStage
@@ -33,7 +33,6 @@ from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods, scored_folds
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
-from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
@@ -124,10 +123,10 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         unit=chosen,
         item=task_of(modality).unit(chosen) if modality else None,
         matched=pairs,
-        unmatched=Unmatched(
-            first=[name for name in a.methods if name not in firsts],
-            second=[name for name in b.methods if name not in seconds],
-        ),
+        unmatched={
+            "first": [name for name in a.methods if name not in firsts],
+            "second": [name for name in b.methods if name not in seconds],
+        },
         result=result,
     )
     path = root / "data" / "compare" / f"{_safe(first)}__{_safe(second)}" / "comparison.json"
@@ -296,7 +295,7 @@ def _figures(side: Printed, method: str) -> RowFigures:
         corpus=side.table.corpus,
         fairness=None,
         print=PrintCheck(row.printed or None, bool(row.mean_agrees), row.std_is, bool(row.disagrees)),
-        as_published=spread(values),
+        as_published=over_runs(values),
         as_reported=None,
         folds=[FoldAccuracy(*fold) for fold in zip(row.folds, sessions, values, strict=True)],
     )

@@ -2,8 +2,8 @@
 
 Reads `data/train/<run>/<method>/`. Writes:
 
-- `data/evaluate/<run>/evaluation.json`: all results, see `daamctl.artifacts.evaluation`;
-- `data/evaluate/<run>/*.parquet`: tidy tables of all figures (`daamctl.evaluation.scores`);
+- `data/evaluate/<run>/*.parquet`: tidy tables of all figures (`daamctl.artifacts.scores`);
+- `data/evaluate/<run>/evaluation.json`: what was evaluated and how it was compared (`daamctl.artifacts.evaluation`);
 - `data/metrics/<run>/<method>.json`: a few mean scores, for `dvc metrics show`.
 
 Scores are fractions.
@@ -12,7 +12,6 @@ Scores are fractions.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,37 +21,31 @@ import polars as pl
 
 from daamctl.adapters import FINETUNES, stage_of
 from daamctl.artifacts.evaluation import (
-    EPOCH_RULES,
     FILE,
     AdapterEffect,
-    EpochRule,
     EvalBatches,
     Evaluation,
-    FoldScores,
-    MethodEvaluation,
+    MethodFacts,
     MetricInfo,
     ReferenceComparison,
-    Scores,
-    SpeakerAccuracy,
-    Spread,
+    Run,
 )
 from daamctl.artifacts.results import Fold, marked, read_folds
+from daamctl.artifacts.scores import OF_EVALUATE, Compared, Scores, frame_of
 from daamctl.artifacts.skipped import read_note
-from daamctl.artifacts.statistics import Intervals
+from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
-from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, check_methods, differences
 from daamctl.evaluation.fairness import assess
-from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
-from daamctl.evaluation.scores import write_scores
-from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
-from daamctl.evaluation.summary import spread
-from daamctl.evaluation.tagging import entities_of
+from daamctl.evaluation.scores import history_rows, method_rows, speaker_rows, write_scores
+from daamctl.evaluation.scoring import UNITS, Items, items_of
+from daamctl.evaluation.tagging import entity_rows
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
@@ -96,7 +89,8 @@ def run(layout: Layout, config: Config) -> Path:
         words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
         logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
     folder = layout.stage("evaluate")
-    tables = write_scores(folder, evaluation, folds)
+    frames = {**evaluation.scores.frames, "history": history_rows(folds)}
+    tables = write_scores(folder, evaluation.run, frames)
     _write_metrics(layout.stage("metrics"), evaluation)
     Artifact(folder / FILE, Evaluation).seal(folder, evaluation.as_json(), tables)
     return folder / FILE
@@ -147,26 +141,32 @@ def _evaluate(
     main_items = {method: part[unit] for method, part in items.items()}
     tables = {method: item_table(part, main_items[method]) for method, part in folds.items()}
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
-    intervals = method_intervals(tables, task=first.task)
     methods = {
-        method: _evaluate_method(
-            part,
-            items[method],
-            seeds=config.seeds_of(stage_of(method)),
-            mark=fairness.methods[method].mark,
-            intervals=intervals[method],
-            per_speaker=_per_speaker(tables[method]),
-        )
+        method: _facts(part, config.seeds_of(stage_of(method)), fairness.methods[method].mark)
         for method, part in folds.items()
     }
-    comparison = _comparison(config.reference, tables, methods, first.task)
-    complete = [method for method, entry in methods.items() if not entry.missing]
+    complete = {method: tables[method] for method, entry in methods.items() if not entry.missing}
+    reference, task = config.reference, first.task
+    pairs: list[Compared] = []
+    family = None
+    if reference in complete:
+        pairs, family = compare_methods(complete, reference=reference, task=task)
+    more, single = _against_single_layer(complete, task)
+    intervals = method_intervals(tables, task=task)
+    entities = entity_rows(folds, list(complete), reference)
+    rows: dict[str, list[Any]] = {table: [] for table in OF_EVALUATE if table != "history"}
+    found = [method_rows(name, part, items[name], unit, intervals[name]) for name, part in folds.items()]
+    speakers = [row for name, table in tables.items() for row in speaker_rows(name, table)]
+    parts: list[dict[str, list[Any]]] = [*found, {"comparisons": [*pairs, *more], "speakers": speakers}, entities]
+    for tidy in parts:
+        for name, own in tidy.items():
+            rows[name] += own
     return Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
         modality=first.modality,
+        source=entities["figures"][0]["unit"] if entities else task.source,
         main_unit=unit,
-        units=list(UNITS),
         metrics={name: _describe(name) for name in METRICS},
         classes=run_part["classes"],
         num_folds=run_part["num_folds"],
@@ -177,89 +177,52 @@ def _evaluate(
         chance={one: chance_of(items, one, run_part["classes"]) for one in UNITS},
         methods=methods,
         fairness=fairness,
-        comparison=comparison,
+        comparison=ReferenceComparison(reference, [name for name in tables if name not in complete], family),
         notes=[*_notes(config, folds, methods), *fairness.notes],
         provenance=provenance(folds),
         skipped=skipped,
-        single_layer=_against_single_layer(tables, methods, first.task),
-        entities=entities_of(folds, complete, comparison.reference),
+        single_layer=single,
+        scores=Scores(unit, {table: frame_of(table, part) for table, part in rows.items()}),
     )
 
 
-def _comparison(
-    reference: str, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], task: Task
-) -> ReferenceComparison:
-    """Compare every method with the reference on the same items. Methods with missing folds are listed instead.
-
-    Raises:
-        ArtifactError: methods were tested on different items though no fold is missing.
-    """
-    complete = {method: table for method, table in tables.items() if not methods[method].missing}
-    left_out = [method for method in tables if method not in complete]
-    result = None
-    if reference in complete:
-        result = compare_methods(complete, reference=reference, task=task)
-    return ReferenceComparison(reference, left_out, result)
-
-
-def _against_single_layer(
-    tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], task: Task
-) -> ReferenceComparison | None:
+def _against_single_layer(complete: Mapping[str, pl.DataFrame], task: Task) -> tuple[list[Compared], Family | None]:
     """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
 
     None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
     """
-    complete = [method for method in tables if not methods[method].missing]
     reference = next((method for method in SINGLE_LAYER[:2] if method in complete), None)
     fusing = [
         method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
     ]
     if reference is None or not fusing:
-        return None
-    compared = {method: tables[method] for method in (reference, *fusing)}
-    return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, task=task))
+        return [], None
+    compared = {method: complete[method] for method in (reference, *fusing)}
+    pairs, family = compare_methods(compared, reference=reference, task=task)
+    return [replace(pair, family="single layer") for pair in pairs], family
 
 
-def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:
-    """Accuracy of every speaker over all folds and seeds, in the main unit; empty if speakers are unknown."""
-    if not speakers_known(table):
-        return []
-    figures = [pl.col("item").n_unique().alias("n"), pl.col("correct").mean().alias("accuracy")]
-    rows = table.group_by("speaker").agg(figures).sort("speaker", nulls_last=True)
-    return [SpeakerAccuracy(**row) for row in rows.iter_rows(named=True)]
-
-
-def _evaluate_method(
-    folds: Sequence[Fold],
-    items: UnitItems,
-    *,
-    seeds: Sequence[int],
-    mark: str,
-    intervals: Intervals,
-    per_speaker: list[SpeakerAccuracy],
-) -> MethodEvaluation:
+def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFacts:
     run_part = folds[0].result["run"]
-    classes, size = run_part["classes"], len(run_part["classes"])
-    per_fold = [_fold_scores(fold, {unit: items[unit][index] for unit in UNITS}) for index, fold in enumerate(folds)]
-    done = {row.run for row in per_fold}
+    runs = []
+    for fold in folds:
+        own, meta, selected = fold.result["run"], fold.result["meta"], fold.result["metrics"].get("selected_epoch")
+        runs.append(
+            Run(
+                fold=fold.fold,
+                seed=fold.seed,
+                test_group=own["test_group"],
+                dev_group=own["dev_group"],
+                selected_epoch=None if selected is None else int(selected),
+                num_parameters=own["num_parameters"],
+                train_s=meta["train_s"],
+                device=meta["device"],
+            )
+        )
+    done = {one.run for one in runs}
     wanted = [(fold, seed) for fold in range(1, run_part["num_folds"] + 1) for seed in sorted(seeds)]
     batches, effect = run_part.get("eval_batches"), run_part.get("effect")
-    summary: dict[str, dict[str, Spread]] = {}
-    pooled: dict[str, Scores] = {}
-    recalls: dict[str, dict[str, float | None]] = {}
-    confusion: dict[str, list[list[int]]] = {}
-    for unit in UNITS:
-        joined = join(items[unit])
-        found = class_recalls(joined.targets, joined.predictions, size)
-        summary[unit] = {name: spread([row.scores(unit)[name] for row in per_fold]) for name in METRICS}
-        pooled[unit] = score_items(joined, size)
-        recalls[unit] = dict(zip(classes, found, strict=True))
-        confusion[unit] = confusion_matrix(joined.targets, joined.predictions, size).tolist()
-    selection: dict[EpochRule, Spread | None] = {}
-    for rule in EPOCH_RULES:
-        values = [value for row in per_fold if (value := row.at_epoch(rule)) is not None]
-        selection[rule] = spread(values) if values else None
-    return MethodEvaluation(
+    return MethodFacts(
         label=marked(folds[0].label, mark),
         reconstructed=run_part.get("reconstructed", ""),
         eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
@@ -269,15 +232,8 @@ def _evaluate_method(
         num_parameters=run_part["num_parameters"],
         layers=run_part["layers"],
         embed_dim=run_part["embed_dim"],
-        per_fold=per_fold,
+        runs=runs,
         missing=[run for run in wanted if run not in done],
-        summary=summary,
-        selection=selection,
-        pooled=pooled,
-        recalls=recalls,
-        confusion=confusion,
-        intervals=intervals,
-        per_speaker=per_speaker,
     )
 
 
@@ -286,40 +242,12 @@ def _was_refitted(train: Mapping[str, Any]) -> bool:
     return bool(train.get("refit")) and train["selection"] == "dev-group"
 
 
-def _fold_scores(fold: Fold, items: Mapping[str, Items]) -> FoldScores:
-    """Facts about one fold, and its scores per utterance and per clip."""
-    run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
-    size = len(run_part["classes"])
-    selected = metrics.get("selected_epoch")
-    return FoldScores(
-        fold=fold.fold,
-        seed=fold.seed,
-        test_group=run_part["test_group"],
-        dev_group=run_part["dev_group"],
-        selection=run_part["config"]["train"]["selection"],
-        selected_epoch=None if selected is None else int(selected),
-        num_parameters=run_part["num_parameters"],
-        train_s=meta["train_s"],
-        device=meta["device"],
-        accuracy=_finite(metrics.get("accuracy")),
-        accuracy_best_on_test=_finite(metrics.get("accuracy_best_on_test")),
-        accuracy_last=_finite(metrics.get("accuracy_last")),
-        utterance=score_items(items["utterance"], size),
-        clip=score_items(items["clip"], size),
-    )
-
-
-def _finite(value: float | int | None) -> float | None:
-    """Replace values that are not finite by None, because JSON has no NaN."""
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
 def _describe(name: str) -> MetricInfo:
     metric = METRICS.load(name)
     return MetricInfo(metric.alias, metric.higher_is_better, metric.unit)
 
 
-def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, MethodEvaluation]) -> list[str]:
+def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, MethodFacts]) -> list[str]:
     """Notes for the reader of the results: missing folds, reconstructions, changed settings."""
     notes = []
     clips = f"{next(iter(folds.values()))[0].task.clip}s"
@@ -355,10 +283,8 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
 def _write_metrics(folder: Path, evaluation: Evaluation) -> None:
     """Write one file per method: means in the main unit to six digits, and what its label notes, e.g. undertrained."""
     for method, entry in evaluation.methods.items():
-        summary = evaluation.summary(method)
-        values: dict[str, Any] = {name: round(summary[name].mean, 6) for name in SHOWN_METRICS}
-        if evaluation.entities and method in evaluation.entities.methods:
-            values["entity_f1"] = round(evaluation.entities.methods[method].f1.value, 6)
+        figures = {name: evaluation.scores.find(method, name) for name in (*SHOWN_METRICS, evaluation.task.primary)}
+        values: dict[str, Any] = {name: round(one.mean, 6) for name, one in figures.items() if one}
         note = entry.label.partition(" (")[2].removesuffix(")")
         write_json(folder / f"{method}.json", {**values, "note": note} if note else values)
     remove_others(folder, [f"{method}.json" for method in evaluation.methods])

@@ -16,11 +16,11 @@ from typing import Any, cast
 
 from daamctl import __version__
 from daamctl.adapters import stage_of
-from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
+from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
-from daamctl.artifacts.statistics import Intervals
+from daamctl.artifacts.scores import LEVEL, recalls
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -30,9 +30,9 @@ from daamctl.encoders.licence import licence_of
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
-from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.comparison import MethodIntervals, item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, differences, is_scored
-from daamctl.evaluation.metrics import class_recalls
+from daamctl.evaluation.metrics import confusion_matrix
 from daamctl.evaluation.scoring import items_of, join, score_items
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
@@ -181,7 +181,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     place = layout.stage("evaluate")
     evaluation = read_evaluation(place)
     scored = evaluation.methods.get(method)
-    rows = {row.run: row for row in scored.per_fold} if scored else {}
+    rows = {row.run: row for row in scored.runs} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
@@ -325,26 +325,25 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     joined, size = join(items), len(evaluation.classes)
     table = {found.method: item_table(chosen, items)}
     intervals = method_intervals(table, task=evaluation.task)[found.method]
-    clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
-    recalls = class_recalls(joined.targets, joined.predictions, size)
+    clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
+    found_recalls = recalls(confusion_matrix(joined.targets, joined.predictions, size))
     return Measured(
         figures=_pooled(found, score_items(joined, size), intervals),
         n=len(joined),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
         "The mean of several models itself was not measured.",
-        clusters=counted(clusters, intervals.unit_word) if intervals.unit and clusters else None,
-        recalls=dict(zip(evaluation.classes, recalls, strict=True)),
+        clusters=counted(clusters, intervals.word) if clusters else None,
+        recalls=dict(zip(evaluation.classes, found_recalls, strict=True)),
     )
 
 
-def _pooled(found: _Trained, scores: Scores, intervals: Intervals) -> list[Figure]:
+def _pooled(found: _Trained, scores: dict[str, float], intervals: MethodIntervals) -> list[Figure]:
     """Figures over all test items, with their intervals."""
     evaluation, figures = found.evaluation, []
-    if evaluation.entities is not None:
-        f1 = evaluation.entities.methods[found.method].f1
-        bounds = {"low": f1.low, "high": f1.high, "level": f1.level}
-        figures.append(Figure(name="f1", alias="Entity F1", value=f1.value, unit="fraction", **bounds))
+    if not evaluation.by_accuracy and (f1 := evaluation.primary(found.method)):
+        bounds = {"low": f1.low, "high": f1.high, "level": LEVEL}
+        figures.append(Figure(name="f1", alias="Entity F1", value=f1.mean, unit="fraction", **bounds))
     for name, info in evaluation.metrics.items():
         interval = intervals.metrics.get(name)
         value = interval.value if interval else float(scores[name])
@@ -353,7 +352,7 @@ def _pooled(found: _Trained, scores: Scores, intervals: Intervals) -> list[Figur
     return figures
 
 
-def _means(evaluation: Evaluation, scores: Sequence[Scores]) -> list[Figure]:
+def _means(evaluation: Evaluation, scores: Sequence[dict[str, float]]) -> list[Figure]:
     """Figures of one fold, mean over its seeds."""
     return [
         Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)

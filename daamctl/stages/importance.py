@@ -54,10 +54,9 @@ from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
-from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
 from daamctl.evaluation.metrics import score
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import with_holm
 from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
@@ -174,27 +173,29 @@ def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[Laye
     best = int(np.argmax([one.value for one in f1] if f1 else values))
     others = [index for index in range(len(layers)) if index != best]
     if f1:
-        found = [compare_trials(task, trials[best], trials[index]) for index in others]
-        tests = with_holm([one.primary for one in found])
+        names = [(str(layers[best]), str(layers[index])) for index in others]
+        pairs = zip(others, names, strict=True)
+        found = with_holm([compare_trials(task, trials[best], trials[index], both) for index, both in pairs])
     else:
-        result = compare_methods(tables, reference=str(layers[best]), task=task)
-        found = [pair.metrics["accuracy"] for pair in result.comparisons]
-        tests = [one.primary for one in found]
-    against = dict(zip(others, zip(found, tests, strict=True), strict=True))
+        compared, _ = compare_methods(tables, reference=str(layers[best]), task=task)
+        found = [pair for pair in compared if pair.metric == "accuracy"]
+    against = dict(zip(others, found, strict=True))
     rows = []
     for index, layer in enumerate(layers):
         probe = partial(LayerRow, layers_name((layer,)), (layer,), PROBE)
         rows += [probe("accuracy", float(part.accuracy[index]), part.fold.fold, part.fold.seed) for part in probes]
-        interval = intervals[str(layer)].metrics["accuracy"]
+        interval = intervals[str(layer)].metrics.get("accuracy")
         low, high = (interval.low, interval.high) if interval else (None, None)
         row = probe("accuracy", float(values[index]), low=low, high=high)
         if f1:
             rows.append(row)
             row = probe(task.primary, f1[index].value, low=f1[index].low, high=f1[index].high)
-        gap, test = against.get(index, (None, None))
+        gap = against.get(index)
         row = row._replace(difference=-gap.difference if gap else 0.0)
-        rows.append(row._replace(p=test.p_holm, floor=min(1.0, len(others) * test.floor)) if test else row)
-    return next(iter(intervals.values())).unit_word, rows
+        if gap is not None and gap.floor is not None:
+            row = row._replace(p=gap.p_holm, floor=min(1.0, len(others) * gap.floor))
+        rows.append(row)
+    return next(iter(intervals.values())).word, rows
 
 
 def _score_rows(scores: Mapping[str, Scored], maps: Mapping[str, list[Maps]]) -> list[LayerRow]:

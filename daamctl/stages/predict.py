@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.evaluation import Scores
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.data.spans import EntityScores
@@ -51,7 +50,7 @@ class Predicted:
     """
 
     rows: pl.DataFrame
-    scores: Scores | None
+    scores: dict[str, float] | None
     unknown: dict[str, int]
     entities: EntityScores | None = None
 
@@ -138,7 +137,7 @@ def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
     return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
 
 
-def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[Scores | None, dict[str, int]]:
+def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[dict[str, float] | None, dict[str, int]]:
     """Metrics over the items that have a prediction and a known label."""
     if "label" not in rows.columns:
         return None, {}

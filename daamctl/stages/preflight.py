@@ -225,7 +225,7 @@ def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sa
 def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
-        name: {**over_runs(values.tolist())._asdict(), "per_fold": values.tolist()}
+        name: {**asdict(over_runs(values.tolist())), "per_fold": values.tolist()}
         for name, values in scores.values.items()
     }
 

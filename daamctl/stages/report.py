@@ -54,7 +54,7 @@ from daamctl.reporting.fairness import fairness
 from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
-from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
+from daamctl.reporting.verdict import against, headline, labelled, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
 from daamctl.store.files import read_json
@@ -125,7 +125,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = read_scores(layout, "history", raw.files), {}
+    history, pngs = read_scores(layout, "history"), {}
     if summary is not None:  # the hashes of its files were checked with it
         pngs = {name: (layout.stage("importance") / name).read_bytes() for name in summary.pictures}
     maps = _density_runs(layout, summary, labels)
@@ -379,16 +379,11 @@ def _install(layout: Layout, evaluation: Evaluation) -> list[str]:
     return [*lines, "make install" if checkout else f"pip install daamctl=={found.daamctl[-1]}"]
 
 
-def _ranked(evaluation: Evaluation) -> list[str]:
-    """Methods by accuracy, complete taggers by entity F1; best first."""
-    return entities.order(evaluation.entities) if evaluation.entities else order(evaluation)
-
-
 def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapping[str, str]) -> list[str]:
     """Commands for the best method that can be exported; none without an encoder or without such a method."""
     usable = [
         raw_names[label]
-        for label in _ranked(evaluation)
+        for label in evaluation.ranked
         if not (entry := evaluation.methods[label]).eval_batches
         and not entry.missing
         and stage_of(raw_names[label]) == "train"
@@ -405,13 +400,11 @@ def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapp
 
 def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], dict[str, str]]:
     """Headline metrics and tags for the tracking store."""
-    best = _ranked(evaluation)[0]
-    summary = evaluation.summary(best)
-    one = against(evaluation, "accuracy").get(best)
-    found: dict[str, float | None] = {f"best_{name}": summary[name].mean for name in evaluation.metrics}
-    found["best_accuracy_sample_std"] = summary["accuracy"].sample_std
-    if evaluation.entities:
-        found["best_entity_f1"] = evaluation.entities.methods[best].f1.value
+    best = evaluation.ranked[0]
+    one = against(evaluation).get(best)
+    figures = {name: evaluation.scores.find(best, name) for name in (*evaluation.metrics, evaluation.task.primary)}
+    found: dict[str, float | None] = {f"best_{name}": figure.mean for name, figure in figures.items() if figure}
+    found["best_accuracy_sample_std"] = evaluation.accuracy(best).std
     found["majority_fraction"] = evaluation.main_chance.majority_fraction
     if one:
         found |= {"difference_to_reference": one.difference, "p_holm": one.p_holm}

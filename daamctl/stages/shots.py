@@ -12,8 +12,7 @@ import logging
 from pathlib import Path
 
 from daamctl.artifacts.dag import families, family_of
-from daamctl.artifacts.entities import Entities
-from daamctl.artifacts.evaluation import find_evaluation
+from daamctl.artifacts.evaluation import Evaluation, find_evaluation
 from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
@@ -60,9 +59,9 @@ def run(root: Path, family: str) -> Path:
             continue
         for note in scored_folds(layout, config, found)[1]:
             logger.warning("the evaluation of '%s': %s", name, note)
-        if found.entities is None:
+        if found.by_accuracy:
             raise ConfigError(f"pipeline '{name}' does not tag words, so it has no entity F1")
-        points.append(Point(name, shots, found, found.entities, _trials(found.entities)))
+        points.append(Point(name, shots, found, _trials(found)))
     if not points and waiting:
         raise ArtifactError(f"no pipeline of '{family}' is evaluated", fix=f"run one: daamctl run {waiting[0]}")
     content = document(family, points, absent)
@@ -72,10 +71,8 @@ def run(root: Path, family: str) -> Path:
     return path
 
 
-def _trials(found: Entities) -> dict[str, tuple[float, float, float, int]]:
+def _trials(found: Evaluation) -> dict[str, tuple[float, float, float, int]]:
     """Method -> its difference from the reference over trials, see `over_trials`; empty without several trials."""
-    if found.reference is None:
-        return {}
-    base = found.methods[found.reference].per_trial
-    others = {name: one.per_trial for name, one in found.methods.items() if name != found.reference}
-    return {name: over_trials(values, base) for name, values in others.items() if len(values) == len(base) > 1}
+    values = {name: found.scores.trials(name, found.task.primary) for name in found.ranked}
+    base = values.pop(found.comparison.reference, [])
+    return {name: over_trials(own, base) for name, own in values.items() if len(own) == len(base) > 1}

@@ -12,31 +12,30 @@ from daamctl.artifacts.comparison import (
     ComparisonReport,
     FoldAccuracy,
     PairedResult,
-    PairFigures,
     PrintedPair,
     PrintedResult,
     RowFigures,
     SettingDifference,
     SettingDifferences,
-    Unmatched,
     read_comparison,
 )
-from daamctl.artifacts.evaluation import Spread
-from daamctl.artifacts.statistics import Family
+from daamctl.artifacts.layer_sets import over_runs
+from daamctl.artifacts.scores import Compared
 from daamctl.errors import ArtifactError
 from daamctl.store.records import write_record
 
 SETTINGS = SettingDifferences([SettingDifference("train.lr", 0.1, None, ["mha"])], [], None)
-PAIRED = PairedResult(SETTINGS, Family(["mha"], 1, 0.05, "holm", 0.002, 0.002), [], ["a note"])
-ROW = RowFigures("a/mha", "a/mha", "demo", None, None, Spread(0.5, None, 0.0, 1), None, [FoldAccuracy("R1", None, 0.5)])
+FIGURES = Compared(first="a/mha", second="b/mha", metric="accuracy", first_value=0.5, second_value=0.5, difference=0.0)
+PAIRED = PairedResult(SETTINGS, 0.05, 0.002, [FIGURES], [], ["a note"])
+ROW = RowFigures("a/mha", "a/mha", "demo", None, None, over_runs([0.5]), None, [FoldAccuracy("R1", None, 0.5)])
 PAIR = PrintedPair(
-    "a/mha", "b/mha", PairFigures(ROW, ROW), 0.0, None, "columns are not sessions", False, None, "no test"
+    "a/mha", "b/mha", {"first": ROW, "second": ROW}, 0.0, None, "columns are not sessions", False, None, "no test"
 )
-PRINTED = PrintedResult(SETTINGS, None, [PAIR], [], "printed")
+PRINTED = PrintedResult(SETTINGS, [PAIR], [], "printed")
 
 
 def report(result: PairedResult | PrintedResult) -> ComparisonReport:
-    return ComparisonReport("a", "b", "clip", "text", [("mha", "mha")], Unmatched([], ["none"]), result)
+    return ComparisonReport("a", "b", "clip", "text", [("mha", "mha")], {"first": [], "second": ["none"]}, result)
 
 
 @pytest.mark.parametrize("result", [PAIRED, PRINTED, replace(PRINTED, kind="both-printed")])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from polars.testing import assert_frame_equal
 
-from daamctl.artifacts.evaluation import AdapterEffect, Identical, find_evaluation, read_evaluation
+from daamctl.artifacts.evaluation import AdapterEffect, Evaluation, Identical, find_evaluation, read_evaluation
+from daamctl.artifacts.scores import LAST
 from daamctl.errors import ArtifactError
+from daamctl.store.artifact import Artifact
 from daamctl.store.records import write_record
-from tests.fixtures.records import evaluation_of, fairness_of, method_of, parsed
+from tests.fixtures.records import evaluation_of, fairness_of, method_of, parsed, split, write_evaluation
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -21,9 +25,13 @@ def content(**changes: Any) -> dict[str, Any]:
 
 def test_the_file_has_the_layout_of_the_classes(tmp_path: Path) -> None:
     found = parsed(content())
-    write_record(tmp_path / "toy" / "evaluation.json", found.as_json())
-    assert read_evaluation(tmp_path / "toy") == found
-    expected = content()
+    write_evaluation(tmp_path / "toy", content())
+    read = read_evaluation(tmp_path / "toy")
+    for table, frame in found.scores.frames.items():
+        assert_frame_equal(read.scores.frames[table], frame)
+    assert replace(read, scores=found.scores, files={}) == found
+    Artifact(tmp_path / "toy" / "evaluation.json", Evaluation).seal(tmp_path / "toy", found.as_json(), [])
+    expected, _ = split(content())
     for entry in expected["fairness"]["methods"].values():
         entry["mark"] = ""
     written = json.loads((tmp_path / "toy" / "evaluation.json").read_text())
@@ -33,7 +41,7 @@ def test_the_file_has_the_layout_of_the_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["modality", "fairness", "provenance"])
 def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -> None:
-    found = content()
+    found, _ = split(content())
     del found[part]
     write_record(tmp_path / "toy" / "evaluation.json", found)
     with pytest.raises(ArtifactError, match=rf"another version of daamctl \({part}: field required\)") as error:
@@ -43,11 +51,12 @@ def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -
 
 def test_scores_in_the_main_unit() -> None:
     found = parsed(content(main_unit="clip"))
-    assert found.accuracy("sga").mean == found.summary("sga")["accuracy"].mean == 0.6
+    assert found.accuracy("sga") == found.scores.figure("sga", unit="clip") == found.primary("sga")
+    assert (found.accuracy("sga").mean, found.accuracy("sga").high) == (0.6, 0.65)
+    assert found.scores.figure("sga", unit="utterance").high is None
     assert found.main_chance.majority_class == "a"
-    row = found.methods["sga"].per_fold[2]
-    assert (row.run, row.scores("utterance")["n"], row.scores("clip")["n"]) == ((3, 1), 20, 30)
-    assert row.at_epoch("accuracy_last") == 0.6
+    assert found.scores.runs("sga", LAST)[3, 1].value == 0.6
+    assert found.ranked == ["sga", "none"]
 
 
 def test_methods_that_are_not_trained_well_have_a_mark() -> None:

@@ -57,20 +57,18 @@ def test_plain_output_has_every_part(made: Path) -> None:
     assert rows(text, "report.title") == [["report.title", "[b]one[/b]", "[b]two[/b]"]]
     assert "Different settings that can change the results: 1\n" in text
     assert "Different settings that cannot change the results: 1\n" in text
-    for entry, method in zip(report["comparisons"], ("mha", "daam-v1"), strict=True):
+    for entry, method in zip(report["pairs"], ("mha", "daam-v1"), strict=True):
         printed = rows(text, method)
         wa, ua, counts, *items = printed
-        figures = entry["metrics"]["accuracy"]
-        interval = figures["interval"]
+        one = next(row for row in report["comparisons"] if row["first"] == entry["first"])
         assert wa == [
-            method, "WA", f"{100 * figures['first_value']:.1f}", f"{100 * figures['second_value']:.1f}",
-            f"{100 * figures['difference']:+.1f}", f"{100 * interval['low']:+.1f} to {100 * interval['high']:+.1f}",
-            f"{figures['primary']['p']:.3g}", f"{figures['primary']['p_holm']:.3g}",
-            f"{figures['secondary']['p']:.3g}", f"{figures['secondary']['p_holm']:.3g}",
-            f"{figures['minimal_detectable']['points']:.1f}",
+            method, "WA", f"{100 * one['first_value']:.1f}", f"{100 * one['second_value']:.1f}",
+            f"{100 * one['difference']:+.1f}", f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f}",
+            *(f"{one[name]:.3g}" for name in ("p", "p_holm", "p_folds", "p_folds_holm")),
+            f"{100 * one['detectable']:.1f}",
         ]  # fmt: skip
         assert ua[1] == "UA"
-        assert counts == [method, *(str(entry[name]) for name in ("wins", "losses", "ties"))]
+        assert counts == [method, *(str(one[name]) for name in ("wins", "losses", "ties"))]
         assert [row[1] for row in items] == [row["item"] for row in entry["disagreements"][:3]]
     assert "A - B in points, its interval not corrected;" in text
     assert " 95 % CI p p (Holm) p folds p folds (Holm) detectable " in " ".join(text.split())
@@ -83,7 +81,7 @@ def test_a_single_pair_shows_ten_disagreements(made: Path) -> None:
     text = call("one/mha", "two/mha").stdout
     report = json.loads((made / "data/compare/one.mha__two.mha/comparison.json").read_text(encoding="utf-8"))
     items = [row[1] for row in rows(text, "mha")[3:]]
-    assert items == [row["item"] for row in report["comparisons"][0]["disagreements"]]
+    assert items == [row["item"] for row in report["pairs"][0]["disagreements"]]
     assert len(items) == 10
 
 
@@ -190,7 +188,7 @@ def test_an_undertrained_side_is_told(made: Path) -> None:
     assert "- two/mha: undertrained: " in text
     assert "points below it on the training parts" in text
     report = json.loads(call("one", "two", "--json").stdout)
-    first, second = report["comparisons"]
+    first, second = report["pairs"]
     assert (first["second"], first["second_label"]) == ("two/mha", "two/mha (undertrained)")
     assert [first["fairness"][side]["status"] for side in ("first", "second")] == ["not checked", "undertrained"]
     assert (second["fairness"]["second"]["counterpart"], second["fairness"]["second"]["status"]) == (

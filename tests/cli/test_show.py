@@ -12,17 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 import daamctl
+from daamctl.artifacts.scores import TABLES
 from daamctl.cli.app import app
 from daamctl.cli.show import TABLE_NAMES
 from daamctl.config import Config
-from daamctl.evaluation.scores import TABLES
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
 from daamctl.stages import evaluate
-from daamctl.store.records import write_record
-from tests.fixtures.compared import evaluation
+from tests.fixtures.compared import fused
 from tests.fixtures.folds import make_layout, write_method
-from tests.fixtures.records import parsed
+from tests.fixtures.records import parsed, write_evaluation
 
 VALUES = {"ridge-best-layer": 0.5, "daam-v1": 0.6, "mha": 0.45, "ridge-mean": 0.55}
 
@@ -32,10 +31,9 @@ def call(*words: str) -> Any:
 
 
 def write(project: Path, **options: Any) -> dict[str, Any]:
-    data = evaluation(VALUES, reference="ridge-best-layer", status={"mha": "undertrained"}, **options)
-    data["single_layer"] = data["comparison"]
+    data = fused(VALUES, status={"mha": "undertrained"}, **options)
     data["run"] = "demo"
-    write_record(project / "data/evaluate/demo/evaluation.json", data)
+    write_evaluation(project / "data/evaluate/demo", data)
     return data
 
 

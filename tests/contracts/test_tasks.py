@@ -113,7 +113,7 @@ def test_items_that_are_read_together_are_in_one_unit(modality: str) -> None:
 def test_the_known_sources_name_the_units(modality: str) -> None:
     rows, task = Trained(modality, 1.0).predictions(), task_of(modality, CLASSES)
     table = item_table(folds := trained(modality, 0.7), [items_of(fold.predictions(), UNIT) for fold in folds])
-    design = compare_methods({"a": table}, task=task, resamples=20).design
+    design = compare_methods({"a": table}, task=task, resamples=20)[1].design
     assert design.source_word == design.unit_word == task.with_sources(rows["utterance_id"], rows["speaker"]).source
 
 
@@ -141,16 +141,16 @@ def test_comparisons_are_of_the_primary_figure(modality: str) -> None:
         for name, folds in methods.items()
     }
     task = methods["good"][0].task
-    (pair,) = compare_methods(tables, task=task, resamples=200).comparisons
-    metrics = {**compare_primary(methods["good"], methods["poor"]), **pair.metrics}
-    compared, gap = metrics[task.primary], primary(methods["good"]) - primary(methods["poor"])
+    rows, _ = compare_methods(tables, task=task, resamples=200)
+    rows += compare_primary(methods["good"], methods["poor"], ("good", "poor"))
+    compared, gap = {row.metric: row for row in rows}[task.primary], primary(methods["good"]) - primary(methods["poor"])
     assert compared.difference == pytest.approx(gap)
-    assert compared.interval is not None
-    assert compared.interval.low < gap < compared.interval.high
-    assert compared.primary is not None
-    assert compared.primary.p is not None
-    assert compared.primary.p < 0.01
-    assert (compared.primary.unit, compared.primary.n) == (task.source, SOURCES)
+    assert compared.low is not None
+    assert compared.high is not None
+    assert compared.low < gap < compared.high
+    assert compared.p is not None
+    assert compared.p < 0.01
+    assert (compared.unit, compared.units) == (task.source, SOURCES)
 
     _, tested = not_worse(tables, reference="good", margin=0.05, task=task, resamples=200)
     found = primary_not_worse(methods, tested, reference="good", margin=0.05, alpha=0.05)["poor"]

@@ -1,7 +1,7 @@
 """Paired comparisons on synthetic items: independent figures, refusals, and what happens without speakers."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,14 @@ import pytest
 from scipy import stats
 
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.statistics import Comparisons, Design, Family
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Design, Family
 from daamctl.config import Config
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import holm, nadeau_bengio
+from daamctl.evaluation.statistics import holm, minimal_detectable_difference, nadeau_bengio
 from daamctl.sign_flip import paired_sign_flip
 from daamctl.store.records import parse_record
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
@@ -49,6 +50,13 @@ def shares(table):
     return {item: (*entry[:3], np.mean(entry[3])) for item, entry in found.items()}
 
 
+def of_pair(tables, index=0, **changes):
+    """Metric -> comparison of one pair."""
+    rows, _ = compare_methods(tables, **changes)
+    pairs = list(dict.fromkeys((row.first, row.second) for row in rows))
+    return {row.metric: row for row in rows if (row.first, row.second) == pairs[index]}
+
+
 def compare(**changes):
     tables = {"a": make_table(0.75, rng=1), "b": make_table(0.6, rng=2), "c": make_table(0.7, rng=3)}
     return compare_methods(tables, resamples=200, **changes)
@@ -56,7 +64,7 @@ def compare(**changes):
 
 def test_figures_equal_an_independent_computation():
     a, b = make_table(0.75, rng=1), make_table(0.6, rng=2)
-    result = compare_methods({"a": a, "b": b}, resamples=200).comparisons[0]
+    result = of_pair({"a": a, "b": b}, resamples=200)
     left, right = shares(a), shares(b)
     rows = [(speaker, fold, target, share - right[item][3]) for item, (speaker, fold, target, share) in left.items()]
     speaker, fold, target, d = (np.array(column) for column in zip(*rows, strict=True))
@@ -79,23 +87,17 @@ def test_figures_equal_an_independent_computation():
         ),
     }
     for metric, (difference, speakers, folds) in expected.items():
-        figures = result.metrics[metric]
+        figures = result[metric]
         assert figures.difference == pytest.approx(difference)
         assert figures.first_value - figures.second_value == pytest.approx(difference)
-        assert figures.interval.value == pytest.approx(difference)
-        assert figures.interval.n_clusters == 10
-        primary, secondary = figures.primary, figures.secondary
-        assert (primary.test, primary.unit, primary.n) == ("sign-flip", "speaker", 10)
-        assert primary.mean == pytest.approx(np.mean(speakers))
-        assert primary.p == paired_sign_flip(speakers)["p"]
-        assert (secondary.test, secondary.unit, secondary.n) == ("nadeau-bengio", "fold", 5)
-        assert secondary.mean == pytest.approx(np.mean(folds))
-        assert secondary.ratio == pytest.approx(63 / 240)  # tested: 61 to 65 clips
-        assert secondary.p == pytest.approx(nadeau_bengio(folds, 63, 240).p)
-        assert figures.minimal_detectable.std == pytest.approx(np.std(speakers, ddof=1))
-    assert result.wins == sum(left[item][3] > 0.5 >= right[item][3] for item in left)
-    assert result.losses == sum(right[item][3] > 0.5 >= left[item][3] for item in left)
-    assert result.wins + result.losses + result.ties == len(left) == 300
+        assert figures.low < difference < figures.high
+        assert (figures.test, figures.unit, figures.units) == ("sign-flip", "speaker", 10)
+        assert figures.p == paired_sign_flip(speakers)["p"]
+        assert figures.p_folds == pytest.approx(nadeau_bengio(folds, 63, 240).p)  # tested: 61 to 65 clips
+        assert figures.detectable == pytest.approx(minimal_detectable_difference(speakers))
+        assert figures.wins == sum(left[item][3] > 0.5 >= right[item][3] for item in left)
+        assert figures.losses == sum(right[item][3] > 0.5 >= left[item][3] for item in left)
+        assert figures.wins + figures.losses + figures.ties == len(left) == 300
 
 
 def test_a_speaker_without_a_class_has_a_balanced_difference():
@@ -110,12 +112,14 @@ def test_a_speaker_without_a_class_has_a_balanced_difference():
         )
         for name, right in (("x", first), ("y", second))
     }  # fmt: skip
-    figures = compare_methods(tables, resamples=50).comparisons[0].metrics
+    figures = of_pair(tables, resamples=50)
     assert figures["accuracy"].difference == pytest.approx(1 / 7)
-    assert figures["accuracy"].primary.mean == pytest.approx((1 + 0) / 5)
+    units = [1, 0, 0, 0, 0]
+    assert figures["accuracy"].detectable == pytest.approx(minimal_detectable_difference(units))
     assert figures["balanced_accuracy"].difference == pytest.approx((2 / 3 - 1 / 4) / 2)
     # Weights 1/3 (class 0) and 1/4 (class 1): speaker B has (1/3 + 0 - 1/4) / (1/3 + 1/3 + 1/4).
-    assert figures["balanced_accuracy"].primary.mean == pytest.approx((1 + (1 / 12) / (11 / 12)) / 5)
+    units = [1, (1 / 12) / (11 / 12), 0, 0, 0]
+    assert figures["balanced_accuracy"].detectable == pytest.approx(minimal_detectable_difference(units))
 
 
 def test_seeds_are_averaged_not_counted():
@@ -125,10 +129,10 @@ def test_seeds_are_averaged_not_counted():
         name: pl.concat([table.with_columns(pl.lit(seed, pl.Int64).alias("seed")) for seed in range(20)])
         for name, table in one.items()
     }
-    first, second = (compare_methods(tables, resamples=200).comparisons[0] for tables in (one, copies))
-    assert (second.runs, second.ahead, second.behind) == (20 * first.runs, 20 * first.ahead, 20 * first.behind)
-    assert second.metrics == first.metrics
-    assert (second.wins, second.losses, second.ties) == (first.wins, first.losses, first.ties)
+    first, second = (of_pair(tables, resamples=200) for tables in (one, copies))
+    for metric, row in first.items():
+        more = {name: 20 * getattr(row, name) for name in ("runs", "ahead", "behind")}
+        assert second[metric] == replace(row, **more)
 
 
 def test_a_win_takes_more_than_half_of_the_seeds():
@@ -144,7 +148,7 @@ def test_a_win_takes_more_than_half_of_the_seeds():
         )
         for method, items in rights.items()
     }  # fmt: skip
-    result = compare_methods(tables).comparisons[0]
+    result = of_pair(tables)["accuracy"]
     assert (result.wins, result.losses, result.ties) == (0, 2, 1)
 
 
@@ -156,25 +160,30 @@ def test_order_of_rows_does_not_matter():
 
 def test_one_family_is_corrected_together():
     against, pairs = compare(reference="b"), compare()
-    assert [(entry.first, entry.second) for entry in against.comparisons] == [("b", "a"), ("b", "c")]
-    assert [(e.first, e.second) for e in pairs.comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
-    for result in (against, pairs):
-        assert result.family.size == len(result.comparisons)
+    expected = (("b", "a"), ("b", "c")), (("a", "b"), ("a", "c"), ("b", "c"))
+    for (rows, family), pairs_of in zip((against, pairs), expected, strict=True):
+        assert [(row.first, row.second) for row in rows] == [pair for pair in pairs_of for _ in Task.over_items]
+        assert family.size == len(pairs_of)
         for metric in Task.over_items:
-            for test in ("primary", "secondary"):
-                tests = [getattr(entry.metrics[metric], test) for entry in result.comparisons]
-                assert [part.p_holm for part in tests] == pytest.approx(holm([part.p for part in tests]))
-    same, flipped = against.comparisons[0].metrics, pairs.comparisons[0].metrics
-    assert same["accuracy"].difference == pytest.approx(-flipped["accuracy"].difference)
-    assert pairs.family == Family(["a", "b", "c"], 3, 0.05, "holm", floor=2**-9, floor_holm=3 * 2**-9)
-    assert against.family.reference == "b"
-    assert compare(alpha=0.1).comparisons[0].metrics["accuracy"].interval.level == 0.9
-    assert pairs.design == Design(
+            own = [row for row in rows if row.metric == metric]
+            assert [row.p_holm for row in own] == pytest.approx(holm([row.p for row in own]))
+            assert [row.p_folds_holm for row in own] == pytest.approx(holm([row.p_folds for row in own]))
+    turned = pairs[0][0].turned()
+    names = ("first", "second", "metric", "difference", "p", "wins", "losses", "ahead", "behind")
+    assert [getattr(turned, name) for name in names] == [getattr(against[0][0], name) for name in names]
+    assert (turned.low, turned.high) == (-pairs[0][0].high, -pairs[0][0].low)
+    family = pairs[1]
+    assert (family.methods, family.size, family.alpha, family.reference) == (["a", "b", "c"], 3, 0.05, None)
+    assert (family.floor, family.floor_holm) == (2**-9, 3 * 2**-9)
+    assert against[1].reference == "b"
+    narrow, wide = compare(alpha=0.1)[0][0], pairs[0][0]
+    assert wide.low < narrow.low < narrow.high < wide.high
+    assert family.design == Design(
         unit="speaker", unit_word="speaker", source_word="speaker", reason="10 speakers are tested",
         n_units=10, n_items=300, n_speakers=10, n_folds=5, seeds={name: [1, 2, 3] for name in "abc"},
     )  # fmt: skip
-    assert pairs.ranks["accuracy"].k == 3
-    assert list(pairs.ranks["balanced_accuracy"].average_ranks)[-1] == "b"
+    assert family.ranks["accuracy"].k == 3
+    assert list(family.ranks["balanced_accuracy"].average_ranks)[-1] == "b"
     with pytest.raises(UnknownNameError, match="unknown method 'd'"):
         compare(reference="d")
 
@@ -186,34 +195,32 @@ def test_a_planted_difference_is_found_and_none_is_not():
         for _ in range(60):
             one, two = (int(value) for value in rng.integers(0, 2**31, 2))
             tables = {"a": make_table(0.65 + shift, rng=one, seeds=(1,)), "b": make_table(0.65, rng=two, seeds=(1,))}
-            figures = compare_methods(tables, resamples=2).comparisons[0].metrics["accuracy"]
-            found[shift] += figures.primary.p < 0.05
+            found[shift] += of_pair(tables, resamples=2)["accuracy"].p < 0.05
     assert stats.binomtest(found[0.0], 60, 0.05).pvalue > 0.01
     assert found[0.08] > 20
 
 
 def test_identical_methods_do_not_differ():
     table = make_table()
-    figures = compare_methods({"a": table, "b": table}, resamples=100).comparisons[0]
-    assert (figures.wins, figures.losses, figures.ties) == (0, 0, 300)
-    for metric in Task.over_items:
-        part = figures.metrics[metric]
-        assert part.difference == part.interval.low == part.interval.high == 0.0
-        assert part.primary.p == part.primary.p_holm == part.primary.floor == 1.0
-        assert part.secondary.p is part.secondary.p_holm is part.minimal_detectable.points is None
+    for part in of_pair({"a": table, "b": table}, resamples=100).values():
+        assert (part.wins, part.losses, part.ties) == (0, 0, 300)
+        assert part.difference == part.low == part.high == 0.0
+        assert part.p == part.p_holm == part.floor == 1.0
+        assert part.p_folds is part.p_folds_holm is part.detectable is None
 
 
 def test_result_survives_json():
-    result = compare()
-    text = json.dumps(asdict(result), allow_nan=False)
-    assert parse_record(json.loads(text), Comparisons, path=Path("c.json"), fix="") == result
+    rows, family = compare()
+    for one, kind in ((family, Family), (rows[0], Compared)):
+        text = json.dumps(asdict(one), allow_nan=False)
+        assert parse_record(json.loads(text), kind, path=Path("c.json"), fix="") == one
 
 
 def test_one_method_alone_compares_with_nothing():
-    result = compare_methods({"a": make_table()})
-    assert result.comparisons == []
-    assert result.ranks == {"accuracy": None, "balanced_accuracy": None}
-    assert result.family.size == 0
+    rows, family = compare_methods({"a": make_table()})
+    assert rows == []
+    assert family.ranks == {"accuracy": None, "balanced_accuracy": None}
+    assert family.size == 0
 
 
 def relabelled(table, where):
@@ -302,15 +309,13 @@ def one_speaker_in_two_folds(table):
 )
 def test_where_speakers_cannot_carry_the_test_folds_do(sizes, change, unit, n, reason):
     tables = {name: make_table(skill, rng=1, **sizes) for name, skill in (("a", 0.9), ("b", 0.4))}
-    result = compare_methods({name: change(t) if change else t for name, t in tables.items()}, resamples=100)
+    rows, result = compare_methods({name: change(t) if change else t for name, t in tables.items()}, resamples=100)
     assert result.design.unit == unit
     assert reason in result.design.reason
-    primary = result.comparisons[0].metrics["accuracy"].primary
-    assert (primary.unit, primary.n) == (unit, n)
-    assert primary.p == primary.floor == result.family.floor == 2.0 ** (1 - n)
-    interval = result.comparisons[0].metrics["accuracy"].interval
-    assert (interval is None) == (n < 6)
-    assert interval is None or (interval.n_clusters, interval.method) == (n, "sign-flip")
+    assert (rows[0].unit, rows[0].units) == (unit, n)
+    assert rows[0].p == rows[0].floor == result.floor == 2.0 ** (1 - n)
+    assert rows[0].interval == (None if n < 6 else "sign-flip")
+    assert (rows[0].low is None) == (n < 6)
     told = f"no p-value below {2.0 ** (1 - n):.4g} is possible, so no difference can be significant at 0.05, "
     told += "and none has an interval"
     assert (told in result.notes) == (n < 6)
@@ -319,28 +324,27 @@ def test_where_speakers_cannot_carry_the_test_folds_do(sizes, change, unit, n, r
 
 def test_one_fold_without_speakers_has_no_test():
     tables = {name: without_speakers(make_table(rng=rng, folds=1)) for name, rng in (("a", 1), ("b", 2))}
-    result = compare_methods(tables)
+    (part, _), result = compare_methods(tables)
     assert result.design.unit is None
     assert result.design.n_speakers is None
     assert result.notes[0] == (
         "no test is available: the speaker of 60 of 60 test items is unknown, and there is one fold"
     )
-    part = result.comparisons[0].metrics["accuracy"]
-    assert part.interval is part.primary is part.secondary is part.minimal_detectable is None
+    assert part.low is part.p is part.p_folds is part.detectable is part.test is part.interval is None
     assert part.difference == pytest.approx(part.first_value - part.second_value)
-    assert result.family.floor is result.family.floor_holm is None
+    assert result.floor is result.floor_holm is None
 
 
 def test_notes_name_what_limits_the_result():
-    notes = compare().notes
+    notes = compare()[1].notes
     assert notes == [
         "speakers of one fold are tested on the same trained models, so they are not fully independent",
         "accuracy and balanced accuracy are two families; do not report the better of the two",
     ]
     tables = {f"m{index}": make_table(rng=index, seeds=(1,)) for index in range(8)}
     tables["m0"] = make_table(rng=0, seeds=(1, 2))
-    result = compare_methods(tables, resamples=2)
-    assert result.family.floor_holm == 28 / 512
+    _, result = compare_methods(tables, resamples=2)
+    assert result.floor_holm == 28 / 512
     assert result.notes[0] == (
         "after correction over 28 comparisons, no p-value below 0.05469 is possible, so no difference can be "
         "significant at 0.05; compare fewer methods"
@@ -352,13 +356,13 @@ def test_interval_of_one_method():
     table = make_table()
     result = method_intervals({"a": table}, level=0.9, resamples=300)["a"]
     right = np.array([share for *_, share in shares(table).values()])
-    assert result.unit == "speaker"
+    assert result.word == "speaker"
     assert result.metrics["accuracy"].value == pytest.approx(right.mean())
     assert result.metrics["accuracy"].level == 0.9
     for metric in Task.over_items:
         assert result.metrics[metric].low < result.metrics[metric].value < result.metrics[metric].high
     alone = method_intervals({"a": without_speakers(make_table(folds=1))})["a"]
-    assert alone.metrics == {"accuracy": None, "balanced_accuracy": None}
+    assert alone.metrics == {}
     with pytest.raises(ArtifactError, match="test item '1-000' of 'a' occurs more than once"):
         method_intervals({"a": pl.concat([table, table])})
 
@@ -388,7 +392,7 @@ def test_table_of_finished_folds(tmp_path):
     assert table.rows()[3] == ("u", "Ses01M", 1, 2, 0, True, 4, 300)
     clips = item_table(folds, [items_of(fold.predictions(), "clip") for fold in folds])
     assert clips["item"].to_list()[:4] == ["u-c0", "v-c1", "v-c2", "w-c3"]
-    values = compare_methods({"x": table, "y": table}, resamples=10).comparisons[0].metrics["accuracy"]
+    values = of_pair({"x": table, "y": table}, resamples=10)["accuracy"]
     assert values.first_value == pytest.approx(2 / 3)
 
 
@@ -406,7 +410,7 @@ def official(skill, *, rng, seeds=(1, 2, 3), items=400):
 
 def test_items_are_the_units_where_nobody_is_known():
     tables = {"a": official(0.7, rng=1), "b": official(0.6, rng=2), "c": official(0.65, rng=3)}
-    result = compare_methods(tables, task=TASKS["text"], resamples=300)
+    rows, result = compare_methods(tables, task=TASKS["text"], resamples=300)
     design = result.design
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
@@ -419,25 +423,25 @@ def test_items_are_the_units_where_nobody_is_known():
     d = np.array([share - right[item][3] for item, (*_, share) in left.items()])
     target = np.array([target for _, _, target, _ in left.values()])
     size = np.bincount(target)
-    figures = result.comparisons[0].metrics
+    figures = {row.metric: row for row in rows[:2]}
     for metric, units in {
         "accuracy": d,
         "balanced_accuracy": d * len(d) / CLASSES / size[target],
     }.items():
-        primary = figures[metric].primary
-        assert (primary.unit, primary.n) == ("text", 400)
-        assert primary.mean == pytest.approx(figures[metric].difference) == pytest.approx(units.mean())
-        assert figures[metric].minimal_detectable.std == pytest.approx(units.std(ddof=1))
+        row = figures[metric]
+        assert (row.unit, row.units) == ("text", 400)
+        assert row.difference == pytest.approx(units.mean())
+        assert row.detectable == pytest.approx(minimal_detectable_difference(units))
         normal = 2 * stats.norm.sf(abs(units.sum()) / np.sqrt((units**2).sum()))
-        assert primary.p == pytest.approx(normal, abs=0.01)
-        assert figures[metric].secondary is None
-        assert figures[metric].interval.n_clusters == 400
+        assert row.p == pytest.approx(normal, abs=0.01)
+        assert row.p_folds is None
+        assert row.interval == "bootstrap"
 
 
 def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
     table = official(0.7, rng=1)
     halves = [table.with_columns(item=pl.col("item") + f"#{half:03d}") for half in range(2)]
-    result = compare_methods({"a": pl.concat(halves), "b": pl.concat(halves)}, resamples=20)
+    _, result = compare_methods({"a": pl.concat(halves), "b": pl.concat(halves)}, resamples=20)
     assert (result.design.unit, result.design.unit_word) == ("item", "utterance")
     assert (result.design.n_units, result.design.n_items) == (400, 800)
 
@@ -445,16 +449,16 @@ def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
 def test_authors_that_are_known_are_the_units():
     author = "w" + (pl.col("item").str.slice(1).cast(pl.Int64) % 12).cast(pl.String)
     tables = {name: official(0.7, rng=rng).with_columns(speaker=author) for name, rng in (("a", 1), ("b", 2))}
-    design = compare_methods(tables, task=TASKS["text"], resamples=20).design
+    design = compare_methods(tables, task=TASKS["text"], resamples=20)[1].design
     assert (design.unit, design.unit_word, design.n_speakers) == ("speaker", "author", 12)
     assert design.reason == "12 authors are tested"
 
 
 def test_how_often_a_method_is_ahead_is_told_run_by_run():
     first, second = official(0.9, rng=1), official(0.3, rng=2, seeds=(1, 2))
-    found = compare_methods({"a": first, "b": second}, resamples=20).comparisons[0]
+    found = of_pair({"a": first, "b": second}, resamples=20)["accuracy"]
     assert (found.runs, found.ahead, found.behind) == (2, 2, 0)
-    tie = compare_methods({"a": first, "b": first}, resamples=20).comparisons[0]
+    tie = of_pair({"a": first, "b": first}, resamples=20)["accuracy"]
     assert (tie.runs, tie.ahead, tie.behind) == (3, 0, 0)
 
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from daamctl.artifacts.scores import recalls
 from daamctl.evaluation import METRICS
-from daamctl.evaluation.metrics import Metric, class_recalls, confusion_matrix, score
+from daamctl.evaluation.metrics import Metric, confusion_matrix, score
 
 
 def scored(targets, predictions=None, probabilities=None, *, classes=4):
@@ -149,8 +150,8 @@ def test_single_class():
 
 
 def test_recall_of_each_class():
-    recalls = class_recalls(np.array([0, 0, 0, 1, 3]), np.array([0, 0, 1, 0, 3]), 5)
-    assert recalls == [pytest.approx(2 / 3), 0.0, None, 1.0, None]
+    counts = confusion_matrix(np.array([0, 0, 0, 1, 3]), np.array([0, 0, 1, 0, 3]), 5)
+    assert recalls(counts) == [pytest.approx(2 / 3), 0.0, None, 1.0, None]
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -164,7 +165,7 @@ def test_refuses_wrong_input():
     with pytest.raises(ValueError, match="2 targets and 1 predictions"):
         confusion_matrix(np.array([0, 1]), np.array([0]), 2)
     with pytest.raises(ValueError, match=r"prediction class ids span 0 \.\. 2; allowed 0 \.\. 1"):
-        class_recalls(np.array([0, 1]), np.array([0, 2]), 2)
+        confusion_matrix(np.array([0, 1]), np.array([0, 2]), 2)
 
 
 @pytest.mark.parametrize(("row", "told"), [([0.5, 0.4], "0.9"), ([np.nan, 0.4], "nan"), ([2.0, 3.0], "5")])

@@ -1,5 +1,6 @@
 """Two trained methods on the same items: figures against `compare_methods`, what is listed, noted and refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import compare_methods
 from daamctl.evaluation.paired import TrainedMethod, _other_seeds, compare_paired, disagreements
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import holm
+from daamctl.evaluation.statistics import holm, nadeau_bengio
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
 
 COMMAND = "daamctl compare left right"
@@ -50,6 +51,11 @@ def one(pair, unit="utterance"):
     return compare_paired([pair], unit, COMMAND)
 
 
+def of(result, metric="accuracy"):
+    """The first comparison in a metric."""
+    return next(row for row in result.comparisons if row.metric == metric)
+
+
 def test_figures_equal_compare_methods_with_holm_over_the_pairs(tmp_path):
     edit = noise()
     pairs = [
@@ -59,25 +65,20 @@ def test_figures_equal_compare_methods_with_holm_over_the_pairs(tmp_path):
     result = compare_paired(pairs, "utterance", COMMAND)
     expected = [compare_methods({part.name: part.table for part in pair}) for pair in pairs]
     assert result.kind == "paired"
-    assert [entry.first for entry in result.comparisons] == ["left/mha", "left/daam-v1"]
+    assert [entry.first for entry in result.pairs] == ["left/mha", "left/daam-v1"]
+    rows = [row for alone, _ in expected for row in alone]
     for metric in Task.over_items:
-        for test in ("primary", "secondary"):
-            raw = [getattr(alone.comparisons[0].metrics[metric], test).p for alone in expected]
-            corrected = [getattr(entry.metrics[metric], test).p_holm for entry in result.comparisons]
+        for name in ("p", "p_folds"):
+            raw = [getattr(row, name) for row in rows if row.metric == metric]
+            corrected = [getattr(row, f"{name}_holm") for row in result.comparisons if row.metric == metric]
             assert corrected == pytest.approx(holm(raw))
             assert corrected != pytest.approx(raw)
-    for entry, alone in zip(result.comparisons, expected, strict=True):
-        other = alone.comparisons[0]
-        assert (entry.wins, entry.losses, entry.ties) == (other.wins, other.losses, other.ties)
-        for metric, figures in entry.metrics.items():
-            for name in ("first_value", "second_value", "difference", "interval", "minimal_detectable"):
-                assert getattr(figures, name) == getattr(other.metrics[metric], name)
-            assert figures.primary.p == other.metrics[metric].primary.p
-            assert figures.secondary.t == other.metrics[metric].secondary.t
+    alone = {"p_holm": None, "p_folds_holm": None}
+    assert [replace(row, **alone) for row in result.comparisons] == [replace(row, **alone) for row in rows]
+    for entry in result.pairs:
         assert entry.design.n_items == 200
         assert entry.design.seeds == {entry.first: [1, 2], entry.second: [1, 2]}
-    assert result.family.size == 2
-    assert result.family.floor_holm == pytest.approx(2 * 2.0**-9)
+    assert result.floor == pytest.approx(2.0**-9)
 
 
 def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
@@ -86,15 +87,17 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     right = trained(tmp_path, "right", skill=0.7, edit=noise())
     there, back = (one(pair) for pair in ((left, right), (right, left)))
     for metric in Task.over_items:
-        first, second = (result.comparisons[0].metrics[metric] for result in (there, back))
+        first, second = (of(result, metric) for result in (there, back))
         assert first.difference == pytest.approx(-second.difference)
-        assert first.secondary.p == pytest.approx(second.secondary.p)
-        assert first.secondary.ratio == second.secondary.ratio
+        assert first.p_folds == pytest.approx(second.p_folds)
     sizes = [fold.result["meta"] for fold in left.folds if fold.seed == 1]
-    expected = np.mean([meta["num_test_clips"] / meta["num_train_clips"] for meta in sizes])
-    assert there.comparisons[0].metrics["accuracy"].secondary.ratio == pytest.approx(expected)
+    both = [part.table.group_by("fold", "item").agg(pl.col("correct").mean()) for part in (left, right)]
+    gaps = both[0].join(both[1], on=["fold", "item"]).group_by("fold", maintain_order=True)
+    gaps = gaps.agg(gap=(pl.col("correct") - pl.col("correct_right")).mean())["gap"].to_list()
+    tested, trained_on = ([meta[f"num_{part}_clips"] for meta in sizes] for part in ("test", "train"))
+    assert of(there).p_folds == pytest.approx(nadeau_bengio(gaps, tested, trained_on).p)
     assert any("the test over folds uses the larger one" in note for note in there.notes)
-    one_way, other_way = there.comparisons[0], back.comparisons[0]
+    one_way, other_way = of(there), of(back)
     assert (one_way.wins, one_way.losses) == (other_way.losses, other_way.wins)
 
 
@@ -117,10 +120,10 @@ def test_settings_read_after_training_are_listed_as_harmless(tmp_path):
 
 def test_identical_sides_differ_in_nothing(tmp_path):
     result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
-    entry = result.comparisons[0]
+    entry, row = result.pairs[0], of(result)
     assert (result.settings.can_change, result.settings.cannot_change) == ([], [])
-    assert (entry.wins, entry.losses, entry.disagreements) == (0, 0, [])
-    assert entry.metrics["accuracy"].difference == 0.0
+    assert (row.wins, row.losses, entry.disagreements) == (0, 0, [])
+    assert row.difference == 0.0
     assert result.notes[-1] == "no recorded setting that can change the results differs"
 
 
@@ -162,8 +165,8 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
     ]
     result = one((left, right))
     assert set(result.notes) >= {*left.notes, *right.notes}
-    assert result.comparisons[0].first_label == "left/sga (reconstructed)"
-    assert result.comparisons[0].second_label == "right/sga"
+    assert result.pairs[0].first_label == "left/sga (reconstructed)"
+    assert result.pairs[0].second_label == "right/sga"
 
 
 def test_changed_code_is_noted(tmp_path):
@@ -182,7 +185,7 @@ def test_family_too_large_for_its_floor_is_noted(tmp_path):
         for method in ("none", "mean", "mha", "gqa", "daam-v1")
     ]
     result = compare_paired(pairs, "utterance", COMMAND)
-    assert result.family.floor == pytest.approx(1 / 32)
+    assert result.floor == pytest.approx(1 / 32)
     assert any("after correction over 5 methods, no p-value below 0.1562 is possible" in note for note in result.notes)
 
 
@@ -226,7 +229,7 @@ def test_clips_cut_differently_are_compared_by_utterance_only(tmp_path):
     ]
     result = one(pair)
     assert "data.test_clips_key" in {row.name for row in result.settings.can_change}
-    assert result.comparisons[0].design.n_items == 200
+    assert result.pairs[0].design.n_items == 200
 
 
 def test_texts_are_compared_as_units_of_their_own(tmp_path):
@@ -235,10 +238,11 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
         layout = make_layout(tmp_path, side)
         write_items(layout, config, "mha", seeds=(1,), skill=skill)
         sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
-    (entry,) = one(tuple(sides), "clip").comparisons
+    result = one(tuple(sides), "clip")
+    (entry,) = result.pairs
     assert sides[0].task.item == "text"
     assert (entry.design.unit, entry.design.source_word) == ("item", "author")
-    assert entry.metrics["accuracy"].primary.unit == "text"
+    assert of(result).unit == "text"
     assert {row.speaker for row in entry.disagreements} == {None}
 
 
@@ -246,15 +250,15 @@ def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
     late = {"metrics__selected_epoch": 100, "metrics__epochs": 100}
     left, right = trained(tmp_path, "left", **late), trained(tmp_path, "right", skill=0.7, edit=noise())
     result = one((left, right))
-    (entry,) = result.comparisons
+    (entry,) = result.pairs
     assert (entry.first, entry.first_label) == ("left/mha", "left/mha (undertrained)")
     assert entry.second_label == "right/mha"
     assert entry.doubt == (
         "training alone may explain this difference, whatever the p-value: left/mha (undertrained)"
     )  # fmt: skip
-    assert entry.fairness.first.unfinished == 10
+    assert entry.fairness["first"].unfinished == 10
     assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result.notes
-    fair = one((trained(tmp_path, "other"), right)).comparisons[0]
+    fair = one((trained(tmp_path, "other"), right)).pairs[0]
     assert fair.doubt is None
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from daamctl.artifacts.comparison import FoldAccuracy, PrintCheck, PrintedFamily, RowFigures
+from daamctl.artifacts.comparison import FoldAccuracy, PrintCheck, RowFigures
+from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.evaluation.paired import TrainedMethod
-from daamctl.evaluation.printed import NO_TEST, Row, compare_printed, trained_row
+from daamctl.evaluation.printed import NO_TEST, PRINTED_TEST, Row, compare_printed, trained_row
 from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.statistics import nadeau_bengio
-from daamctl.evaluation.summary import spread
 from tests.fixtures.folds import make_layout, write_items, write_method
 
 FIRST, SECOND = (0.61, 0.66, 0.58, 0.64, 0.60), (0.58, 0.60, 0.59, 0.60, 0.55)
@@ -24,7 +24,7 @@ def row(
     figures = RowFigures(
         name=f"published:T/{name}", label=name, corpus=corpus, fairness=None,
         print=PrintCheck("", mean_agrees, std_is, disagrees) if printed else None,
-        as_published=spread(values), as_reported=None,
+        as_published=over_runs(values), as_reported=None,
         folds=[FoldAccuracy(f"F{column}", session, value) for column, (session, value) in columns],
     )  # fmt: skip
     return Row(name, {"method": name, "runs.num_folds": len(values)}, figures, [f"note of {name}"])
@@ -43,8 +43,7 @@ def test_same_sessions_are_paired_and_tested():
     assert entry.difference == pytest.approx(gaps.mean())
     assert entry.test.p == pytest.approx(nadeau_bengio(gaps.tolist(), 1, 4).p)
     assert entry.test.p_holm == entry.test.p
-    assert (entry.no_test, entry.not_aligned, entry.same_columns) == (None, None, True)
-    assert result.family == PrintedFamily(["a"], 1)
+    assert (entry.about_test, entry.not_aligned, entry.same_columns) == (PRINTED_TEST, None, True)
     assert result.notes == ["note of a", "note of b"]
     assert [one.name for one in result.settings.can_change] == ["method"]
 
@@ -78,17 +77,17 @@ def test_what_is_not_the_same_sessions_is_not_paired(second, reason):
     result = compare_printed([(row("a"), second)])
     entry = result.comparisons[0]
     assert entry.not_aligned.startswith(reason)
-    assert (entry.folds, entry.test, result.family) == (None, None, None)
-    assert entry.no_test == "no test: the published columns cannot be paired"
+    assert (entry.folds, entry.test) == (None, None)
+    assert entry.about_test == "no test: the published columns cannot be paired"
     assert any(f"not compared by fold, because {reason}" in note for note in result.notes)
 
 
 def test_no_test_against_ours_or_where_the_sizes_are_not_known():
     entry = entry_of(row("a", printed=False), row("b", SECOND))
-    assert (entry.test, entry.no_test) == (None, NO_TEST)
+    assert (entry.test, entry.about_test) == (None, NO_TEST)
     assert compare_printed([(row("a", printed=False), row("b"))]).kind == "printed"
     entry = entry_of(row("a", corpus="emodb"), row("b", SECOND, corpus="emodb"))
-    assert (entry.test, entry.no_test) == (
+    assert (entry.test, entry.about_test) == (
         None,
         "no test: n_test / n_train of the folds of emodb is unknown",
     )
@@ -114,11 +113,11 @@ def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
     trained = TrainedMethod.of("toy", "mha", folds, "utterance", config, "make it")
     made = trained_row(trained, "utterance")
     best = [fold.result["metrics"]["accuracy_best_on_test"] for fold in folds]
-    assert made.figures.as_published == spread(best)
+    assert made.figures.as_published == over_runs(best)
     assert [(fold.fold, fold.session) for fold in made.figures.folds] == [(f"Ses0{n}", n) for n in range(1, 6)]
     assert [fold.value for fold in made.figures.folds] == pytest.approx(np.reshape(best, (5, 2)).mean(axis=1))
     scores = [score_items(part, 4)["balanced_accuracy"] for part in trained.items]
-    assert made.figures.as_reported["balanced_accuracy"] == spread(scores)
+    assert made.figures.as_reported["balanced_accuracy"] == over_runs(scores)
     assert made.figures.label == "toy/mha (reconstructed)"
     assert made.notes == trained.notes != []
     assert made.stated == {

@@ -15,7 +15,7 @@ from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.spans import word_id
 from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.tagging import entities_of, over_trials
+from daamctl.evaluation.tagging import entity_rows, over_trials
 from daamctl.evaluation.trials import compare_primary, primary_not_worse
 
 CLASSES = ["O", "B-X"]
@@ -56,20 +56,23 @@ class Trained:
         )
 
 
+def figures(rows: dict[str, list[Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """(method, metric) -> row."""
+    return {(row["method"], row["metric"]): row for row in rows["figures"]}
+
+
 @pytest.mark.parametrize(
     ("sources", "unit", "units"),
     [([f"s{number}" for number in range(12)], "sentence", 12), ([f"d{at // 3}" for at in range(12)], "document", 4)],
 )
 def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: str, units: int) -> None:
     folds = {name: [cast(Fold, Trained(sources, wrong))] for name, wrong in (("a", 3), ("b", 6))}
-    found = entities_of(folds, ["a", "b"], "b")
-    assert found is not None
-    assert (found.unit, found.sentences) == (unit, 12)
-    assert found.methods["a"].f1.n_clusters == units
-    assert found.methods["a"].f1.value == pytest.approx(2 * 9 / (12 + 9))
-    primary = found.comparisons["a"].primary
-    assert primary is not None
-    assert (primary.unit, primary.n) == (unit, units)
+    found = entity_rows(folds, ["a", "b"], "b")
+    f1 = figures(found)["a", "entity_f1"]
+    assert (f1["unit"], f1["resampled"], f1["units"]) == (unit, unit, units)
+    assert f1["mean"] == f1["pooled"] == pytest.approx(2 * 9 / (12 + 9))
+    (pair,) = found["comparisons"]
+    assert (pair.first, pair.second, pair.unit, pair.units) == ("a", "b", unit, units)
     rows = Trained(sources, 0).predictions()
     assert task_of("tokens").with_sources(rows["utterance_id"], rows["speaker"]).source == unit
     assert task_of("text").with_sources(rows["utterance_id"], rows["speaker"]).source == "author"
@@ -82,32 +85,27 @@ def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:
         name: [cast(Fold, Trained(sources, number, seed=seed)) for seed, number in trials.items()]
         for name, trials in wrong.items()
     }
-    found = entities_of(folds, list(folds), "b")
-    assert found is not None
-    assert list(found.comparisons) == ["a"]
+    (found,) = entity_rows(folds, list(folds), "b")["comparisons"]
+    assert found.first == "a"
     alone = {name: [cast(Fold, Trained(sources, wrong[name][1]))] for name in ("a", "b")}
-    expected = entities_of(alone, ["a", "b"], "b")
-    assert expected is not None
-    assert found.comparisons["a"].difference == pytest.approx(expected.comparisons["a"].difference)
-    assert compare_primary(folds["a"], folds["b"])["entity_f1"].difference == pytest.approx(
-        expected.comparisons["a"].difference
-    )
+    (expected,) = entity_rows(alone, ["a", "b"], "b")["comparisons"]
+    assert found.difference == pytest.approx(expected.difference)
+    (same,) = compare_primary(folds["a"], folds["b"], ("a", "b"))
+    assert same.difference == pytest.approx(expected.difference)
     with pytest.raises(
         ArtifactError, match="entity F1 is compared by trials of the same seed; the seeds are 1, 2 and 3"
     ):
-        compare_primary(folds["a"], folds["c"])
+        compare_primary(folds["a"], folds["c"], ("a", "c"))
 
 
 def test_inflation_is_over_runs_and_a_probe_has_none() -> None:
     sources, found = [f"s{number}" for number in range(12)], {}
     for method in ("mean", "ridge-mean"):
         folds = [Trained(sources, 3, seed=seed, method=method, best=0.9) for seed in (1, 2)]
-        found[method] = entities_of({method: cast(list[Fold], folds)}, [method], None)
-    assert found["mean"] is not None
-    one = found["mean"].methods["mean"]
-    assert one.best_on_test == pytest.approx(one.f1.value + 0.9 - 0.5)
-    assert found["ridge-mean"] is not None
-    assert found["ridge-mean"].methods["ridge-mean"].best_on_test is None
+        found[method] = figures(entity_rows({method: cast(list[Fold], folds)}, [method], ""))
+    f1, best = (found["mean"]["mean", metric]["mean"] for metric in ("entity_f1", "entity_f1_best_on_test"))
+    assert best == pytest.approx(f1 + 0.9 - 0.5)
+    assert ("ridge-mean", "entity_f1_best_on_test") not in found["ridge-mean"]
 
 
 @pytest.mark.parametrize(("documents", "p"), [(1, None), (3, None), (6, 0.02)])
@@ -123,14 +121,13 @@ def test_fewer_layers_are_tested_where_accuracy_is(documents: int, p: float | No
 
 
 def test_sentences_of_a_single_document_are_resampled() -> None:
-    found = entities_of({"a": [cast(Fold, Trained(["d"] * 12, 3))]}, ["a"], None)
-    assert found is not None
-    assert (found.unit, found.methods["a"].f1.n_clusters) == ("sentence", 12)
+    f1 = figures(entity_rows({"a": [cast(Fold, Trained(["d"] * 12, 3))]}, ["a"], ""))["a", "entity_f1"]
+    assert (f1["unit"], f1["units"]) == ("sentence", 12)
 
 
 def test_one_test_sentence_is_refused() -> None:
     with pytest.raises(ArtifactError, match="the test part has one sentence"):
-        entities_of({"a": [cast(Fold, Trained(["s0"], 0))]}, ["a"], None)
+        entity_rows({"a": [cast(Fold, Trained(["s0"], 0))]}, ["a"], "")
 
 
 def test_differences_over_trials_are_those_of_a_paired_t_test() -> None:

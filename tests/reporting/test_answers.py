@@ -14,7 +14,7 @@ from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
 from daamctl.reporting.verdict import labelled
 from daamctl.store.records import parse_record
-from tests.fixtures.compared import evaluation
+from tests.fixtures.compared import evaluation, fused
 from tests.fixtures.records import importance_of, parsed
 
 
@@ -34,13 +34,6 @@ def probed(
         rows.append(row if value == best else row._replace(p=p.get(n, 0.01), floor=floor))
     found = importance_of({}, probed={"unit": "utterance", "resampled": "speaker"})
     return replace(parse_record(found, Importance, path=Path("summary.json"), fix=""), rows=rows)
-
-
-def fused(values: dict[str, float], **options: Any) -> dict[str, Any]:
-    """Methods that fuse layers, against the probe of the best single layer."""
-    data = evaluation(values, reference="ridge-best-layer", **options)
-    data["single_layer"] = data["comparison"]
-    return data
 
 
 def said(data: dict[str, Any], summary: Importance | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.artifacts.evaluation import Spread
+from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.terms import listed
 from daamctl.figures.spec import Figure, Picture
 from daamctl.reporting.document import (
@@ -60,7 +60,7 @@ def test_parts_are_in_the_unit_shown() -> None:
 
 
 def test_spread_of_one_run_has_no_deviation() -> None:
-    assert str(spread(Spread(mean=0.5, sample_std=None, population_std=0.0, n=1))) == "50.0"
+    assert str(spread(over_runs([0.5]))) == "50.0"
     assert str(spread(None)) == "–"
 
 

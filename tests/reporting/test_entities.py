@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from daamctl.artifacts.entities import Entities, MethodEntities
-from daamctl.artifacts.statistics import Interval
-from daamctl.data.spans import EntityScores, SpanErrors, TypeScores
 from daamctl.reporting.document import Number, Table, Text
 from daamctl.reporting.entities import section
 from daamctl.reporting.verdict import labelled
@@ -15,12 +11,22 @@ from tests.fixtures.compared import evaluation
 from tests.fixtures.records import parsed
 
 
-def blocks_of(changes: dict[str, Any], **of: Any) -> list[Any]:
+def blocks_of(changes: dict[str, Any], unit: str = "sentence", sentences: int = 14) -> list[Any]:
     """The blocks of the section, for one method."""
-    scores = TypeScores(4, 4, 2, 0.5, 0.5, 0.5)
-    found = EntityScores("lenient", scores, {"PER": scores}, SpanErrors(2, 0, 0, 0, 2, 2))
-    one = MethodEntities(Interval(0.5, 0.4, 0.6, 0.95, 14, 14, "jackknife"), 0.5, [0.5], found, best_on_test=0.6)
-    data = {**evaluation({"none": 0.5}), **changes, "entities": asdict(Entities(None, {"none": one}, {}, **of))}
+    counts = {"gold": 4, "predicted": 4, "correct": 2, "precision": 0.5, "recall": 0.5, "f1": 0.5}
+    kinds = {"exact": 2, "wrong_type": 0, "wrong_boundaries": 0, "wrong_both": 0, "missed": 2, "spurious": 2}
+    entities = [{"method": "none", **counts, **kinds}, {"method": "none", "type": "PER", **counts}]
+    shared = {"method": "none", "unit": unit}
+    f1 = {"mean": 0.5, "runs": 1, "pooled": 0.5, "low": 0.4, "high": 0.6, "resampled": unit, "units": 14}
+    figures = [
+        {**shared, "metric": "entity_f1", **f1},
+        {**shared, "metric": "entity_f1_strict", "mean": 0.5, "runs": 1},
+        {**shared, "metric": "entity_f1_best_on_test", "mean": 0.6, "runs": 1},
+    ]
+    scores = [{**shared, "metric": "entity_f1", "seed": 1, "value": 0.5}]
+    data = {**evaluation({"none": 0.5}), "modality": "tokens", "source": unit, **changes}
+    data["tables"] = {"figures": figures, "scores": scores, "entities": entities}
+    data["counts"] = {**data["counts"], "wholes": sentences}
     shown = section(labelled(parsed(data)))
     assert shown is not None
     return list(shown.blocks)

@@ -71,7 +71,7 @@ def test_missing_folds_leave_a_method_untested() -> None:
     assert short == "not tested"
     assert "It was not tested against none because folds are missing." in text
     assert any("Folds are missing for sga (reconstructed)" in line for line in warnings(labelled(parsed(data)), []))
-    data["comparison"]["result"] = None
+    data["comparison"]["family"] = None
     assert said(data)[0] == "not tested"
 
 
@@ -91,20 +91,21 @@ def test_differences_are_turned_round() -> None:
 
 def test_labels_reach_ranks_and_leave_the_input_alone() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
-    data["comparison"]["result"]["ranks"]["accuracy"] = {
+    data["comparison"]["family"]["ranks"]["accuracy"] = {
         "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0}, "critical_difference": 1.5, "groups": [["sga", "none"]],
         "chi2": 5.0, "p": 0.1, "n": 5, "k": 3, "alpha": 0.05, "note": "",
     }  # fmt: skip
     found = parsed(data)
     renamed = labelled(found)
-    assert found == parsed(data)
-    result = renamed.comparison.result
-    assert result is not None
-    ranks = result.ranks["accuracy"]
+    assert found.as_json() == parsed(data).as_json()
+    assert order(found) == ["sga", "none", "mha"]
+    family = renamed.comparison.family
+    assert family is not None
+    ranks = family.ranks["accuracy"]
     assert ranks is not None
     assert list(ranks.average_ranks) == ["sga (reconstructed)", "none", "mha"]
     assert ranks.groups == [["sga (reconstructed)", "none"]]
-    assert result.family.methods == ["none", "sga (reconstructed)", "mha"]
+    assert family.methods == ["none", "sga (reconstructed)", "mha"]
     assert order(renamed) == ["sga (reconstructed)", "none", "mha"]
 
 
@@ -127,7 +128,7 @@ def test_family_is_told_in_words() -> None:
 
 def test_family_without_whole_methods_says_why() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
-    data["comparison"] |= {"result": None, "left_out": ["none"]}
+    data["comparison"] |= {"family": None, "left_out": ["none"]}
     assert "No methods were tested: the reference, none, has missing folds." in lines(data)
 
 

@@ -55,7 +55,7 @@ def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], mon
     assert f"Embeddings from mine.npz (SHA-256 {sha[:12]}, my encoder, CC0): 36 test utterances (72 items)" in page
     assert "wavlm" not in page.replace("wavlm-large (authors", "")
     evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
-    assert evaluation["comparison"]["result"]["design"]["n_units"] == 6  # speakers
+    assert evaluation["comparison"]["family"]["design"]["n_units"] == 6  # speakers
     summary = find_importance(layout.stage("importance"))
     assert summary is not None
     assert max(summary.profile, key=lambda one: one.value).layers == (2,)

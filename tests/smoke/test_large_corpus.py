@@ -28,8 +28,8 @@ def test_the_real_stages_accept_what_it_makes(tmp_path: Path) -> None:
     assert stored > vectors.nbytes / 2
     found = json.loads(evaluate.run(layout, config).read_text(encoding="utf-8"))
     assert list(found["methods"]) == list(large_corpus.METHODS)
-    assert [len(entry["per_fold"]) for entry in found["methods"].values()] == [5] * 5
-    assert found["comparison"]["result"]["design"]["unit"] == "speaker"
+    assert [len(entry["runs"]) for entry in found["methods"].values()] == [5] * 5
+    assert found["comparison"]["family"]["design"]["unit"] == "speaker"
     summary = json.loads(importance.run(layout, config).read_text(encoding="utf-8"))
     assert {name: entry["kind"] for name, entry in summary["scores"].items()} == {
         "weighted-sum": "weight",

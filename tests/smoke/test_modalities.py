@@ -15,6 +15,7 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.embeddings import read_head
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
@@ -106,10 +107,10 @@ def check_report(layout: Layout, report: Path, config: Config, item: str) -> Non
     """Every figure of the evaluation stands there, in the words of the modality."""
     evaluation = read(layout, "evaluate", "evaluation.json")
     assert (evaluation["counts"]["utterance"], tuple(evaluation["methods"])) == (ITEMS, config.trained)
+    scores = read_evaluation(layout.stage("evaluate")).scores
     figures = {row[0].split(" (")[0]: float(row[1]) for row in rows(report / "tables" / "results.csv")}
     assert figures == {
-        method: pytest.approx(100 * entry["summary"]["utterance"]["accuracy"]["mean"])
-        for method, entry in evaluation["methods"].items()
+        method: pytest.approx(100 * scores.figure(method, unit="utterance").mean) for method in evaluation["methods"]
     }
     text = (report / "report.md").read_text(encoding="utf-8")
     assert f"The main figure is accuracy per {item}" in text

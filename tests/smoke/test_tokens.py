@@ -20,11 +20,11 @@ from daamctl import pipeline
 from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
-from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation, layers_name
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.scores import Scores
 from daamctl.artifacts.splits import split_of
 from daamctl.cli.app import app
 from daamctl.config import load_config
@@ -61,25 +61,26 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     pipeline_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     named = {"ablate.rank_by": "daam-v1-mlp", "ablate.method": "last-layer"}
     layout, report = run(project, **{"ablate.k": [1], **named})
-    found = read_evaluation(layout.stage("evaluate")).entities
-    assert found is not None
-    assert list(found.methods) == QUICK["methods"]
-    for method, scores in found.methods.items():
+    found = read_evaluation(layout.stage("evaluate"))
+    f1s = {method: found.scores.figure(method, "entity_f1") for method in QUICK["methods"]}
+    assert list(found.methods) == list(f1s)
+    for method, f1 in f1s.items():
         (fold,) = read_folds(layout.method(method))
         words = fold.predictions()
         tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
-        assert scores.f1.value == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
-        assert scores.f1.n_clusters == 160
-        assert fold.result["metrics"]["entity_f1"] == pytest.approx(scores.f1.value)
+        assert f1.mean == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
+        assert f1.units == 160
+        assert fold.result["metrics"]["entity_f1"] == pytest.approx(f1.mean)
     fold = read_folds(layout.method("last-layer"))[0]
     history = fold.history()
     assert fold.result["metrics"]["dev_entity_f1"] == history["dev_f1"][-1]
     check_layers(layout)
     check_ablation(layout)
-    check_truncation(project, layout, found.methods["ridge-concat"].f1.value)
-    best = max(found.methods, key=lambda name: found.methods[name].f1.value)
+    check_truncation(project, layout, f1s["ridge-concat"].mean)
+    best = max(f1s, key=lambda name: f1s[name].mean)
+    assert best == found.ranked[0]
     page = (report / "report.md").read_text(encoding="utf-8")
-    assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
+    assert f"{best} finds entities best: F1 {100 * f1s[best].mean:.1f} %" in page
     assert "Entities of 160 sentences of the test part" in page
     assert "Take the method over stored layers with the highest entity F1 further" in page
     assert f"daamctl export demo-tokens/{best} --out model" in page
@@ -200,11 +201,10 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     for fold in folds.values():  # the layers are probed on what trained the methods
         train, _, test = parts_of(clips, fold)
         assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
-    found = read_evaluation(layout.stage("evaluate")).entities
-    assert found is not None
-    assert len(found.methods["ridge-concat"].per_trial) == 2
+    found = read_evaluation(layout.stage("evaluate")).scores
+    assert len(found.trials("ridge-concat", "entity_f1")) == 2
     tuned = read_folds(layout.method("full-finetune-concat"))
-    assert found.methods["full-finetune-concat"].per_trial == pytest.approx(
+    assert found.trials("full-finetune-concat", "entity_f1") == pytest.approx(
         [f.result["metrics"]["entity_f1"] for f in tuned]
     )
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
@@ -214,29 +214,31 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
         run(project, **{**changes, "train.shots": 100})
 
 
-def check_comparison(project: Path, found: Entities) -> None:
+def check_comparison(project: Path, found: Scores) -> None:
     """Two taggers are compared by entity F1, as `evaluate` compares them."""
     path = compare.run(project, "few-8-shots/ridge-concat", "few-8-shots/last-layer")
-    (pair,) = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
-    f1, wanted = pair["metrics"]["entity_f1"], found.comparisons["ridge-concat"]
-    assert f1["difference"] == pytest.approx(wanted.difference)
-    assert wanted.interval is not None
-    assert (f1["interval"]["low"], f1["interval"]["high"]) == pytest.approx((wanted.interval.low, wanted.interval.high))
+    f1 = json.loads(path.read_text(encoding="utf-8"))["comparisons"][0]
+    wanted = next(pair for pair in found.comparisons("entity_f1") if pair.first == "ridge-concat")
+    assert f1["metric"] == "entity_f1"
+    names = ("difference", "low", "high")
+    assert [f1[name] for name in names] == pytest.approx([getattr(wanted, name) for name in names])
     shown = CliRunner().invoke(app, ["compare", "few-8-shots/ridge-concat", "few-8-shots/last-layer"])
     assert "entity F1" in shown.stdout, shown.output
 
 
-def check_curves(project: Path, found: Entities) -> None:
+def check_curves(project: Path, found: Scores) -> None:
     """The report on a family has the figures of its pipelines, and names those that are not made."""
     (project / "pipelines/few.yaml").write_text("download: {corpus: demo-tokens}\n", encoding="utf-8")
     with blank_pictures():
         folder = shots.run(project, "few").parent
     page = (folder / "report.md").read_text(encoding="utf-8")
-    best = found.methods["ridge-concat"].f1
-    assert f"| ridge-concat | {100 * best.value:.1f} \\[{100 * best.low:.1f}, {100 * best.high:.1f}\\] |" in page
+    best = found.figure("ridge-concat", "entity_f1")
+    assert best.low is not None
+    assert best.high is not None
+    assert f"| ridge-concat | {100 * best.mean:.1f} \\[{100 * best.low:.1f}, {100 * best.high:.1f}\\] |" in page
     assert "few: not made yet; run: daamctl run few" in page
     gaps = pl.read_csv(folder / "tables/shots-differences.csv").row(0, named=True)
-    one, two = (np.array(found.methods[name].per_trial) for name in ("ridge-concat", "last-layer"))
+    one, two = (np.array(found.trials(name, "entity_f1")) for name in ("ridge-concat", "last-layer"))
     expected = ttest_1samp(one - two, 0).confidence_interval(0.95)
     assert gaps["Over trials, low [points]"] == pytest.approx(100 * expected.low)
     assert gaps["Ahead in"] == f"{int((one > two).sum())} of 2"

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import yaml
 
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
@@ -59,11 +60,11 @@ def test_both_sides_are_opened_and_set_side_by_side(project, pair):
     result = result_of(compare.run(project, "left", "right"))
     assert (result["first"], result["second"], result["kind"]) == ("left", "right", "paired")
     assert result["matched"] == [["mha", "mha"], ["daam-v1", "daam-v1"]]
-    assert result["family"]["size"] == 2
-    for method, entry in zip(("mha", "daam-v1"), result["comparisons"], strict=True):
+    for method, entry in zip(("mha", "daam-v1"), result["pairs"], strict=True):
         assert (entry["first"], entry["second"]) == (f"left/{method}", f"right/{method}")
         assert entry["design"]["seeds"] == {f"left/{method}": [1, 2], f"right/{method}": [1, 2]}
-        met = [entry["metrics"]["accuracy"][name] for name in ("first_value", "second_value")]
+        row = next(row for row in result["comparisons"] if row["first"] == entry["first"])
+        met = [row[name] for name in ("first_value", "second_value")]
         for value, (layout, _) in zip(met, pair, strict=True):
             items = [items_of(fold.predictions(), "utterance") for fold in read_folds(layout.method(method))]
             assert value == pytest.approx(np.mean([np.mean(part.predictions == part.targets) for part in items]))
@@ -124,7 +125,7 @@ def test_ad_hoc_runs_are_sides(project):
     make(project, "left")
     result = result_of(compare.run(project, "iemocap-wavlm-large", "left/mha"))
     assert result["matched"] == [["mha", "mha"]]
-    assert result["comparisons"][0]["design"]["seeds"] == {"iemocap-wavlm-large/mha": [3, 4], "left/mha": [1]}
+    assert result["pairs"][0]["design"]["seeds"] == {"iemocap-wavlm-large/mha": [3, 4], "left/mha": [1]}
     assert {row["name"] for row in result["settings"]["can_change"]} == {"runs.seeds"}
 
 
@@ -145,19 +146,22 @@ def refold(layout, config, method, *, keep=lambda rows: rows):
 def test_the_same_items_in_other_folds_are_paired_whatever_their_fold(project):
     make(project, "left", methods=["mha"])
     layout, config = make(project, "right", methods=["mha"], skill=0.5)
-    plain = result_of(compare.run(project, "left", "right"))["comparisons"][0]
+    plain = result_of(compare.run(project, "left", "right"))
     refold(layout, config, "mha")
     result = result_of(compare.run(project, "left", "right"))
-    (entry,) = result["comparisons"]
-    for metric, found in entry["metrics"].items():
-        before = plain["metrics"][metric]
-        assert found["secondary"] is None
-        for name in ("first_value", "second_value", "difference"):
+    (entry,) = result["pairs"]
+    for found, before in zip(result["comparisons"], plain["comparisons"], strict=True):
+        assert found["p_folds"] is None
+        assert [found[name] for name in ("wins", "losses", "ties")] == [
+            before[name] for name in ("wins", "losses", "ties")
+        ]
+        for name in ("first_value", "second_value", "difference", "p"):
             assert found[name] == pytest.approx(before[name])
-        assert found["primary"]["p"] == pytest.approx(before["primary"]["p"])
-    assert (entry["wins"], entry["losses"], entry["ties"]) == (plain["wins"], plain["losses"], plain["ties"])
-    assert {row["item"] for row in entry["disagreements"]} == {row["item"] for row in plain["disagreements"]}
-    assert (entry["design"]["unit"], entry["design"]["n_folds"], entry["runs"]) == ("speaker", 0, 0)
+        assert found["runs"] == 0
+    assert {row["item"] for row in entry["disagreements"]} == {
+        row["item"] for row in plain["pairs"][0]["disagreements"]
+    }
+    assert (entry["design"]["unit"], entry["design"]["n_folds"]) == ("speaker", 0)
     assert [note for note in result["notes"] if "folds" in note] == [
         "the test items are the same, but the folds are not (left: 5, right: 2), so the methods were trained on other "
         "items. Items are paired, all folds together; nothing is tested over folds"
@@ -245,7 +249,7 @@ def test_units_must_agree_or_be_chosen(project):
     assert "--unit utterance" in error.value.fix
     result = result_of(compare.run(project, "left", "right", unit="clip"))
     assert result["unit"] == "clip"
-    assert result["comparisons"][0]["design"]["n_items"] > 200
+    assert result["pairs"][0]["design"]["n_items"] > 200
     with pytest.raises(ConfigError, match="--unit does not apply"):
         compare.run(project, "published:T2-iemocap/mha", "published:T2-iemocap/daam-v1", unit="clip")
 
@@ -263,13 +267,18 @@ def test_clips_cut_differently_are_compared_by_utterance_only(project, pair):
 def test_ours_beside_a_printed_row(project):
     layout, config = make(project, "left", train={"seeds": [1, 2]})
     result = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))
-    evaluated = json.loads(evaluate.run(layout, config).read_text())["methods"]["mha"]
+    evaluate.run(layout, config)
+    scores = read_evaluation(layout.stage("evaluate")).scores
     entry = result["comparisons"][0]
     ours, printed = entry["figures"]["first"], entry["figures"]["second"]
     assert result["kind"] == "printed"
-    assert ours["as_published"] == evaluated["selection"]["accuracy_best_on_test"]
-    assert ours["as_reported"]["accuracy"] == evaluated["summary"]["utterance"]["accuracy"]
-    assert ours["as_reported"]["balanced_accuracy"] == evaluated["summary"]["utterance"]["balanced_accuracy"]
+    for found, metric in (
+        (ours["as_published"], "accuracy_best_on_test"),
+        (ours["as_reported"]["accuracy"], "accuracy"),
+        (ours["as_reported"]["balanced_accuracy"], "balanced_accuracy"),
+    ):
+        figure = scores.figure("mha", metric)
+        assert found == {"mean": figure.mean, "sample_std": figure.std, "n": figure.runs}
     row = read_published("T2-iemocap").row("mha")
     assert printed["print"] == {"text": "62.3 ± 2.00", "mean_agrees": True, "std_is": "neither", "disagrees": True}
     assert printed["as_published"]["sample_std"] == pytest.approx(row.sample_std / 100)
@@ -282,8 +291,7 @@ def test_ours_beside_a_printed_row(project):
         [np.mean(best[number]) - row.folds[f"F{number}"] / 100 for number in range(1, 6)]
     )
     assert entry["test"] is None
-    assert "another protocol" in entry["no_test"]
-    assert result["family"] is None
+    assert "another protocol" in entry["about_test"]
     listed = {row["name"]: (row["first"], row["second"]) for row in result["settings"]["can_change"]}
     assert listed == {
         "train.selection": ("dev-group", "best-on-test"),
@@ -331,7 +339,7 @@ def test_two_printed_rows(project, method):
     assert (result["kind"], result["unit"]) == ("both-printed", "as printed")
     assert entry["test"]["p"] == pytest.approx(NADEAU_BENGIO[method], abs=6e-4)
     assert (entry["test"]["ratio"], entry["test"]["df"]) == (0.25, 4)
-    assert "printed folds" in entry["test"]["label"]
+    assert "printed folds" in entry["about_test"]
     table = read_published("gaam-v1/T2")
     gaps = [table.row("daam-v1").folds[f] - table.row(method).folds[f] for f in table.row(method).folds]
     assert [100 * fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
@@ -358,14 +366,13 @@ def test_repeats_of_one_split_are_not_paired(project):
         "comparisons"
     ][0]
     assert entry["folds"] is None
-    assert entry["no_test"] == "no test: the published columns cannot be paired"
+    assert entry["about_test"] == "no test: the published columns cannot be paired"
     assert entry["difference"] < 0
 
 
 def test_whole_tables_are_one_family(project):
     result = result_of(compare.run(project, "published:T2-iemocap", "published:daam-blog/ablation-iemocap"))
     assert result["matched"] == [[name, name] for name in ("single-layer-high-if", "single-layer-low-if")]
-    assert result["family"]["size"] == 2
 
 
 def test_a_run_with_another_recipe_is_compared_with_its_pipeline(project):

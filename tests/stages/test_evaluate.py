@@ -7,10 +7,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.scores import BEST_ON_TEST, TABLES
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.scores import TABLES, read_scores
+from daamctl.evaluation.scores import read_scores
 from daamctl.repair import repair_of
 from daamctl.stages import evaluate
 from daamctl.store.files import write_json
@@ -29,7 +31,7 @@ def layout(tmp_path):
 
 def test_numbers_equal_an_independent_computation(layout):
     path = evaluate.run(layout, CONFIG)
-    entry = json.loads(path.read_text())["methods"]["none"]
+    entry, scores = json.loads(path.read_text())["methods"]["none"], scores_of(layout)
     clip, utterance = [], []
     for fold in read_folds(layout.method("none")):
         table = fold.predictions()
@@ -39,17 +41,20 @@ def test_numbers_equal_an_independent_computation(layout):
         pooled = {name: logits[names == name].mean(0).argmax() == targets[names == name][0] for name in set(names)}
         utterance.append(np.mean(list(pooled.values())))
     for unit, values in (("clip", clip), ("utterance", utterance)):
-        summary = entry["summary"][unit]["accuracy"]
-        assert summary["mean"] == pytest.approx(np.mean(values))
-        assert summary["sample_std"] == pytest.approx(np.std(values, ddof=1))
-        assert summary["population_std"] == pytest.approx(np.std(values))
-        assert summary["n"] == 5
-        assert [row[unit]["accuracy"] for row in entry["per_fold"]] == pytest.approx(values)
-        assert np.sum(entry["confusion"][unit]) == entry["pooled"][unit]["n"]
-        share = np.trace(entry["confusion"][unit]) / np.sum(entry["confusion"][unit])
-        assert share == pytest.approx(entry["pooled"][unit]["accuracy"])
-    assert entry["selection"]["accuracy"]["mean"] == pytest.approx(np.mean(clip))
+        figure, runs = scores.figure("none", unit=unit), scores.runs("none", unit=unit)
+        assert (figure.mean, figure.runs) == (pytest.approx(np.mean(values)), 5)
+        assert figure.std == pytest.approx(np.std(values, ddof=1))
+        assert [row.value for row in runs.values()] == pytest.approx(values)
+        counts = scores.confusion("none", unit)
+        assert counts.sum() == sum(row.items for row in runs.values())
+        assert np.trace(counts) / counts.sum() == pytest.approx(figure.pooled)
+    best = [fold.result["metrics"]["accuracy_best_on_test"] for fold in read_folds(layout.method("none"))]
+    assert scores.figure("none", BEST_ON_TEST).mean == pytest.approx(np.mean(best))
     assert entry["num_parameters"] == 11
+
+
+def scores_of(layout):
+    return read_evaluation(layout.stage("evaluate")).scores
 
 
 def shown_of(layout):
@@ -63,7 +68,7 @@ def test_files(layout):
     flat = shown_of(layout)
     assert list(flat) == ["mha", "none"]
     assert list(flat["none"]) == ["accuracy", "balanced_accuracy", "macro_f1"]
-    assert flat["none"]["accuracy"] == round(report["methods"]["none"]["summary"]["utterance"]["accuracy"]["mean"], 6)
+    assert flat["none"]["accuracy"] == round(scores_of(layout).figure("none").mean, 6)
     history = pl.read_parquet(folder / "history.parquet").to_dicts()
     assert len(history) == 2 * 5 * 6
     assert list(history[0]) == [
@@ -74,30 +79,19 @@ def test_files(layout):
     assert report["provenance"]["devices"] == ["cpu"]
 
 
-def test_tables_have_what_the_record_has(layout):
+def test_tables_have_their_columns_and_the_record_no_figure(layout):
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
     tables = {name: read_scores(layout, name) for name in TABLES if name not in ("layers", "audit")}
     for name, table in tables.items():
         assert dict(table.schema) == TABLES[name]
-        assert len(table)
-    one = report["methods"]["mha"]
-    row = tables["figures"].row(
-        by_predicate=(pl.col("method") == "mha") & (pl.col("unit") == "utterance") & (pl.col("metric") == "accuracy"),
-        named=True,
-    )
-    summary, interval = one["summary"]["utterance"]["accuracy"], one["intervals"]["metrics"]["accuracy"]
-    assert (row["mean"], row["std"], row["runs"]) == (summary["mean"], summary["sample_std"], 5)
-    assert (row["low"], row["high"]) == (interval["low"], interval["high"])
-    assert row["pooled"] == pytest.approx(interval["value"])
-    runs = tables["scores"].filter(method="mha", unit="clip", metric="macro_f1").sort("fold")
-    assert runs["value"].to_list() == [fold["clip"]["macro_f1"] for fold in one["per_fold"]]
-    (pair,) = report["comparison"]["result"]["comparisons"]
-    row = tables["comparisons"].row(by_predicate=pl.col("metric") == "balanced_accuracy", named=True)
-    part = pair["metrics"]["balanced_accuracy"]
-    assert (row["first"], row["second"], row["difference"]) == (pair["first"], pair["second"], part["difference"])
-    assert (row["p_holm"], row["p_folds"]) == (part["primary"]["p_holm"], part["secondary"]["p"])
-    counts = tables["confusion"].filter(method="mha", unit="clip")["count"]
-    assert counts.sum() == sum(map(sum, one["confusion"]["clip"]))
+        assert len(table) or name == "entities"
+    scores = scores_of(layout)
+    figure = scores.figure("mha")
+    assert figure.low < figure.pooled < figure.high
+    assert scores.figure("mha", unit="clip").low is None
+    assert {row.metric for row in scores.comparisons("accuracy")} == {"accuracy"}
+    assert len(tables["scores"].filter(method="mha", unit="clip", metric="macro_f1")) == 5
+    assert not [name for name in ("summary", "pooled", "intervals", "confusion") if name in report["methods"]["mha"]]
     with pytest.raises(UnknownNameError, match="unknown table 'score'"):
         read_scores(layout, "score")
     with pytest.raises(ArtifactError, match=r"no file .*layers\.parquet"):
@@ -106,9 +100,9 @@ def test_tables_have_what_the_record_has(layout):
 
 def test_clip_can_be_the_main_unit(layout):
     config = CONFIG.model_copy(update={"evaluate": CONFIG.evaluate.model_copy(update={"unit": "clip"})})
-    report = json.loads(evaluate.run(layout, config).read_text())
+    evaluate.run(layout, config)
     flat = shown_of(layout)
-    assert flat["mha"]["accuracy"] == round(report["methods"]["mha"]["summary"]["clip"]["accuracy"]["mean"], 6)
+    assert flat["mha"]["accuracy"] == round(scores_of(layout).figure("mha", unit="clip").mean, 6)
 
 
 def test_missing_folds_are_named(tmp_path, caplog):
@@ -123,8 +117,8 @@ def test_missing_folds_are_named(tmp_path, caplog):
 def test_one_fold_has_no_deviation(tmp_path):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", folds=(2,))
-    report = json.loads(evaluate.run(layout, Config(methods=["none"])).read_text())
-    assert report["methods"]["none"]["summary"]["utterance"]["accuracy"]["sample_std"] is None
+    evaluate.run(layout, Config(methods=["none"]))
+    assert scores_of(layout).figure("none").std is None
 
 
 def test_methods_that_are_gone_are_no_longer_shown(layout):
@@ -137,14 +131,14 @@ def test_two_seeds(tmp_path):
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"], "train": {"seeds": [1, 2]}})
     write_method(layout, config, "none", seeds=(1, 2))
     report = json.loads(evaluate.run(layout, config).read_text())
-    assert report["methods"]["none"]["summary"]["clip"]["accuracy"]["n"] == 10
+    assert scores_of(layout).figure("none").runs == 10
     assert report["counts"]["utterance"] == 5 * 40
 
 
 def test_seeds_outside_the_settings_are_ignored(layout):
     write_method(layout, CONFIG, "none", seeds=(7,))
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
-    assert {row["seed"] for row in report["methods"]["none"]["per_fold"]} == {1}
+    assert {row["seed"] for row in report["methods"]["none"]["runs"]} == {1}
 
 
 def test_no_fold_names_the_command(layout):
@@ -240,25 +234,26 @@ def test_texts_of_unknown_origin_are_their_own_units(tmp_path):
         write_items(layout, config, method, seeds=(1, 2), skill=skill)
     report = json.loads(evaluate.run(layout, config).read_text())
     assert (report["modality"], report["num_folds"]) == ("text", 1)
-    design = report["comparison"]["result"]["design"]
+    design = report["comparison"]["family"]["design"]
     assert (design["unit"], design["unit_word"], design["n_units"], design["n_speakers"]) == ("item", "text", 240, None)
-    for entry in report["methods"].values():
-        assert entry["per_speaker"] == []
-        assert entry["intervals"]["unit_word"] == "text"
-        assert entry["intervals"]["metrics"]["accuracy"]["n_clusters"] == 240
-        assert entry["summary"]["utterance"] == entry["summary"]["clip"]
+    scores = scores_of(layout)
+    for method, entry in report["methods"].items():
+        assert scores.speakers(method) == {}
+        figure = scores.figure(method)
+        assert (figure.resampled, figure.units) == ("text", 240)
+        assert figure.mean == scores.figure(method, unit="clip").mean
         assert entry["missing"] == []
-    (pair,) = report["comparison"]["result"]["comparisons"]
-    assert (pair["runs"], pair["behind"], pair["metrics"]["accuracy"]["secondary"]) == (2, 2, None)
+    (pair,) = scores.comparisons("accuracy")
+    assert (pair.runs, pair.behind, pair.p_folds) == (2, 2, None)
 
 
 def test_authors_that_are_known_are_scored_one_by_one(tmp_path):
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"]})
     write_items(layout, config, "none", seeds=(1,), authors=6)
-    report = json.loads(evaluate.run(layout, config).read_text())
-    rows = report["methods"]["none"]["per_speaker"]
-    assert [(row["speaker"], row["n"]) for row in rows] == [(f"w{index}", 40) for index in range(6)]
-    assert report["methods"]["none"]["intervals"]["unit_word"] == "author"
+    evaluate.run(layout, config)
+    speakers = scores_of(layout).speakers("none")
+    assert [(name, number) for name, (_, number) in speakers.items()] == [(f"w{index}", 40) for index in range(6)]
+    assert scores_of(layout).figure("none").resampled == "author"
 
 
 def test_fine_tuned_encoders_are_scored_behind_the_methods_and_marked(tmp_path):
@@ -309,7 +304,7 @@ def test_the_default_reference_does_not_depend_on_results(tmp_path, caplog):
     skills = {"mha": 0.0, "none": 0.8, "gqa": 2.6, "ridge-concat": 2.5}
     _, report = probed(tmp_path / "a", skills, margin=0.2)
     assert report["comparison"]["reference"] == "none"
-    assert report["comparison"]["result"]["family"]["reference"] == "none"
+    assert report["comparison"]["family"]["reference"] == "none"
     warning = "the reference is {}, so training alone may explain every difference from it"
     assert warning.format("none (undertrained)") in caplog.messages
     _, report = probed(tmp_path / "b", {"mha": 0.0, "gqa": 2.6, "ridge-concat": 2.5})
@@ -328,10 +323,10 @@ def test_a_reference_with_missing_folds_is_not_replaced(layout):
     for number in (4, 5):
         shutil.rmtree(layout.method("none") / f"fold{number}-seed1")
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
-    assert report["comparison"] == {"reference": "none", "left_out": ["none"], "result": None}
+    assert report["comparison"] == {"reference": "none", "left_out": ["none"], "family": None}
     write_json(layout.method("none") / "skipped.json", {"reason": "no such GPU"})
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
-    assert report["comparison"] == {"reference": "none", "left_out": [], "result": None}
+    assert report["comparison"] == {"reference": "none", "left_out": [], "family": None}
 
 
 def test_formats_of_folds_from_several_runs_are_named(layout):

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
 from daamctl.encoders.licence import RANDOM
@@ -63,19 +64,19 @@ def test_the_mean_of_all_folds(trained: Path) -> None:
 
 
 def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
-    evaluation = json.loads((trained / "data/evaluate/tiny/evaluation.json").read_text())["methods"]["weighted-sum"]
+    scores = read_evaluation(trained / "data/evaluate/tiny").scores
     measured = read_model(export_model(trained, "figures")).measured
     assert measured is not None
     accuracy = measured.figures[0]
-    interval = evaluation["intervals"]["metrics"]["accuracy"]
-    assert (accuracy.value, accuracy.low, accuracy.high) == (interval["value"], interval["low"], interval["high"])
+    figure = scores.figure("weighted-sum")
+    assert (accuracy.value, accuracy.low, accuracy.high) == (figure.pooled, figure.low, figure.high)
     assert measured.n == 48
     assert measured.clusters == "6 speakers"
     single = read_model(export_model(trained, "figures-2", folds="2")).measured
     assert single is not None
     assert single.n == 16
-    (row,) = [row for row in evaluation["per_fold"] if row["fold"] == 2]
-    assert single.figures[0].value == row["utterance"]["accuracy"]
+    (row,) = [row for row in scores.runs("weighted-sum").values() if row.fold == 2]
+    assert single.figures[0].value == row.value
     assert "`g1`" in single.protocol
 
 
@@ -179,7 +180,7 @@ def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_p
     shutil.copytree(trained, copy, ignore=shutil.ignore_patterns("extract", ".work"))
     path = copy / "data/evaluate/tiny/evaluation.json"
     scored = json.loads(path.read_text())
-    scored["methods"]["weighted-sum"]["per_fold"][0]["train_s"] += 1  # the fold was trained again since
+    scored["methods"]["weighted-sum"]["runs"][0]["train_s"] += 1  # the fold was trained again since
     write_record(path, {name: value for name, value in scored.items() if name != "sha256"})
     with pytest.raises(ArtifactError, match="the evaluation of 'tiny' is not of these folds of weighted-sum"):
         export_model(copy, str(tmp_path / "out"))

@@ -16,6 +16,7 @@ import transformers
 
 from daamctl.adapters import FineTuned
 from daamctl.artifacts.clips import ClipTable, read_clips
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
@@ -99,8 +100,8 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     finetune.run(layout, config, method="linear-probe", track=False)
     found = json.loads(evaluate.run(layout, config).read_text())
     assert list(found["methods"]) == ["none", "linear-probe"]
-    compared = found["comparison"]["result"]["comparisons"][0]
-    assert (compared["first"], compared["second"]) == ("none", "linear-probe")
+    (compared,) = read_evaluation(layout.stage("evaluate")).scores.comparisons("accuracy")
+    assert (compared.first, compared.second) == ("none", "linear-probe")
     assert found["counts"]["utterance"] == 48
     assert not any("other settings" in note for note in found["notes"])
     notes = json.loads(evaluate.run(*settings(clips, finetune__lr=0.5)).read_text())["notes"]
@@ -327,8 +328,8 @@ def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:
     write_method(layout, config, "none")
     write_method(layout, config, "lora-r8", changes=TUNED, seeds=(42,))
     found = json.loads(evaluate.run(layout, config).read_text())
-    assert {row["seed"] for row in found["methods"]["none"]["per_fold"]} == {1}
-    assert {row["seed"] for row in found["methods"]["lora-r8"]["per_fold"]} == {42}
+    assert {row["seed"] for row in found["methods"]["none"]["runs"]} == {1}
+    assert {row["seed"] for row in found["methods"]["lora-r8"]["runs"]} == {42}
     assert found["methods"]["lora-r8"]["missing"] == []
     message = r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"
     with pytest.raises(ArtifactError, match=message):

@@ -523,12 +523,9 @@ def test_layers_are_tested_against_the_best_in_pairs(copied):
         tables[str(layer + 1)] = item_table(folds, items)
     (best,) = max(profile, key=lambda one: one.value).layers
     assert STRENGTH[best - 1] > 0.5
-    compared = compare_methods(tables, reference=str(best))
-    assert min(one.floor for one in profile if one.floor is not None) == compared.family.floor_holm
+    rows, family = compare_methods(tables, reference=str(best))
+    assert min(one.floor for one in profile if one.floor is not None) == family.floor_holm
     found = {one.layers[0]: (one.difference, one.p) for one in profile}
     assert found.pop(best) == (0.0, None)
-    expected = {
-        int(pair.second): (-pair.metrics["accuracy"].difference, pair.metrics["accuracy"].primary.p_holm)
-        for pair in compared.comparisons
-    }
+    expected = {int(row.second): (-row.difference, row.p_holm) for row in rows if row.metric == "accuracy"}
     assert found == {layer: pytest.approx(values) for layer, values in expected.items()}

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
 from daamctl.artifacts.audit import LayerTest
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import ABLATION, TRUNCATION, Ablation, Contrast, read_rows, write_layer_sets
 from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.scores import Scores
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
@@ -24,7 +27,8 @@ from daamctl.repair import repair_of
 from daamctl.reporting.truncation import TITLE
 from daamctl.stages import evaluate, importance, report
 from daamctl.store.files import read_json, write_json
-from daamctl.store.records import write_record
+from daamctl.store.records import hashes_of, write_record
+from daamctl.store.tables import read_frame, write_frame
 from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, seal_fold, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.records import ablation_of, importance_of, write_importance
@@ -170,6 +174,10 @@ def evaluation_of(layout: Layout) -> dict[str, Any]:
     return dict(json.loads((layout.stage("evaluate") / "evaluation.json").read_text()))
 
 
+def scores_of(layout: Layout) -> Scores:
+    return read_evaluation(layout.stage("evaluate")).scores
+
+
 def table_of(layout: Layout, key: str) -> dict[str, dict[str, str]]:
     """First cell -> heading -> cell of a CSV."""
     with (layout.stage("report") / "tables" / f"{key}.csv").open(encoding="utf-8") as stream:
@@ -225,22 +233,25 @@ def test_tables_have_captions_and_scopes(made: Made) -> None:
 
 def test_numbers_of_the_evaluation_stand_everywhere(made: Made) -> None:
     layout, html, markdown = made
-    evaluation = evaluation_of(layout)
+    evaluation, scores = evaluation_of(layout), scores_of(layout)
     table, tex = table_of(layout, "results"), (layout.stage("report") / "tables/results.tex").read_text()
     metrics = table_of(layout, "metrics")
     for name, entry in evaluation["methods"].items():
-        label, unit = entry["label"], entry["summary"]["utterance"]
-        mean, std = (100 * unit["accuracy"][key] for key in ("mean", "sample_std"))
+        label, accuracy = entry["label"], scores.figure(name)
+        mean, std = 100 * accuracy.mean, 100 * (accuracy.std or 0.0)
         assert f"{mean:.1f} ± {std:.1f}" in html
         assert f"{mean:.1f} ± {std:.1f}" in markdown
         assert f"{label.replace('_', chr(92) + '_')} & {mean:.1f} $\\pm$ {std:.1f} & " in tex
         assert float(table[label]["Accuracy (WA) [%]"]) == pytest.approx(mean)
         assert float(table[label]["Accuracy (WA), sample std [%]"]) == pytest.approx(std)
-        interval = entry["intervals"]["metrics"]["balanced_accuracy"]
-        assert float(table[label]["UA pooled, low [%]"]) == pytest.approx(100 * interval["low"])
-        assert float(table[label]["UA pooled, high [%]"]) == pytest.approx(100 * interval["high"])
-        assert float(metrics[label]["Log loss (nats)"]) == pytest.approx(unit["log_loss"]["mean"], abs=1e-8), name
-        assert float(metrics[label]["Calibration error (ECE) [%]"]) == pytest.approx(100 * unit["ece"]["mean"])
+        balanced, loss = scores.figure(name, "balanced_accuracy"), scores.figure(name, "log_loss")
+        assert balanced.low is not None
+        assert balanced.high is not None
+        assert float(table[label]["UA pooled, low [%]"]) == pytest.approx(100 * balanced.low)
+        assert float(table[label]["UA pooled, high [%]"]) == pytest.approx(100 * balanced.high)
+        assert float(metrics[label]["Log loss (nats)"]) == pytest.approx(loss.mean, abs=1e-8), name
+        ece = scores.figure(name, "ece").mean
+        assert float(metrics[label]["Calibration error (ECE) [%]"]) == pytest.approx(100 * ece)
     majority = evaluation["chance"]["utterance"]["majority_fraction"]
     assert f"gives {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in html
 
@@ -251,17 +262,17 @@ def test_differences_are_method_minus_reference(made: Made) -> None:
     assert compared["reference"] == "none"
     table = table_of(layout, "tests-accuracy")
     assert set(table) == {"daam-v2", "sga (reconstructed)", "mha-published"}
-    part = next(part for part in compared["result"]["comparisons"] if part["second"] == "daam-v2")
-    found, row = part["metrics"]["accuracy"], table["daam-v2"]
+    pairs = scores_of(layout).frames["comparisons"].filter(second="daam-v2", metric="accuracy", family="reference")
+    found, row = pairs.row(0, named=True), table["daam-v2"]
     assert float(row["Difference (points)"]) == pytest.approx(-100 * found["difference"])
-    assert float(row["Difference (points), low"]) == pytest.approx(-100 * found["interval"]["high"])
-    assert float(row["Difference (points), high"]) == pytest.approx(-100 * found["interval"]["low"])
+    assert float(row["Difference (points), low"]) == pytest.approx(-100 * found["high"])
+    assert float(row["Difference (points), high"]) == pytest.approx(-100 * found["low"])
     assert float(row["Difference (points), low"]) <= float(row["Difference (points)"])
-    assert float(row["Primary p"]) == pytest.approx(found["primary"]["p"])
-    assert float(row["Primary p (Holm)"]) == pytest.approx(found["primary"]["p_holm"])
-    assert float(row["Secondary p (Holm)"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
-    assert (int(row["Wins"]), int(row["Losses"])) == (part["losses"], part["wins"])
-    assert float(row["Detectable (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
+    assert float(row["Primary p"]) == pytest.approx(found["p"])
+    assert float(row["Primary p (Holm)"]) == pytest.approx(found["p_holm"])
+    assert float(row["Secondary p (Holm)"]) == pytest.approx(found["p_folds_holm"], rel=1e-6)
+    assert (int(row["Wins"]), int(row["Losses"])) == (found["losses"], found["wins"])
+    assert float(row["Detectable (points)"]) == pytest.approx(100 * found["detectable"])
     page = (layout.stage("report") / "report.md").read_text(encoding="utf-8")
     assert "WA minus none \\[95 % interval, not corrected\\] | p (Holm) |" in page
     assert "Difference (points) \\[95 % interval, not corrected\\] | Primary p | Primary p (Holm) |" in page
@@ -294,24 +305,30 @@ def test_missing_fold_is_shown(made: Made) -> None:
 
 def test_speakers_and_recalls(made: Made) -> None:
     layout = made[0]
-    entry = evaluation_of(layout)["methods"]["sga"]
-    speakers, recalls = table_of(layout, "speakers"), table_of(layout, "recalls")["sga (reconstructed)"]
-    for row in entry["per_speaker"]:
-        heading = next(name for name in speakers["none"] if name.startswith(row["speaker"]))
-        assert float(speakers["sga (reconstructed)"][heading]) == pytest.approx(100 * row["accuracy"])
-    for name, recall in entry["recalls"]["utterance"].items():
-        heading = next(column for column in recalls if column.startswith(name))
-        assert float(recalls[heading]) == pytest.approx(100 * recall)
+    scores, classes = scores_of(layout), evaluation_of(layout)["classes"]
+    speakers, found = table_of(layout, "speakers"), table_of(layout, "recalls")["sga (reconstructed)"]
+    for speaker, (accuracy, _) in scores.speakers("sga").items():
+        heading = next(name for name in speakers["none"] if name.startswith(speaker))
+        assert float(speakers["sga (reconstructed)"][heading]) == pytest.approx(100 * accuracy)
+    counts = scores.confusion("sga")
+    for name, right, total in zip(classes, counts.diagonal(), counts.sum(axis=1), strict=True):
+        heading = next(column for column in found if column.startswith(name))
+        assert float(found[heading]) == pytest.approx(100 * right / total)
 
 
 def test_selection_inflation_and_leads(made: Made) -> None:
     layout = made[0]
     inflation = table_of(layout, "selection")["none"]
     assert float(inflation["Inflation (points)"]) == pytest.approx(3.0, abs=0.2)
-    methods = evaluation_of(layout)["methods"]
-    rows = [{(row["fold"], row["seed"]): row for row in methods[name]["per_fold"]} for name in ("daam-v1", "none")]
+    scores = scores_of(layout)
     lead = {
-        rule: 100 * np.mean([rows[0][key][rule] - rows[1][key][rule] for key in rows[0]])
+        rule: 100
+        * np.mean(
+            [
+                row.value - scores.runs("none", rule, "clip")[run].value
+                for run, row in scores.runs("daam-v1", rule, "clip").items()
+            ]
+        )
         for rule in ("accuracy", "accuracy_best_on_test", "accuracy_last")
     }
     found = table_of(layout, "leads")["daam-v1"]
@@ -337,7 +354,7 @@ def reported(layout: Layout, config: Config) -> str:
 
 
 def readings(layout: Layout, method: str, reading: str) -> np.ndarray:
-    return np.array([row[reading] for row in evaluation_of(layout)["methods"][method]["per_fold"]])
+    return np.array([row.value for row in scores_of(layout).runs(method, reading, "clip").values()])
 
 
 def recipe_column(layout: Layout, method: str) -> float:
@@ -525,7 +542,7 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path, caplog
     path = layout.stage("evaluate") / "evaluation.json"
     changed = evaluation_of(layout)
     changed["provenance"]["config"]["download"]["corpus"] = "demo"
-    changed["methods"]["none"]["per_fold"][0]["train_s"] += 1
+    changed["methods"]["none"]["runs"][0]["train_s"] += 1
     write_record(path, changed)
     folder = layout.stage("report")
     (folder / "tables").mkdir(parents=True)
@@ -589,9 +606,12 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     for method in ("none", "mha"):
         write_method(layout, config, method, epochs=1)
     evaluate.run(layout, config)
-    path = layout.stage("evaluate") / "evaluation.json"
-    name = "</script><img src=http://x onerror=alert(1)>_%&"
-    write_record(path, json.loads(path.read_text().replace('"Ses01F"', json.dumps(name))))
+    folder, name = layout.stage("evaluate"), "</script><img src=http://x onerror=alert(1)>_%&"
+    frame, head = read_frame(folder / "speakers.parquet")
+    write_frame(folder / "speakers.parquet", frame.with_columns(pl.col("speaker").replace("Ses01F", name)), head)
+    write_record(
+        folder / "evaluation.json", {**evaluation_of(layout), "files": hashes_of(folder, folder.glob("*.parquet"))}
+    )
     folder = report.run(layout, config, track=False).parent
     assert len(Page((folder / "report.html").read_text()).figures) == 5
     assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
@@ -681,10 +701,10 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert asked == [{"enabled": True, "again": "daamctl report toy"}]
     assert tracker.closed
     ((name, folder, metrics, tags),) = tracker.reports
-    entry = evaluation_of(layout)["methods"]["mha"]["summary"]["utterance"]
+    scores = scores_of(layout)
     assert (name, folder) == ("toy", layout.stage("report"))
-    assert metrics["best_accuracy"] == pytest.approx(entry["accuracy"]["mean"])
-    assert metrics["best_log_loss"] == pytest.approx(entry["log_loss"]["mean"])
+    assert metrics["best_accuracy"] == pytest.approx(scores.figure("mha").mean)
+    assert metrics["best_log_loss"] == pytest.approx(scores.figure("mha", "log_loss").mean)
     assert metrics["difference_to_reference"] > 0
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
@@ -770,7 +790,7 @@ def test_an_official_split_of_texts(texts: Made) -> None:
     assert "Secondary test: none, because there is only one fold." in markdown
     assert "Methods are not ranked over folds, because there is only one test part." in markdown
     seeds = table_of(layout, "folds")["daam-v1"]
-    figures = [row["utterance"]["accuracy"] for row in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
+    figures = [row.value for row in scores_of(layout).runs("daam-v1").values()]
     assert [float(seeds[f"Seed {seed} [%]"]) for seed in (1, 2, 3)] == pytest.approx([100 * one for one in figures])
     tests = table_of(layout, "tests-accuracy")["lora-r8 (fine-tuned)"]
     assert tests["Higher accuracy in seeds"] == "3 of 3"
@@ -785,7 +805,7 @@ def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
     assert "A published repeat corresponds to one of our seeds" in markdown
     assert "not comparable" not in markdown
     row = table_of(layout, "published")["daam-v1"]
-    best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
+    best = readings(layout, "daam-v1", "accuracy_best_on_test")
     assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))
     assert float(row["Ours, same protocol, sample std [%]"]) == pytest.approx(100 * np.std(best, ddof=1))
     assert float(row["Ours minus published (points)"]) == pytest.approx(100 * np.mean(best) - (94.5 + 94.5 + 94.7) / 3)
@@ -831,14 +851,14 @@ def test_a_hundred_classes_stay_readable(images: Made) -> None:
     assert "the best on the test part itself, as published, so results are optimistic" in markdown
     recalls = table_of(layout, "recalls")
     assert len(recalls) == 100
-    entry = evaluation_of(layout)["methods"]["mha"]["recalls"]["clip"]
-    assert float(recalls["class 07"]["mha [%]"]) == pytest.approx(100 * entry["class 07"])
+    matrix = scores_of(layout).confusion("mha")
+    assert float(recalls["class 07"]["mha [%]"]) == pytest.approx(100 * matrix[7, 7] / matrix[7].sum())
     assert re.search(r"<details>\s*<summary>Recall of every class per image in percent</summary>", html)
     assert "Of 100 classes, mha recalls class" in markdown
     with (layout.stage("report") / "tables" / "confusion.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["Method"] for row in rows] == ["mha"] * 10 + ["none"] * 10
-    matrix = np.array(evaluation_of(layout)["methods"]["mha"]["confusion"]["clip"])
+    matrix = matrix.copy()
     np.fill_diagonal(matrix, 0)
     assert int(rows[0]["Count"]) == matrix.max()
     assert html.count("<td") < 3000

@@ -1,0 +1,294 @@
+"""Tidy tables of the results of a run, one row per figure (docs/reports.md#tables-of-results), and what reads them.
+
+Scores are fractions, losses as trained. Differences are first minus second. Methods have their own names, without
+marks such as *undertrained*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from daamctl.artifacts.audit import AUDIT
+from daamctl.artifacts.layer_sets import LAYERS
+from daamctl.store.tables import read_frame
+
+Schema = dict[str, pl.DataType]
+_KINDS: dict[Any, pl.DataType] = {str: pl.String(), int: pl.Int64(), float: pl.Float64(), bool: pl.Boolean()}
+LEVEL = 0.95
+"""Of all intervals."""
+BEST_ON_TEST, LAST = "accuracy_best_on_test", "accuracy_last"
+"""Metrics per clip of the same training at the epoch that is best on the test clips, and at the last epoch."""
+F1_STRICT, F1_BEST_ON_TEST = "entity_f1_strict", "entity_f1_best_on_test"
+"""Entity F1 by the rule `strict` (`daamctl.data.spans`), and at the epoch that is best on the test part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A metric of a method: mean and sample standard deviation (divisor n - 1; None for one run) over its runs.
+
+    pooled: over all test items as one set, seeds averaged; low, high: its 95 % interval over `units` units, called
+    `resampled`; None if there is no interval.
+    """
+
+    method: str
+    unit: str
+    metric: str
+    mean: float
+    std: float | None = None
+    runs: int
+    pooled: float | None = None
+    low: float | None = None
+    high: float | None = None
+    resampled: str | None = None
+    units: int | None = None
+
+    @property
+    def sample_std(self) -> float | None:
+        """Standard deviation with divisor n - 1."""
+        return self.std
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A metric of one run, a fold with a seed; fold and test_group are None for all folds of a seed together."""
+
+    method: str
+    fold: int | None = None
+    seed: int
+    test_group: str | None = None
+    unit: str
+    metric: str
+    value: float
+    items: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Two methods compared in one metric, over all test items, averaged over seeds.
+
+    family: comparisons with the reference, or with the best single layer. low, high: 95 % interval of the difference;
+    interval: how it was made: bootstrap (of `resamples` draws), jackknife, or sign-flip (all values that the test does
+    not reject). p: of the test over `units` units, p_holm after Holm's correction, floor its smallest possible value;
+    exact: whether all flips were tried. p_folds: of the corrected t-test over folds. detectable: smallest difference
+    that a paired t-test on as many units would have detected with 80 % power. wins: items that only `first` got right
+    in more than half of its seeds, losses: only `second`. ahead: those of the `runs` common runs in which `first` has
+    the higher accuracy, behind: `second`. None: there is no such test or interval.
+    """
+
+    family: str = "reference"
+    first: str
+    second: str
+    metric: str
+    first_value: float
+    second_value: float
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    unit: str | None = None
+    units: int | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    floor: float | None = None
+    p_folds: float | None = None
+    p_folds_holm: float | None = None
+    detectable: float | None = None
+    interval: str | None = None
+    resamples: int | None = None
+    test: str | None = None
+    exact: bool | None = None
+    flips: int | None = None
+    wins: int | None = None
+    losses: int | None = None
+    ties: int | None = None
+    runs: int | None = None
+    ahead: int | None = None
+    behind: int | None = None
+
+    def turned(self) -> Compared:
+        """The same, second minus first."""
+        values = asdict(self)
+        for one, other in (("first", "second"), ("first_value", "second_value"), ("wins", "losses"),
+                           ("ahead", "behind")):  # fmt: skip
+            values[one], values[other] = values[other], values[one]
+        ends = {"low": None, "high": None} if self.low is None or self.high is None else {
+            "low": -self.high, "high": -self.low
+        }  # fmt: skip
+        return Compared(**{**values, **ends, "difference": -self.difference})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagged:
+    """What a tagger did with the entities of a type (None: of all types), over all trials.
+
+    The last six counts, of all types only, are kinds of errors (`daamctl.data.spans`).
+    """
+
+    method: str
+    type: str | None = None
+    gold: int
+    predicted: int
+    correct: int
+    precision: float
+    recall: float
+    f1: float
+    exact: int | None = None
+    wrong_type: int | None = None
+    wrong_boundaries: int | None = None
+    wrong_both: int | None = None
+    missed: int | None = None
+    spurious: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Confusion:
+    """How often a class was taken for another, over all runs."""
+
+    method: str
+    unit: str
+    actual: str
+    predicted: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Speaker:
+    """Accuracy of a speaker over all runs; None: of those whose speaker is unknown."""
+
+    method: str
+    speaker: str | None
+    items: int
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A point of the learning curves of a run, per clip."""
+
+    method: str
+    fold: int
+    seed: int
+    step: int
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    dev_accuracy: float
+    test_accuracy: float
+
+
+def _schema(row: type) -> Schema:
+    hints = get_type_hints(row)
+    return {one.name: _KINDS[(get_args(hints[one.name]) or (hints[one.name],))[0]] for one in fields(row)}
+
+
+OF_EVALUATE: dict[str, Schema] = {
+    "figures": _schema(Figure),
+    "scores": _schema(Score),
+    "comparisons": _schema(Compared),
+    "confusion": _schema(_Confusion),
+    "speakers": _schema(_Speaker),
+    "entities": _schema(Tagged),
+    "history": _schema(_Record),
+}
+"""The tables that `evaluate` writes."""
+TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT}
+
+
+def frame_of(table: str, rows: Iterable[Any]) -> pl.DataFrame:
+    """A table from its rows, records or dictionaries."""
+    content = [row if isinstance(row, dict) else vars(row) for row in rows]
+    return pl.DataFrame(content, TABLES[table])
+
+
+def table_file(folder: Path, table: str) -> Path:
+    """File of a table in the folder of its stage."""
+    return folder / f"{table}.parquet"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The tables of an evaluation, without the learning curves.
+
+    Args:
+        unit: the main unit, which counts where none is named and the metric has several.
+    """
+
+    unit: str = "utterance"
+    frames: Mapping[str, pl.DataFrame] = field(
+        default_factory=lambda: {name: frame_of(name, ()) for name in OF_EVALUATE if name != "history"}
+    )
+
+    @classmethod
+    def read(cls, folder: Path, unit: str) -> Scores:
+        """Read the tables; ArtifactError if one is missing or damaged."""
+        names = [name for name in OF_EVALUATE if name != "history"]
+        return cls(unit, {name: read_frame(table_file(folder, name))[0] for name in names})
+
+    def renamed(self, names: Mapping[str, str]) -> Scores:
+        """The same with other names of methods."""
+        columns = ("method", "first", "second")
+        return replace(self, frames={
+            table: frame.with_columns(pl.col([one for one in columns if one in frame.columns]).replace(dict(names)))
+            for table, frame in self.frames.items()
+        })  # fmt: skip
+
+    @cached_property
+    def _figures(self) -> dict[tuple[str, str, str | None], Figure]:
+        rows = [Figure(**row) for row in self.frames["figures"].iter_rows(named=True)]
+        found: dict[tuple[str, str, str | None], Figure] = {(row.method, row.metric, row.unit): row for row in rows}
+        shown = sorted(rows, key=lambda row: row.unit == self.unit)
+        return found | {(row.method, row.metric, None): row for row in shown}
+
+    def find(self, method: str, metric: str = "accuracy", unit: str | None = None) -> Figure | None:
+        """A figure of a method; None if there is none."""
+        return self._figures.get((method, metric, unit))
+
+    def figure(self, method: str, metric: str = "accuracy", unit: str | None = None) -> Figure:
+        """A figure of a method, which has it."""
+        return self._figures[method, metric, unit]
+
+    def runs(self, method: str, metric: str = "accuracy", unit: str | None = None) -> dict[tuple[int, int], Score]:
+        """(fold, seed) -> a metric of a method in that run."""
+        rows = self._own("scores", method).filter(metric=metric, unit=unit or self.unit)
+        return {(row["fold"], row["seed"]): Score(**row) for row in rows.iter_rows(named=True)}
+
+    def trials(self, method: str, metric: str) -> list[float]:
+        """A metric over all folds of each seed."""
+        rows = self._own("scores", method).filter(pl.col("fold").is_null(), pl.col("metric") == metric)
+        found: list[float] = rows["value"].to_list()
+        return found
+
+    def comparisons(self, metric: str, family: str = "reference") -> list[Compared]:
+        """The pairs of a family."""
+        rows = self.frames["comparisons"].filter(metric=metric, family=family)
+        return [Compared(**row) for row in rows.iter_rows(named=True)]
+
+    def confusion(self, method: str, unit: str | None = None) -> NDArray[np.int64]:
+        """Counts (C, C); row: actual class, column: predicted class."""
+        counts = self._own("confusion", method).filter(unit=unit or self.unit)["count"].to_numpy()
+        size = round(len(counts) ** 0.5)
+        return counts.reshape(size, size)
+
+    def speakers(self, method: str) -> dict[str, tuple[float, int]]:
+        """Known speaker -> accuracy over all runs, and number of items; empty if speakers are unknown."""
+        rows = self._own("speakers", method).drop_nulls("speaker")
+        return {row["speaker"]: (row["accuracy"], row["items"]) for row in rows.iter_rows(named=True)}
+
+    def entities(self, method: str) -> dict[str | None, Tagged]:
+        """Type, None for all types -> what the tagger did with its entities; empty for methods that were not scored."""
+        return {row["type"]: Tagged(**row) for row in self._own("entities", method).iter_rows(named=True)}
+
+    def _own(self, table: str, method: str) -> pl.DataFrame:
+        return self.frames[table].filter(method=method)
+
+
+def recalls(counts: NDArray[np.int64]) -> list[float | None]:
+    """Recall of every class from confusion counts (C, C), in class order; None for a class without a target."""
+    return [float(row[index] / row.sum()) if row.sum() else None for index, row in enumerate(counts)]

@@ -1,0 +1,88 @@
+"""Kill a run at random moments, start it again, and compare its results with those of an undisturbed run.
+
+    python scripts/kills.py PIPELINE [--kills 60] [--folder DIR] [--longest 20]
+
+Makes two projects, `undisturbed` and `killed`, in the folder and runs `daamctl run PIPELINE` in both. In the second,
+SIGKILL ends the run and all its processes after a random time. When a run ends before its time, its results are
+compared, its data are removed, and it starts from the beginning. Exit code 1: a run failed, results differ, or files
+are left behind in the work folder.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SAME = [sys.executable, str(Path(__file__).with_name("same_numbers.py")), "--tolerance", "1e-6"]
+"""A fold that is trained without those beside it differs in the last digits."""
+MOST_PER_RUN = 10
+"""Kills until a run may end; else most of them would hit the last stage again and again."""
+
+
+def main(
+    pipeline: str,
+    kills: Annotated[int, typer.Option(help="Number of kills.")] = 60,
+    longest: Annotated[float, typer.Option(help="Longest time until a kill, in seconds.")] = 20.0,
+    folder: Annotated[Path | None, typer.Option(help="Where the projects are made; default: a temporary one.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random times.")] = 1,
+) -> None:
+    """Kill, start again, compare."""
+    root = Path(tempfile.mkdtemp(prefix="daamctl-kills-")) if folder is None else folder
+    undisturbed, killed = root / "undisturbed", root / "killed"
+    for project in (undisturbed, killed):
+        subprocess.run([sys.executable, "-m", "daamctl", "init", str(project)], check=True, capture_output=True)
+    run = [sys.executable, "-m", "daamctl", "run", pipeline]
+    started = time.monotonic()
+    subprocess.run(run, cwd=undisturbed, check=True, capture_output=True)
+    typer.echo(f"undisturbed: {time.monotonic() - started:.0f} s")
+
+    generator, done, rounds, of_round = random.Random(seed), 0, 0, 0
+    stages: dict[str, int] = {}
+    while done < kills or rounds == 0:
+        wait = generator.uniform(0.3, longest) if done < kills and of_round < MOST_PER_RUN else None
+        log = root / "killed.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(run, cwd=killed, stdout=output, stderr=output, start_new_session=True)
+            try:
+                code = process.wait(wait)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                done, of_round = done + 1, of_round + 1
+                stage = newest_stage(killed / "data")
+                stages[stage] = stages.get(stage, 0) + 1
+                continue
+        if code:
+            typer.echo(f"after {done} kills the run ended with {code}:\n{log.read_text()[-3000:]}")
+            raise typer.Exit(1)
+        rounds, of_round = rounds + 1, 0
+        compared = subprocess.run([*SAME, undisturbed, killed], capture_output=True, text=True)
+        typer.echo(f"finished after {done} kills: {compared.stdout.splitlines()[-1]}")
+        left = [path for path in (killed / "data/.work").rglob("*") if path.is_file() and path.suffix != ".lock"]
+        known = {path.relative_to(undisturbed) for path in (undisturbed / "data/.work").rglob("*")}
+        strays = [str(path) for path in left if path.relative_to(killed) not in known]
+        if compared.returncode or strays:
+            typer.echo(compared.stdout + "".join(f"left behind: {name}\n" for name in strays))
+            raise typer.Exit(1)
+        shutil.rmtree(killed / "data")
+    typer.echo(f"{done} kills, {rounds} finished runs, all results equal; last written before a kill: {stages}")
+
+
+def newest_stage(data: Path) -> str:
+    """Stage whose folder changed last."""
+    found = [path for path in data.glob("*/*") if path.is_dir()] + list(data.glob(".work/*"))
+    return max(found, key=lambda path: path.stat().st_mtime).relative_to(data).parts[0] if found else "none"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -7,20 +7,16 @@ whole groups, e.g. speakers. Scores are fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import polars as pl
 
-from daamctl.artifacts.scores import Compared
-from daamctl.artifacts.statistics import Design, NonInferiority
+from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
-from daamctl.evaluation.comparison import SCHEMA, MethodIntervals, compare_methods, method_intervals, not_worse
-from daamctl.evaluation.prediction_files import Predictions
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
 from daamctl.evaluation.statistics import units_needed
 
-ALPHA = 0.05
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
 """With more labels, these are answers rather than classes, and have no balanced accuracy."""
@@ -30,95 +26,6 @@ class _Graded(Task):
     """Items with a score, but without classes."""
 
     over_items = ("accuracy",)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Models compared in pairs, the better one first.
-
-    Args:
-        models: names, best first.
-        values: model -> its score over all items.
-        intervals: model -> its intervals by metric.
-        metric: which ranks the models.
-        pairs: every pair in every metric.
-        tiers: models that cannot be told apart: the first of a tier, and those after it up to the first that is
-            significantly worse, after Holm's correction over all pairs.
-        needed: number of units with which a difference like that of the best two is detected with 80 % power; None if
-            it is significant already, or there is no difference or test.
-        not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
-        items: item, group and label of every item, and for every model the share of its repeats that are right.
-    """
-
-    models: list[str]
-    values: dict[str, float]
-    intervals: dict[str, MethodIntervals]
-    metric: str
-    pairs: list[Compared]
-    tiers: list[list[str]]
-    needed: int | None
-    not_worse: dict[str, NonInferiority]
-    margin: float | None
-    design: Design
-    items: pl.DataFrame
-    notes: list[str]
-
-    def pair(self, first: str, second: str, metric: str | None = None) -> Compared:
-        """The comparison of two models, in the order of `models`."""
-        wanted = (first, second, metric or self.metric)
-        return next(one for one in self.pairs if (one.first, one.second, one.metric) == wanted)
-
-    @property
-    def metrics(self) -> list[str]:
-        """Metrics in which the models are compared."""
-        return list(dict.fromkeys(one.metric for one in self.pairs))
-
-    def by(self, column: str, first: str, second: str) -> pl.DataFrame:
-        """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
-        gap = pl.col(first) - pl.col(second)
-        right, other = pl.col(first) > 0.5, pl.col(second) > 0.5  # half of the repeats are not enough
-        columns = [
-            pl.len().alias("items"),
-            (right & ~other).sum().alias("wins"),
-            (other & ~right).sum().alias("losses"),
-            gap.mean().alias("difference"),
-            gap.sum().alias("sum"),
-        ]
-        found = self.items.drop_nulls(column).group_by(column).agg(columns)
-        return found.sort(pl.col("sum").abs(), column, descending=[True, False])
-
-    def deciding(self, first: str, second: str, most: int = 10) -> pl.DataFrame:
-        """Items that only one of two models gets right, those with the most agreement among repeats first."""
-        gap = (pl.col(first) - pl.col(second)).alias("difference")
-        rows = self.items.select("item", "group", "label", first, second, gap).filter(pl.col("difference") != 0)
-        return rows.sort(pl.col("difference").abs(), "item", descending=[True, False]).head(most)
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it, in plain values."""
-        return {
-            "models": [
-                {"model": name, "tier": self.tier(name), self.metric: self.values[name]}
-                | {metric: _ends(one) for metric, one in self.intervals[name].metrics.items()}
-                for name in self.models
-            ],
-            "metric": self.metric,
-            "pairs": [vars(one) for one in self.pairs],
-            "tiers": self.tiers,
-            "units_needed": self.needed,
-            "margin": self.margin,
-            "not_worse": {name: one._asdict() for name, one in self.not_worse.items()},
-            "design": vars(self.design),
-            "items": self.items.to_dicts(),
-            "notes": self.notes,
-        }
-
-    def tier(self, model: str) -> int:
-        """Number of the tier of a model, from 1."""
-        return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
-
-
-def _ends(interval: Any) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def judge(
@@ -176,10 +83,11 @@ def judge(
     models = sorted(values, key=lambda name: (-values[name], name))
     place = {name: index for index, name in enumerate(models)}
     pairs = [one if place[one.first] < place[one.second] else one.turned() for one in compared]
+    found = method_intervals(tables, task=task) if design.unit else {}
     verdict = Verdict(
         models=models,
         values=values,
-        intervals=method_intervals(tables, task=task) if design.unit else {},
+        intervals={name: one.metrics for name, one in found.items()},
         metric=metric,
         pairs=pairs,
         tiers=[],
@@ -192,8 +100,8 @@ def judge(
     )
     if margin is not None:
         reference = files[0].name
-        found = not_worse(tables, reference=reference, margin=margin, task=task, alpha=ALPHA)[1]
-        verdict = replace(verdict, not_worse={name: one for name, one in found.items() if name != reference})
+        tests = not_worse(tables, reference=reference, margin=margin, task=task, alpha=ALPHA)[1]
+        verdict = replace(verdict, not_worse={name: one for name, one in tests.items() if name != reference})
     best = verdict.pair(models[0], models[1])
     needed = None
     shown = best.p_holm is not None and best.p_holm <= ALPHA
@@ -254,7 +162,7 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
 
 
 def _one_value(tables: Sequence[tuple[str, pl.DataFrame]], column: str) -> pl.DataFrame:
-    """item and its value in the files that know it.
+    """Item and its value in the files that know it.
 
     Raises:
         ConfigError: two rows of an item disagree.
@@ -271,7 +179,7 @@ def _one_value(tables: Sequence[tuple[str, pl.DataFrame]], column: str) -> pl.Da
 
 
 def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple[pl.DataFrame, str | None]:
-    """item and group, and the word for a group; None if groups are not known for all items."""
+    """Item and group, and the word for a group; None if groups are not known for all items."""
     word = next((file.group for file in files if file.group), None)
     tables = [(file.name, table) for file, table in zip(files, rows, strict=True) if file.group == word]
     group = _one_value(tables, "group")
@@ -281,7 +189,7 @@ def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple
 
 
 def _labels(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> pl.DataFrame:
-    """item and label of all items; null where no file knows it."""
+    """Item and label of all items; null where no file knows it."""
     known = _one_value([(file.name, table) for file, table in zip(files, rows, strict=True)], "label")
     return rows[0].select("item").unique().join(known, on="item", how="left")
 

@@ -13,7 +13,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.errors import ArtifactError, ConfigError, first_few
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -46,11 +47,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
-ROWS: dict[str, Any] = {
-    "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
-    "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
-}  # fmt: skip
-"""Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
 SCORE_PREFIX = re.compile(r"^(logit|score|prob|probability|p)[_ ]", re.IGNORECASE)
@@ -65,27 +61,6 @@ FOLDS = {
 GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
 """Inspect's grades: correct, incorrect, no answer, partial."""
 TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of one model.
-
-    Args:
-        name: of the model: the name of its file.
-        tool: what wrote the file, or "table".
-        rows: one row per item, fold and seed, in the columns of `ROWS`; unknown values are null.
-        group: name of the column that says which items are not independent, e.g. "speaker"; None if there is none.
-        by_order: whether items have no names, so that they are known by their order.
-        notes: for the reader of the results.
-    """
-
-    name: str
-    tool: str
-    rows: pl.DataFrame
-    group: str | None
-    by_order: bool
-    notes: tuple[str, ...] = ()
 
 
 def read_predictions(

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES
-from daamctl.evaluation.judge import ALPHA, Verdict
-from daamctl.evaluation.prediction_files import Predictions
-from daamctl.reporting.document import Block, Bullets, Document, Number, Plot, Section, Table, Text, plural
+from daamctl.reporting.document import Block, Bullets, Cell, Document, Number, Plot, Section, Table, Text, plural
 
 MOST = 5
 """Groups, classes and items that a sentence names."""
@@ -37,7 +36,9 @@ def sentences(verdict: Verdict) -> list[str]:
         kind = "Exact sign-flip test" if pair.exact else f"Sign-flip test ({pair.flips:,} random flips)"
         told = "can be told apart" if _significant(pair) else "cannot be told apart"
         holm = f", {pair.p_holm:.2g} after Holm's correction over all pairs" if len(verdict.models) > 2 else ""
-        lines.append(f"{kind} over {pair.units} {unit}s: p = {pair.p:.2g}{holm}. They {told} at a level of {100 * ALPHA:g} %.")
+        lines.append(
+            f"{kind} over {pair.units} {unit}s: p = {pair.p:.2g}{holm}. They {told} at a level of {100 * ALPHA:g} %."
+        )
     if pair.detectable:
         more = ""
         if verdict.needed and pair.units:
@@ -61,8 +62,8 @@ def sentences(verdict: Verdict) -> list[str]:
         lines.append(f"By class, only {first} / only {second}: {_counts(verdict.by('label', first, second), 'label')}.")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
-        told = [f"{row['group']} {_points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
-        lines.append(f"The {unit}s that decide, in points: {', '.join(told) or 'none'}.")
+        gaps = [f"{row['group']} {_points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
+        lines.append(f"The {unit}s that decide, in points: {', '.join(gaps) or 'none'}.")
     deciding = verdict.deciding(first, second, MOST)["item"].to_list()
     if deciding:
         lines.append(f"Items that decide: {', '.join(deciding)}{', …' if len(deciding) == MOST else ''}.")
@@ -86,11 +87,11 @@ def ranking(verdict: Verdict) -> Table:
     """Every model with its tier, its metrics with intervals, and its distance from the best."""
     best = verdict.models[0]
     columns = ["Model", "Tier", *(f"{FIGURES[one][0].upper()}{FIGURES[one][1:]} (%)" for one in verdict.metrics)]
-    rows: list[list[str | Number]] = []
+    rows: list[list[Cell]] = []
     for name in verdict.models:
-        row: list[str | Number] = [name, str(verdict.tier(name))]
+        row: list[Cell] = [name, str(verdict.tier(name))]
         for metric in verdict.metrics:
-            interval = verdict.intervals[name].metrics.get(metric) if name in verdict.intervals else None
+            interval = verdict.intervals.get(name, {}).get(metric)
             value = next(
                 one.first_value if one.first == name else one.second_value
                 for one in verdict.pairs
@@ -105,7 +106,10 @@ def ranking(verdict: Verdict) -> Table:
         gap = Number(-pair.difference, "points", low=_minus(pair.high), high=_minus(pair.low))
         rows.append([*row, gap, Number(pair.p, "p"), Number(pair.p_holm, "p")])
     return Table(
-        "models", f"Models on the same {verdict.design.n_items:,} items", [*columns, "Minus best", "p", "p (Holm)"], rows
+        "models",
+        f"Models on the same {verdict.design.n_items:,} items",
+        [*columns, "Minus best", "p", "p (Holm)"],
+        rows,
     )
 
 
@@ -139,27 +143,25 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
 
 METHOD = (
     "Items are paired and repeats averaged. The test flips the signs of the differences of whole groups, such as "
-    "speakers, because items of one group are not independent; intervals of differences hold the values that this test "
-    "does not reject, or with more than 20 groups come from redrawing groups. Intervals are not corrected for the number "
-    "of models; Holm's correction is over all pairs."
+    "speakers, because items of one group are not independent. An interval of a difference holds the values that this "
+    "test does not reject; with more than 20 groups, it comes from redrawing groups. Intervals are not corrected for "
+    "the number of models; Holm's correction is over all pairs."
 )
 
 
 def _pairs(verdict: Verdict) -> Table:
-    rows = [
-        [
-            f"{one.first} − {one.second}", Number(one.difference, "points", low=one.low, high=one.high),
-            Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, "points"), str(one.wins), str(one.losses),
-        ]
-        for one in verdict.pairs
-        if one.metric == verdict.metric
-    ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for one in verdict.pairs:
+        if one.metric == verdict.metric:
+            gap = Number(one.difference, "points", low=one.low, high=one.high)
+            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, "points")]
+            rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
     columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", "Only the first right", "Only the second right"]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
 
 
 def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [str(row[column]), str(row["items"]), Number(row["difference"], "points"), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
@@ -170,7 +172,13 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
 def _items(verdict: Verdict, first: str, second: str) -> Table:
     found = verdict.deciding(first, second, MOST_ROWS)
     rows = [
-        [row["item"], row["group"] or "", row["label"] or "", Number(row[first], "percent"), Number(row[second], "percent")]
+        [
+            row["item"],
+            row["group"] or "",
+            row["label"] or "",
+            Number(row[first], "percent"),
+            Number(row[second], "percent"),
+        ]
         for row in found.iter_rows(named=True)
     ]
     columns = ["Item", verdict.design.source_word.capitalize(), "Label", f"{first} (%)", f"{second} (%)"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.errors import ConfigError
-from daamctl.evaluation.judge import Verdict, judge
-from daamctl.evaluation.prediction_files import Predictions, names_of, of_table, read_predictions
+from daamctl.evaluation.judge import judge
+from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
 
 
 def run(

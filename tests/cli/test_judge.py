@@ -64,7 +64,14 @@ def test_bad_input_is_one_line_and_exit_code_3(files: Path, words: list[str], me
 
 
 def test_no_torch_is_imported(files: Path) -> None:
-    code = "import sys; from daamctl.cli.app import app; app(['judge', 'a.csv', 'b.csv'], standalone_mode=False); "
-    code += "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    code = """
+import sys
+from daamctl.cli.app import main
+sys.argv = ["daamctl", "judge", "a.csv", "b.csv"]
+try:
+    main()
+finally:
+    print("torch" in sys.modules, "matplotlib" in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=files)
     assert done.stdout.splitlines()[-1] == "False False"

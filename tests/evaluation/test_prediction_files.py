@@ -13,8 +13,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from daamctl.artifacts.predictions import Predictions
 from daamctl.errors import ArtifactError, ConfigError, DaamctlError
-from daamctl.evaluation.prediction_files import Predictions, names_of, of_table, read_predictions
+from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
 
 LABELS = ["anger", "joy", "anger", "fear"]
 ANSWERS = ["anger", "joy", "joy", "anger"]

@@ -11,10 +11,11 @@ import pytest
 from scipy import stats
 
 import daamctl
+from daamctl.artifacts.comparison import PairedResult, read_comparison
+from daamctl.artifacts.predictions import Verdict
 from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.errors import ConfigError
-from daamctl.evaluation.judge import Verdict
 from daamctl.layout import Layout
 from daamctl.reporting.judge import sentences
 from daamctl.stages import compare, judge
@@ -66,12 +67,13 @@ def test_it_agrees_with_compare_to_the_digit(project: Path) -> None:
     for method, skill in (("mha", 1.4), ("mean", 0.8)):
         write_method(layout, config, method, skill=skill, seeds=(1, 2))
     run = layout.run_name
-    report = compare.read_comparison(compare.run(project, f"{run}/mha", f"{run}/mean"))
+    report = read_comparison(compare.run(project, f"{run}/mha", f"{run}/mean")).result
+    assert isinstance(report, PairedResult)
     verdict, _ = judge.run([layout.method("mha"), layout.method("mean")])
     assert verdict.models == ["mha", "mean"]
     for metric in verdict.metrics:
         ours = verdict.pair("mha", "mean", metric)
-        theirs = next(one for one in report.scores if one.metric == metric)
+        theirs = next(one for one in report.comparisons if one.metric == metric)
         for name in ("first_value", "second_value", "difference", "low", "high", "p", "units", "detectable", "wins"):
             assert getattr(ours, name) == getattr(theirs, name), name
 
@@ -169,7 +171,9 @@ def test_other_items_are_refused_or_left_out() -> None:
     error = refused(one, other.tail(200), r"table 2 lacks 40 of 240 and has 0 others, e\.g\. 'u000'")
     assert error.fix == "judge the 200 items that all files have: --common"
     verdict = daamctl.judge(one, other.tail(200), common=True)
-    assert verdict.pair(*verdict.models).difference == pytest.approx(by_speaker(one.tail(200), other.tail(200)).mean(), abs=0.01)
+    assert verdict.pair(*verdict.models).difference == pytest.approx(
+        by_speaker(one.tail(200), other.tail(200)).mean(), abs=0.01
+    )
     assert verdict.design.n_items == 200
     renamed = other.with_columns(pl.col("utterance") + ".wav")
     assert "no item is in all files" in refused(one, renamed, "different items").message
@@ -214,6 +218,13 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
     judge.write_page(verdict, files, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert isinstance(verdict, Verdict)
-    for text in ("Which is better: x, y and z?", "By speaker", "By class", "Items that decide", "All pairs", "x: table"):
+    for text in (
+        "Which is better: x, y and z?",
+        "By speaker",
+        "By class",
+        "Items that decide",
+        "All pairs",
+        "x: table",
+    ):
         assert text in page
     assert "<svg" in page or "data:image" in page

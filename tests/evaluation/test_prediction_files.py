@@ -278,7 +278,7 @@ def test_a_bad_file_gives_one_clear_line(name: str, tmp_path: Path) -> None:
 def test_a_missing_file_names_those_beside_it(tmp_path: Path) -> None:
     scikit_learn(tmp_path)
     with pytest.raises(ArtifactError, match="no file") as error:
-        rows(tmp_path / "tabel.csv")
+        rows(tmp_path / "tables.csv")
     assert error.value.fix is not None
     assert "table.csv" in error.value.fix
     with pytest.raises(ArtifactError, match="no predictions of folds"):

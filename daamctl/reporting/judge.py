@@ -59,14 +59,14 @@ def sentences(verdict: Verdict) -> list[str]:
         f"Only {first} is right on {pair.wins} of {verdict.design.n_items:,} items, only {second} on {pair.losses}."
     )
     if verdict.items["label"].null_count() == 0:
-        lines.append(f"By class, only {first} / only {second}: {_counts(verdict.by('label', first, second), 'label')}.")
+        lines.append(f"By class, only {first} / only {second}: {_counts(verdict.by('label', first, second), 'label')}")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
         gaps = [f"{row['group']} {_points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
         lines.append(f"The {unit}s that decide, in points: {', '.join(gaps) or 'none'}.")
     deciding = verdict.deciding(first, second, MOST)["item"].to_list()
     if deciding:
-        lines.append(f"Items that decide: {', '.join(deciding)}{', …' if len(deciding) == MOST else ''}.")
+        lines.append(f"Items that decide: {', '.join(deciding)}{', …' if len(deciding) == MOST else '.'}")
     for name, one in verdict.not_worse.items():
         against = next(model for model in verdict.models if model not in verdict.not_worse)
         if one.p is None:
@@ -138,6 +138,7 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
             Section("where", f"Where {first} and {second} differ", where),
             Section("how", "How this was computed", how),
         ],
+        tables_beside=False,
     )
 
 
@@ -154,7 +155,7 @@ def _pairs(verdict: Verdict) -> Table:
     for one in verdict.pairs:
         if one.metric == verdict.metric:
             gap = Number(one.difference, "points", low=one.low, high=one.high)
-            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, "points")]
+            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, "percent")]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
     columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", "Only the first right", "Only the second right"]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
@@ -208,7 +209,7 @@ def _significant(pair: Compared) -> bool:
 def _counts(found: pl.DataFrame, column: str) -> str:
     rows = found.filter(pl.col("wins") + pl.col("losses") > 0)
     told = [f"{row[column]} {row['wins']}/{row['losses']}" for row in rows.head(MOST).iter_rows(named=True)]
-    return (", ".join(told) or "none") + (", …" if len(rows) > MOST else "")
+    return (", ".join(told) or "none") + (", …" if len(rows) > MOST else ".")
 
 
 def _between(pair: Compared) -> str:

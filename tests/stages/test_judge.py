@@ -227,4 +227,5 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
         "x: table",
     ):
         assert text in page
+    assert "tables/" not in page  # there are no other files
     assert "<svg" in page or "data:image" in page

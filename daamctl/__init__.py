@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import polars as pl
 
+    from daamctl.artifacts.predictions import Verdict
+
 __version__ = "0.1.0"
 
 
@@ -16,8 +18,7 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
 
     Args:
         run: name of a pipeline or an ad-hoc run.
-        table: one of figures, scores, comparisons, confusion, speakers, entities, history, layers and audit
-            (docs/reports.md).
+        table: figures, scores, comparisons, confusion, speakers, history, layers or audit; columns: docs/reports.md.
         root: project folder; None: the one around the working directory.
 
     Raises:
@@ -30,3 +31,30 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
 
     layout, _ = find_run(find_root() if root is None else Path(root), run)
     return read_scores(layout, table)
+
+
+def judge(
+    *models: Path | str | pl.DataFrame,
+    metric: str = "accuracy",
+    margin: float | None = None,
+    items: Path | str | None = None,
+    common: bool = False,
+    **columns: str,
+) -> Verdict:
+    """Compare models by their predictions on the same items, e.g. `daamctl.judge("a.csv", "b.csv", group="speaker")`.
+
+    Args:
+        models: files (docs/judge.md), or tables of polars or pandas; at least two.
+        metric: what ranks the models: accuracy or balanced_accuracy.
+        margin: test that each model is less than this fraction of accuracy worse than the first.
+        items: file with the labels and groups of the items.
+        common: judge the items that all models have, if they differ.
+        columns: names of columns that are not recognised: item, label, prediction, correct, group, fold or seed.
+
+    Raises:
+        daamctl.errors.DaamctlError: a file cannot be read, or the items differ.
+    """
+    from daamctl.stages import judge
+
+    where = None if items is None else Path(items)
+    return judge.run(models, columns=columns, items=where, metric=metric, margin=margin, common=common)[0]

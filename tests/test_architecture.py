@@ -446,6 +446,7 @@ OTHERS = {
     "export",
     "init",
     "inventory",
+    "judge",
     "mlm",
     "new",
     "paper",

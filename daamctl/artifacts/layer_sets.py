@@ -11,17 +11,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import polars as pl
 
 from daamctl.artifacts import audit
 from daamctl.artifacts.audit import LayerTest
-from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.statistics import Design
 from daamctl.data.task import Task, task_of
 from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_frame, write_frame
+
+if TYPE_CHECKING:
+    from daamctl.artifacts.results import Fold
 
 TABLE = "layers.parquet"
 ABLATION, TRUNCATION = "ablation.json", "truncation.json"
@@ -246,6 +248,8 @@ Sets = TypeVar("Sets", bound=LayerSets)
 
 def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Path:
     """Write the table, then the record with the hashes of the table and of the folds in the same folder."""
+    from daamctl.artifacts.results import RESULT  # imports the settings, which tables do not need
+
     tables = [write_rows(path.parent, found.run, found.rows)]
     if isinstance(found, Ablation):
         tables.append(audit.write_tests(path.parent, found.run, found.tests))

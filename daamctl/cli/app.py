@@ -153,7 +153,7 @@ app = typer.Typer(
     epilog="A command about a pipeline takes it first: daamctl plan demo. To run all of it: daamctl run demo.",
 )
 PANELS = {
-    "First steps": "init doctor ls new plan run show compare export predict",
+    "First steps": "init doctor ls new plan run show compare judge export predict",
     "Stages, in the order in which `run` runs them": " ".join(STAGES),
     "Questions before and after a run": "check explain preflight truncate mlm shots deviations paper",
     "Models and records": "serve import-checkpoint track ui",

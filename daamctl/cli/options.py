@@ -275,7 +275,7 @@ class Run:
         In(" ".join(STAGES)),
     ] = False
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table."), In("plan show compare truncate mlm")
+        bool, typer.Option("--json", help="Print JSON instead of a table."), In("plan show compare judge truncate mlm")
     ] = False
     dry_run: Annotated[
         bool,

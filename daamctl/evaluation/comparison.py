@@ -23,13 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.artifacts.results import Fold
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority, Ranks
 from daamctl.data.task import TASKS, Task
@@ -45,6 +44,9 @@ from daamctl.evaluation.statistics import (
     nadeau_bengio,
 )
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
+
+if TYPE_CHECKING:
+    from daamctl.artifacts.results import Fold
 
 MIN_SPEAKERS = 5
 FIXED = {"target": "target", "speaker": "speaker", "n_test": "test-clip count", "n_train": "training-clip count"}

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse, stats
+from scipy import sparse, special
 
 from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.evaluation.statistics import class_mean
@@ -29,6 +29,8 @@ FEW_UNITS = 30
 BLOCK = 1_000_000
 """Largest number of counts or swaps (units x samples) in memory at once."""
 FLIPS = 10_000
+FEWER = 8
+"""Units per kind of units with the same sums, from which on only the number of each kind is drawn."""
 
 Sums: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
 Statistic = Callable[[Floats], Floats]
@@ -72,7 +74,7 @@ def intervals(
         samples, method = number, "jackknife"
         without = statistic(sums @ (1.0 - np.eye(number)))
         error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
-        reach = stats.t.ppf((1 + level) / 2, number - 1) * error
+        reach = special.stdtrit(number - 1, (1 + level) / 2) * error
         low, high = np.clip([values - reach, values + reach], *limits)
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
     ends = np.round([values, low, high], SAME) + 0.0
@@ -80,8 +82,18 @@ def intervals(
 
 
 def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floats:
-    """Figures (F, resamples) of samples of the units with replacement."""
-    return np.concatenate([statistic(sums @ times) for times in draws(sums.shape[1], resamples, seed)], axis=1)
+    """Figures (F, resamples) of samples of the units with replacement.
+
+    Units with the same sums are interchangeable. If there are few kinds of them, e.g. of single items that are right or
+    wrong, only the number of each kind in a sample is drawn.
+    """
+    number = sums.shape[1]
+    table = sums if isinstance(sums, np.ndarray) else sums.toarray()
+    kinds, counts = np.unique(table, axis=1, return_counts=True)
+    if len(counts) > number / FEWER:
+        return np.concatenate([statistic(sums @ times) for times in draws(number, resamples, seed)], axis=1)
+    times = np.random.default_rng(seed).multinomial(number, counts / number, size=resamples)
+    return statistic(kinds @ times.T.astype(np.float64))
 
 
 def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from scipy.optimize import brentq
+from scipy import special
 
 from daamctl.artifacts.statistics import CorrectedTTest, PairedTest, Ranks
 from daamctl.sign_flip import Floats, finite
@@ -58,7 +57,7 @@ def nadeau_bengio(
     t = p = None
     if np.ptp(array) > 1e-12 * np.abs(array).max():
         t = float(array.mean() / np.sqrt((1 / n + ratio) * array.var(ddof=1)))
-        p = float(2 * stats.t.sf(abs(t), n - 1))
+        p = float(2 * special.stdtr(n - 1, -abs(t)))
     return CorrectedTTest(unit=unit, mean=float(array.mean()), n=n, p=p, t=t, df=n - 1, ratio=ratio)
 
 
@@ -104,21 +103,38 @@ def minimal_detectable_difference(
     return std * _effect(n, alpha, power) if std > 1e-12 else None
 
 
-def _effect(n: int, alpha: float, power: float) -> float:
-    """Standardised difference that a two-sided t-test of n differences detects with a given power.
+def units_needed(difference: float, detectable: float, n: int, *, power: float = 0.8, alpha: float = 0.05) -> int:
+    """Number of units with which a difference would be detected, at the spread that the observed ones have.
 
-    The root is bracketed before it is searched.
+    Args:
+        difference: the true difference, taken to be the observed one; not 0.
+        detectable: what n units detect (`minimal_detectable_difference`), in the same unit.
     """
-    limit = stats.t.isf(alpha / 2, n - 1)
+    spread = detectable / _effect(n, alpha, power)
+    low, high = 1, 2
+    while spread * _effect(high, alpha, power) > abs(difference):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = spread * _effect(middle, alpha, power) <= abs(difference)
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
-    def missing(effect: float) -> float:
-        upper, lower = (stats.nct.sf(sign * limit, n - 1, effect * np.sqrt(n)) for sign in (1, -1))
-        return float(upper + np.nan_to_num(1 - lower)) - power  # far in the tail scipy returns NaN
 
-    most = 1.0
-    while missing(most) < 0:
-        most *= 2
-    return float(brentq(missing, 0.0, most))
+def _effect(n: int, alpha: float, power: float) -> float:
+    """Standardised difference that a two-sided t-test of n differences detects with a given power, by bisection."""
+    limit = -special.stdtrit(n - 1, alpha / 2)
+
+    def reached(effect: float) -> bool:
+        below = np.nan_to_num(special.nctdtr(n - 1, effect * np.sqrt(n), (limit, -limit)))  # NaN far in the tail
+        return bool(1 - below[0] + below[1] >= power)
+
+    low, high = 0.0, 1.0
+    while not reached(high):
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
 
 
 def friedman_nemenyi(scores: Mapping[str, Sequence[float]], *, alpha: float = 0.05) -> Ranks:
@@ -135,6 +151,8 @@ def friedman_nemenyi(scores: Mapping[str, Sequence[float]], *, alpha: float = 0.
     Raises:
         ValueError: there are fewer than three methods or two folds, or methods differ in their number of folds.
     """
+    from scipy import stats  # takes longer to import than all else of a comparison
+
     sizes = sorted({len(values) for values in scores.values()})
     k, n = len(scores), sizes[-1] if sizes else 0
     if k < 3 or n < 2 or len(sizes) > 1:

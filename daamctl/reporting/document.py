@@ -250,12 +250,14 @@ class Document:
     Args:
         name: of the run; part of table labels.
         subtitle: line below the heading; may be empty.
+        tables_beside: whether the tables are files beside the page (`write_report`).
     """
 
     title: str
     name: str
     sections: list[Section]
     subtitle: str = ""
+    tables_beside: bool = True
 
     @property
     def blocks(self) -> Iterator[Block]:

@@ -183,6 +183,18 @@ def speakers(
     return _row_figure("speakers", alt, list(methods), Axis(label, "%"), marks)
 
 
+def differences(groups: Mapping[str, float], label: str, alt: str) -> Figure:
+    """One row per group, e.g. speaker: the difference of two models in it, and the mean over groups."""
+    values = [100 * value for value in groups.values()]
+    marks: list[Mark] = [
+        _segments([(0, place, value, place) for place, value in enumerate(values)], colour="grey", width=0.8),
+        Line(values, range(len(values)), "Difference", "blue", None, "circle", filled=True, size=6.0),
+        Rule(float(np.mean(values)), "Mean of groups", vertical=True),
+        Rule(0, vertical=True, colour="text", dash="solid"),
+    ]
+    return _row_figure("differences", alt, list(groups), Axis(label, "points", signed=True), marks)
+
+
 def gaps(
     methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], margin: float, metric: str, alt: str
 ) -> Figure:

@@ -144,7 +144,7 @@ def test_every_option_names_commands_that_exist_and_settings_that_fit() -> None:
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 NO_PIPELINE = {"init", "ls", "new", "mlm", "paper", "predict", "serve", "ui", "import-checkpoint"}
 """Commands that take none."""
-OTHERWISE = {"compare", "shots"}
+OTHERWISE = {"compare", "judge", "shots"}
 """Commands that take two runs, or a family of pipelines."""
 WORDS = {"explain": ["train.lr"]}
 """Arguments after the pipeline."""

@@ -1,0 +1,129 @@
+"""Predictions that any tool made, and the verdict on several of them (`daamctl judge`). Scores are fractions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.statistics import Design, Interval, NonInferiority
+
+ALPHA = 0.05
+"""Level of the tests."""
+ROWS: dict[str, Any] = {
+    "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
+    "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
+}  # fmt: skip
+"""Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of one model.
+
+    Args:
+        name: of the model: the name of its file.
+        tool: what wrote the file, or "table".
+        rows: one row per item, fold and seed, in the columns of `ROWS`; unknown values are null.
+        group: name of the column that says which items are not independent, e.g. "speaker"; None if there is none.
+        by_order: whether items have no names, so that they are known by their order.
+        notes: for the reader of the results.
+    """
+
+    name: str
+    tool: str
+    rows: pl.DataFrame
+    group: str | None
+    by_order: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Models compared in pairs, the better one first.
+
+    Args:
+        models: names, best first.
+        values: model -> its score over all items.
+        intervals: model -> metric -> interval; empty without a test.
+        metric: which ranks the models.
+        pairs: every pair in every metric.
+        tiers: models that cannot be told apart: the first of a tier, and those after it up to the first that is
+            significantly worse, after Holm's correction over all pairs.
+        needed: number of units with which a difference like that of the best two is detected with 80 % power; None if
+            it is significant already, or there is no difference or test.
+        not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
+        items: item, group and label of every item, and for every model the share of its repeats that are right.
+    """
+
+    models: list[str]
+    values: dict[str, float]
+    intervals: dict[str, dict[str, Interval]]
+    metric: str
+    pairs: list[Compared]
+    tiers: list[list[str]]
+    needed: int | None
+    not_worse: dict[str, NonInferiority]
+    margin: float | None
+    design: Design
+    items: pl.DataFrame
+    notes: list[str]
+
+    def pair(self, first: str, second: str, metric: str | None = None) -> Compared:
+        """The comparison of two models, in the order of `models`."""
+        wanted = (first, second, metric or self.metric)
+        return next(one for one in self.pairs if (one.first, one.second, one.metric) == wanted)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics in which the models are compared."""
+        return list(dict.fromkeys(one.metric for one in self.pairs))
+
+    def by(self, column: str, first: str, second: str) -> pl.DataFrame:
+        """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
+        gap = pl.col(first) - pl.col(second)
+        right, other = pl.col(first) > 0.5, pl.col(second) > 0.5  # half of the repeats are not enough
+        columns = [
+            pl.len().alias("items"),
+            (right & ~other).sum().alias("wins"),
+            (other & ~right).sum().alias("losses"),
+            gap.mean().alias("difference"),
+            gap.sum().alias("sum"),
+        ]
+        found = self.items.drop_nulls(column).group_by(column).agg(columns)
+        return found.sort(pl.col("sum").abs(), column, descending=[True, False])
+
+    def deciding(self, first: str, second: str, most: int = 10) -> pl.DataFrame:
+        """Items that only one of two models gets right, those with the most agreement among repeats first."""
+        gap = (pl.col(first) - pl.col(second)).alias("difference")
+        rows = self.items.select("item", "group", "label", first, second, gap).filter(pl.col("difference") != 0)
+        return rows.sort(pl.col("difference").abs(), "item", descending=[True, False]).head(most)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in plain values."""
+        return {
+            "models": [
+                {"model": name, "tier": self.tier(name), self.metric: self.values[name]}
+                | {metric: _ends(one) for metric, one in self.intervals.get(name, {}).items()}
+                for name in self.models
+            ],
+            "metric": self.metric,
+            "pairs": [vars(one) for one in self.pairs],
+            "tiers": self.tiers,
+            "units_needed": self.needed,
+            "margin": self.margin,
+            "not_worse": {name: one._asdict() for name, one in self.not_worse.items()},
+            "design": vars(self.design),
+            "items": self.items.to_dicts(),
+            "notes": self.notes,
+        }
+
+    def tier(self, model: str) -> int:
+        """Number of the tier of a model, from 1."""
+        return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
+
+
+def _ends(interval: Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}

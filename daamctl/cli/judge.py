@@ -1,0 +1,87 @@
+"""`daamctl judge`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli.options import Run
+from daamctl.cli.terminal import escaped, print_table, show_line, show_path
+
+
+class Metric(StrEnum):
+    """What ranks the models."""
+
+    accuracy = "accuracy"
+    balanced = "balanced-accuracy"
+
+
+def command(
+    run: Run,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE FILE …", help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, or a folder."
+        ),
+    ],
+    items: Annotated[
+        Path | None, typer.Option(help="File with label and speaker of every item, if they are not in the others.")
+    ] = None,
+    item: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the items.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the true labels.")] = None,
+    prediction: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the predictions.")] = None,
+    correct: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column that says whether an item is right; a metric or scorer of a log."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of what items have in common: speaker, document, sentence."),
+    ] = None,
+    fold: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the folds.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the seeds or repeats.")] = None,
+    metric: Annotated[Metric, typer.Option(help="What ranks the models.")] = Metric.accuracy,
+    margin: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, help="Test that each is less than so many points worse than the first file."),
+    ] = None,
+    common: Annotated[bool, typer.Option("--common", help="Judge the items that all files have.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="PATH", help="Write a page with tables and figures.")] = None,
+) -> None:
+    """Say which of several models is better, by how much, and how sure that is, from predictions of any tool."""
+    from daamctl.stages import judge
+
+    given = {
+        "item": item, "label": label, "prediction": prediction, "correct": correct, "group": group, "fold": fold,
+        "seed": seed,
+    }  # fmt: skip
+    columns = {role: name for role, name in given.items() if name is not None}
+    verdict, read = judge.run(
+        files,
+        columns=columns,
+        items=items,
+        metric=metric.value.replace("-", "_"),
+        margin=None if margin is None else margin / 100,
+        common=common,
+    )
+    if html is not None:
+        judge.write_page(verdict, read, html)
+    if run.json:
+        import json
+
+        typer.echo(json.dumps(verdict.as_json(), indent=2))
+        return
+    from daamctl.reporting.judge import ranking, sentences
+
+    if len(files) > 2:
+        table = ranking(verdict)
+        print_table(table.columns, [[str(cell) for cell in row] for row in table.rows])
+    for line in sentences(verdict):
+        show_line(escaped(line))
+    for note in verdict.notes:
+        show_line(f"[dim]- {escaped(note)}[/]")
+    if html is not None:
+        show_path(html)

@@ -1,0 +1,222 @@
+"""Which of several models is better? Verdicts on the predictions of any tools (`prediction_files`).
+
+The comparisons are those of `daamctl compare`: items are paired, repeats averaged, and the test flips the signs of
+whole groups, e.g. speakers. Scores are fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
+from daamctl.data.task import TASKS, Task
+from daamctl.errors import ConfigError
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
+from daamctl.evaluation.statistics import units_needed
+
+NO_FOLDS = ", and the folds differ"
+MOST_CLASSES = 100
+"""With more labels, these are answers rather than classes, and have no balanced accuracy."""
+
+
+class _Graded(Task):
+    """Items with a score, but without classes."""
+
+    over_items = ("accuracy",)
+
+
+def judge(
+    files: Sequence[Predictions], *, metric: str = "accuracy", margin: float | None = None, common: bool = False
+) -> Verdict:
+    """Compare models on the same items.
+
+    Args:
+        files: at least two.
+        metric: which ranks the models: accuracy or balanced_accuracy.
+        margin: test that each model is less than this fraction of accuracy worse than the first file.
+        common: judge the items that all files have, if they differ.
+
+    Raises:
+        ConfigError: the items differ, or an item has different labels or groups; or there are no classes for balanced
+            accuracy.
+        ArtifactError: see `compare_methods`.
+    """
+    if len(files) < 2:
+        raise ConfigError(f"{len(files)} file of predictions; a comparison needs two or more")
+    rows, notes = _matched(files, common=common)
+    group, word = _groups(rows, files)
+    labels = _labels(rows, files)
+    number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
+    has_classes = 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
+    if metric == "balanced_accuracy" and not has_classes:
+        raise ConfigError("there is no balanced accuracy, because the items have no label, or one of their own")
+    base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "source")
+    task = replace(base, unknown="Which items belong together is not known")
+    if not has_classes:
+        task = _Graded(**vars(task))
+    classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
+    tables = {}
+    for file, table in zip(files, rows, strict=True):
+        repeats = table.select(pl.struct("fold", "seed").rank("dense").cast(pl.Int64)).to_series()
+        known = table.join(group, on="item", how="left", maintain_order="left")["group"]
+        tables[file.name] = pl.DataFrame(
+            {
+                "item": table["item"],
+                "speaker": table["item"] if word is None else known,
+                "fold": 0,
+                "seed": repeats,
+                "target": _codes(table, labels, classes),
+                "correct": table["correct"],
+                "n_test": 1,
+                "n_train": 1,
+            },
+            schema_overrides={**SCHEMA, "correct": pl.Float64},
+        )
+    compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
+    # folds do not count here: their models may come from anywhere
+    design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
+    values = {name: value for one in compared if one.metric == metric
+              for name, value in ((one.first, one.first_value), (one.second, one.second_value))}  # fmt: skip
+    models = sorted(values, key=lambda name: (-values[name], name))
+    place = {name: index for index, name in enumerate(models)}
+    pairs = [one if place[one.first] < place[one.second] else one.turned() for one in compared]
+    found = method_intervals(tables, task=task) if design.unit else {}
+    verdict = Verdict(
+        models=models,
+        values=values,
+        intervals={name: one.metrics for name, one in found.items()},
+        metric=metric,
+        pairs=pairs,
+        tiers=[],
+        needed=None,
+        not_worse={},
+        margin=margin,
+        design=design,
+        items=_items(tables, labels if has_classes else labels.with_columns(label=None), group, word),
+        notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes], task)],
+    )
+    if margin is not None:
+        reference = files[0].name
+        tests = not_worse(tables, reference=reference, margin=margin, task=task, alpha=ALPHA)[1]
+        verdict = replace(verdict, not_worse={name: one for name, one in tests.items() if name != reference})
+    best = verdict.pair(models[0], models[1])
+    needed = None
+    shown = best.p_holm is not None and best.p_holm <= ALPHA
+    if best.detectable and best.units and best.difference and not shown:
+        needed = units_needed(best.difference, best.detectable, best.units, alpha=ALPHA)
+    return replace(verdict, tiers=_tiers(verdict), needed=needed)
+
+
+def _tiers(verdict: Verdict) -> list[list[str]]:
+    tiers = [[verdict.models[0]]]
+    for name in verdict.models[1:]:
+        p = verdict.pair(tiers[-1][0], name).p_holm
+        if p is not None and p <= ALPHA:
+            tiers.append([name])
+        else:
+            tiers[-1].append(name)
+    return tiers
+
+
+def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.DataFrame], list[str]]:
+    """The rows of all files over the same items."""
+    rows, notes = [file.rows for file in files], [f"{file.name}: {note}" for file in files for note in file.notes]
+    if any(file.by_order for file in files):
+        first = next((file for file in files if not file.by_order), files[0])
+        for file in files:
+            if len(file.rows) != len(first.rows):
+                raise ConfigError(
+                    f"{file.name} has {len(file.rows)} rows and {first.name} {len(first.rows)}; without a column of "
+                    "items, rows are paired by their order",
+                    fix="name the column of the items with --item",
+                )
+            if not file.rows["label"].equals(first.rows["label"]) or file.rows["label"].null_count():
+                raise ConfigError(
+                    f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ or "
+                    "are not known",
+                    fix="name the column of the items with --item",
+                )
+        rows = [table.with_columns(first.rows["item"]) for table in rows]
+        notes.append("items have no names; rows are paired by their order, and their labels agree")
+    sets = [set(table["item"].unique()) for table in rows]
+    shared = set.intersection(*sets)
+    for file, found in zip(files[1:], sets[1:], strict=True):
+        if found == sets[0]:
+            continue
+        lacking, further = sorted(sets[0] - found), sorted(found - sets[0])
+        text = (
+            f"{files[0].name} and {file.name} have different items: {file.name} lacks {len(lacking)} of "
+            f"{len(sets[0])} and has {len(further)} others, e.g. '{(lacking or further)[0]}'"
+        )
+        if not shared:
+            raise ConfigError(f"{text}; no item is in all files", fix="name the column of the items with --item")
+        if not common:
+            raise ConfigError(text, fix=f"judge the {len(shared)} items that all files have: --common")
+    if any(found != shared for found in sets):
+        rows = [table.filter(pl.col("item").is_in(sorted(shared))) for table in rows]
+        notes.append(f"only the {len(shared)} items that all files have are judged")
+    return rows, notes
+
+
+def _one_value(tables: Sequence[tuple[str, pl.DataFrame]], column: str) -> pl.DataFrame:
+    """Item and its value in the files that know it.
+
+    Raises:
+        ConfigError: two rows of an item disagree.
+    """
+    parts = [table.select("item", column, file=pl.lit(name)).drop_nulls(column) for name, table in tables]
+    rows = pl.concat(parts)
+    kinds = rows.group_by("item").agg(pl.col(column).n_unique().alias("kinds")).filter(pl.col("kinds") > 1)
+    if len(kinds):
+        item = kinds["item"].sort()[0]
+        found = rows.filter(pl.col("item") == item).unique([column, "file"]).sort("file", column)
+        told = ", ".join(f"'{value}' in {name}" for value, name in found.select(column, "file").rows())
+        raise ConfigError(f"{len(kinds)} items have more than one {column}, e.g. '{item}': {told}")
+    return rows.select("item", column).unique("item")
+
+
+def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple[pl.DataFrame, str | None]:
+    """Item and group, and the word for a group; None if groups are not known for all items."""
+    word = next((file.group for file in files if file.group), None)
+    tables = [(file.name, table) for file, table in zip(files, rows, strict=True) if file.group == word]
+    group = _one_value(tables, "group")
+    if word is None or len(group) < rows[0]["item"].n_unique():
+        return group, None
+    return group, word.lower().removesuffix("_id")
+
+
+def _labels(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> pl.DataFrame:
+    """Item and label of all items; null where no file knows it."""
+    known = _one_value([(file.name, table) for file, table in zip(files, rows, strict=True)], "label")
+    return rows[0].select("item").unique().join(known, on="item", how="left")
+
+
+def _codes(table: pl.DataFrame, labels: pl.DataFrame, classes: Mapping[str, int]) -> pl.Series:
+    """Class number of the label of every row; 0 without classes."""
+    if not classes:
+        return pl.zeros(len(table), dtype=pl.Int64, eager=True)
+    found = table.select("item").join(labels, on="item", how="left", maintain_order="left")["label"]
+    return found.replace_strict(classes, return_dtype=pl.Int64)
+
+
+def _items(
+    tables: Mapping[str, pl.DataFrame], labels: pl.DataFrame, group: pl.DataFrame, word: str | None
+) -> pl.DataFrame:
+    found = labels.join(group if word else group.clear(), on="item", how="left").select("item", "group", "label")
+    for name, table in tables.items():
+        share = table.group_by("item").agg(pl.col("correct").mean().alias(name))
+        found = found.join(share, on="item")
+    return found.sort("item")
+
+
+def _notes(files: Sequence[Predictions], notes: Sequence[str], task: Task) -> list[str]:
+    """Notes on the comparison; one metric needs no warning of two."""
+    notes = [note for note in notes if len(task.over_items) > 1 or "balanced accuracy" not in note]
+    repeats = {file.name: file.rows.select("fold", "seed").n_unique() for file in files}
+    if len(set(repeats.values())) > 1:
+        told = ", ".join(f"{name} {number}" for name, number in repeats.items())
+        notes = [*notes, f"models differ in their number of repeats: {told}"]
+    return notes

@@ -1,0 +1,433 @@
+"""Predictions that any tool made: one row per tested item, whatever file they are in.
+
+Reads CSV, TSV, JSON, JSON lines, Parquet and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko, the
+Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows each of them. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from daamctl.artifacts.predictions import ROWS, Predictions
+from daamctl.errors import ArtifactError, ConfigError, first_few
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "item": (
+        "item", "id", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename", "file_name", "path",
+        "wav", "name", "sample_id", "item_id", "question_id", "doc_id", "index", "idx", "",
+    ),
+    "label": (
+        "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
+        "label_ids", "labels", "emo", "emotion",
+    ),
+    "prediction": (
+        "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
+        "hyp", "predict", "preds", "predictions", "output",
+    ),
+    "correct": ("correct", "is_correct", "acc", "exact_match", "score"),
+    "group": (
+        "speaker", "speaker_id", "spk", "spk_id", "speakers", "subject", "subject_id", "patient", "author", "document",
+        "document_id", "dialogue", "sentence", "sentence_id", "group", "cluster",
+    ),
+    "fold": ("fold", "split_number"),
+    "seed": ("seed", "run", "repeat", "epoch"),
+}  # fmt: skip
+"""What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
+its index without a name."""
+SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
+"""Names of a column, or array, of one score per class."""
+SCORE_PREFIX = re.compile(r"^(logit|score|prob|probability|p)[_ ]", re.IGNORECASE)
+SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".npz", ".eval")
+ZSTANDARD = 93
+"""Number of this compression in zip files."""
+FOLDS = {
+    "fold*-seed*/predictions.parquet": r"fold(\d+)-seed(\d+)",
+    "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
+}
+"""Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
+GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
+"""Inspect's grades: correct, incorrect, no answer, partial."""
+TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
+
+
+def read_predictions(
+    path: Path, columns: Mapping[str, str] | None = None, items: Path | None = None, name: str | None = None
+) -> Predictions:
+    """Read the predictions of a model.
+
+    Args:
+        path: a file, or the folder of a method that daamctl trained, or of s3prl's predictions of several folds.
+        columns: what a column is (a key of `COLUMNS`) -> its name in the file, where it is not recognised.
+        items: another file with the label, and perhaps the speaker, of every item.
+        name: of the model; None: of the file.
+
+    Raises:
+        ArtifactError: a file is missing, damaged, or no known kind of file.
+        ConfigError: a column is missing, or says nothing usable.
+    """
+    columns = dict(columns or {})
+    tool, frame, notes = _open(path, columns.get("correct"))
+    if items is not None:
+        frame = _with_items(frame, path, items, columns)
+    return replace(of_table(frame, columns, name or path.stem, path), tool=tool, notes=notes)
+
+
+def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:
+    """Predictions in a table.
+
+    Args:
+        columns: see `read_predictions`.
+        path: its file, for messages.
+
+    Raises:
+        ConfigError: see `read_predictions`.
+    """
+    what = str(path or name)
+    if frame.is_empty():
+        raise ConfigError(f"{what}: no row")
+    found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
+    taken = {role: _text(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
+    label = taken.get("label")
+    if found["prediction"] is None or _is_list(frame[found["prediction"]]):
+        predicted = _from_scores(frame, label)
+        taken.pop("prediction", None)
+        if predicted is not None:
+            taken["prediction"] = predicted
+    if label is not None and "prediction" in taken:
+        correct = _agree(label, taken["prediction"], what)
+    elif found["correct"] is not None:
+        correct = _fractions(frame[found["correct"]], found["correct"], what)
+    else:
+        raise ConfigError(
+            f"{what}: the columns {first_few(frame.columns, 12)} have no "
+            f"{'label' if 'prediction' in taken else 'prediction'}",
+            fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
+        )
+    rows = pl.DataFrame(
+        {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},
+        schema=ROWS,
+    )
+    by_order = found["item"] is None
+    if by_order:
+        rows = rows.with_columns(item=pl.int_range(1, len(rows) + 1).cast(pl.String))
+    missing = rows.filter(pl.col("item").is_null())
+    if len(missing):
+        raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
+    again = rows.filter(pl.struct("item", "fold", "seed").is_duplicated())
+    if len(again):
+        raise ConfigError(
+            f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
+            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
+        )
+    return Predictions(name, "table", rows, found["group"], by_order)
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Names of files: as few last parts of their paths as tell them apart."""
+    parts = [path.resolve().with_suffix("").parts for path in paths]
+    for count in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{index} {path.stem}" for index, path in enumerate(paths, 1)]  # the same file twice
+
+
+def _column(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
+    """Name of the column of a role; None if the file has none."""
+    if given is not None:
+        if given not in frame.columns:
+            raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
+        return given
+    names = {column.strip().lower(): column for column in reversed(frame.columns)}
+    return next((names[name] for name in COLUMNS[role] if name in names), None)
+
+
+def _text(values: pl.Series) -> pl.Series:
+    """Values as text without spaces around; whole numbers without a fraction; empty values are null."""
+    if values.dtype.is_float() and values.drop_nulls().is_finite().all() and (values == values.round(0)).all():
+        values = values.cast(pl.Int64)
+    if _is_list(values) or values.dtype == pl.Struct or values.dtype == pl.Object:
+        return pl.Series([None if one is None else str(one) for one in values.to_list()], dtype=pl.String)
+    text = values.cast(pl.String).str.strip_chars()
+    return text.replace("", None)
+
+
+def _is_list(values: pl.Series) -> bool:
+    return isinstance(values.dtype, pl.List | pl.Array)
+
+
+def _agree(label: pl.Series, prediction: pl.Series, what: str) -> pl.Series:
+    """1 where the prediction is the label, else 0; an item without a prediction is wrong."""
+    unknown = label.null_count()
+    if unknown:
+        raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
+    known, said = set(label.unique()), set(prediction.drop_nulls().unique())
+    if not known & said:
+        raise ConfigError(
+            f"{what}: no prediction ({first_few(sorted(said), 5)}) is among the labels ({first_few(sorted(known), 5)})",
+            fix="write both in the same way, as names or as numbers",
+        )
+    return (label == prediction).fill_null(value=False).cast(pl.Float64)
+
+
+def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
+    """Scores of items between 0 and 1."""
+    if values.dtype == pl.String:
+        text = values.str.strip_chars().str.to_lowercase()
+        words = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
+        numbers = text.replace_strict(words, default=None, return_dtype=pl.Float64)
+        numbers = numbers.fill_null(text.cast(pl.Float64, strict=False))
+    else:
+        numbers = values.cast(pl.Float64, strict=False)
+    wrong = numbers.is_null() | ~numbers.is_between(0, 1)
+    if wrong.any():
+        raise ConfigError(
+            f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{values.filter(wrong)[0]}' "
+            f"({int(wrong.sum())} of {len(values)} rows)"
+        )
+    return numbers
+
+
+def _from_scores(frame: pl.DataFrame, label: pl.Series | None) -> pl.Series | None:
+    """Class of the largest score: of one column per class, or of a column of lists, whose classes are numbers."""
+    for name in SCORES:
+        column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
+        if column is not None:
+            return frame[column].cast(pl.List(pl.Float64)).list.arg_max().cast(pl.String)
+    if label is None:
+        return None
+    named = {SCORE_PREFIX.sub("", one): one for one in frame.columns if frame[one].dtype.is_numeric()}
+    classes = sorted(set(label.drop_nulls().unique()))
+    if len(classes) < 2 or any(one not in named for one in classes):
+        return None
+    table = frame.select(named[one] for one in classes).to_numpy()
+    return pl.Series([classes[index] for index in table.argmax(axis=1).tolist()], dtype=pl.String)
+
+
+def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """The table with the labels and groups of its items, which are in another file."""
+    _, other, _ = _open(items, None)
+    theirs = {role: name for role, name in columns.items() if name in other.columns}
+    here = _column(frame, "item", None if "item" in theirs else columns.get("item"), str(path))
+    there = _column(other, "item", theirs.get("item"), str(items))
+    if here is None or there is None:
+        raise ConfigError(f"{path if here is None else items} has no column of items", fix="name it with --item")
+    added = {"item": _text(other[there])}
+    for role in ("label", "group"):
+        column = _column(other, role, theirs.get(role), str(items))
+        if column is not None and column not in (there, *frame.columns):
+            added[column] = other[column]
+    known = pl.DataFrame(added)
+    again = known.filter(pl.col("item").is_duplicated())
+    if len(again):
+        raise ConfigError(f"{items}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)")
+    frame = frame.with_columns(_text(frame[here]).alias(here))
+    lacking = frame.filter(~pl.col(here).is_in(known["item"].to_list()))
+    if len(lacking):
+        raise ConfigError(
+            f"{items} lacks {len(lacking)} of the {len(frame)} items of {path}, e.g. '{lacking[here][0]}'"
+        )
+    return frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
+
+
+Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
+"""Tool, table, notes."""
+
+
+def _open(path: Path, correct: str | None) -> Opened:
+    """What is in a file or folder, as one table.
+
+    Args:
+        correct: the metric of lm-evaluation-harness, or the scorer of Inspect, that says how good an answer is.
+    """
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise ArtifactError(f"no file {path}", fix=_beside(path))
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ArtifactError(f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}")
+    try:
+        if suffix == ".parquet":
+            return _parquet(pl.read_parquet(path, hive_partitioning=False))
+        if suffix == ".npz":
+            return _npz(path)
+        if suffix == ".eval":
+            return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
+        text = path.read_text(encoding="utf-8-sig")
+        if suffix in (".jsonl", ".ndjson"):
+            return _records([json.loads(line) for line in text.splitlines() if line.strip()], correct, path)
+        if suffix == ".json":
+            return _json(json.loads(text), correct, path)
+        if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
+            return _s3prl(path, text)
+        return _csv(text)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, pl.exceptions.PolarsError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0] or repr(error)
+        raise ArtifactError(f"{path} cannot be read: {reason}") from error
+
+
+def _member(path: Path, name: str) -> bytes:
+    """A member of a zip file. Inspect packs them with Zstandard, which Python reads from version 3.14 on."""
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(name)
+        if info.compress_type != ZSTANDARD:
+            return archive.read(name)
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)
+        name_length, extra_length = struct.unpack("<HH", file.read(4))
+        file.seek(name_length + extra_length, os.SEEK_CUR)
+        packed = file.read(info.compress_size)
+    content: bytes = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read()
+    return content
+
+
+def _beside(path: Path) -> str | None:
+    """Files of known kinds beside a missing one."""
+    found = sorted(one.name for one in path.parent.glob("*") if one.suffix in SUFFIXES) if path.parent.is_dir() else []
+    return f"in {path.parent}: {first_few(found, 8)}" if found else None
+
+
+def _csv(text: str) -> Opened:
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, truncate_ragged_lines=False)
+    is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
+    return ("nkululeko" if is_nkululeko else "table"), frame, ()
+
+
+def _parquet(frame: pl.DataFrame) -> Opened:
+    """A table, or the predictions of a fold of daamctl: logits of clips."""
+    if not {"clip_id", "utterance_id", "target", "logits"} <= set(frame.columns):
+        return "table", frame, ()
+    from daamctl.evaluation.scoring import items_of
+
+    items = items_of(frame, "utterance")
+    names = dict(zip(frame["target"], frame["label"], strict=True)) if "label" in frame.columns else {}
+    classes = [names.get(index, str(index)) for index in range(items.probabilities.shape[1])]
+    table = {
+        "item": items.ids,
+        "label": [classes[index] for index in items.targets],
+        "prediction": [classes[index] for index in items.predictions],
+        "speaker": items.speakers,
+    }
+    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), ()
+
+
+def _npz(path: Path) -> Opened:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    sizes = {name: len(array) for name, array in found.items() if array.ndim}
+    number = max(sizes.values(), default=0)
+    columns = {name: array for name, array in found.items() if array.ndim in (1, 2) and len(array) == number}
+    frame = pl.DataFrame({name: array if array.ndim == 1 else array.tolist() for name, array in columns.items()})
+    tool = "Hugging Face Trainer" if {"predictions", "label_ids"} <= set(columns) else "table"
+    return tool, frame, ()
+
+
+def _json(content: Any, correct: str | None, path: Path) -> Opened:
+    """A list of objects, an object of columns, or a log of Inspect."""
+    if isinstance(content, dict) and isinstance(content.get("samples"), list):
+        return _inspect(content["samples"], correct, path)
+    if isinstance(content, list):
+        return _records(content, correct, path)
+    if isinstance(content, dict) and content and all(isinstance(one, list) for one in content.values()):
+        return "table", pl.DataFrame(content, strict=False), ()
+    raise ValueError("need a list of objects, one per item, or an object with a list per column")
+
+
+def _records(records: list[Any], correct: str | None, path: Path) -> Opened:
+    """One object per item."""
+    if not records or not all(isinstance(one, dict) for one in records):
+        raise ValueError("need one object per item")
+    if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
+        return _lm_eval(records, correct, path)
+    flat = [{name: one for name, one in record.items() if not isinstance(one, dict)} for record in records]
+    tool = "EmoBox" if {"key", "pred"} <= set(records[0]) else "table"
+    return tool, pl.DataFrame(flat, infer_schema_length=None, strict=False), ()
+
+
+def _lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Samples of lm-evaluation-harness. The score of an answer is a metric; of several filters the first counts."""
+    filters = list(dict.fromkeys(record.get("filter", "none") for record in records))
+    kept = [record for record in records if record.get("filter", "none") == filters[0]]
+    metrics = [name for name in kept[0].get("metrics", COLUMNS["correct"]) if name in kept[0]]
+    metric = correct or next((name for name in (*COLUMNS["correct"], *metrics) if name in metrics), None)
+    if metric is None or metric not in kept[0]:
+        raise ConfigError(f"{path}: the samples have no metric '{metric}'; they have {', '.join(metrics) or 'none'}")
+    rows = {"item": [str(one["doc_id"]) for one in kept], metric: [one[metric] for one in kept]}
+    notes = [f"the score of an answer is {metric}"] + [f"filter {filters[0]}, not {', '.join(filters[1:])}"] * (
+        len(filters) > 1
+    )
+    frame = pl.DataFrame(rows, strict=False)
+    return "lm-evaluation-harness", frame.rename({metric: "correct"}) if correct is None else frame, tuple(notes)
+
+
+def _inspect(samples: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
+    scorers = list(dict.fromkeys(name for sample in samples for name in sample.get("scores") or {}))
+    if not scorers or (correct is not None and correct not in scorers):
+        raise ConfigError(f"{path}: the samples have no score '{correct}'; they have {', '.join(scorers) or 'none'}")
+    scorer = correct or scorers[0]
+    scored = [sample for sample in samples if scorer in (sample.get("scores") or {})]
+    values = [sample["scores"][scorer]["value"] for sample in scored]
+    frame = pl.DataFrame(
+        {
+            "item": [str(sample["id"]) for sample in scored],
+            "epoch": [int(sample.get("epoch", 1)) for sample in scored],
+            correct or "correct": [GRADES.get(one, one) if isinstance(one, str) else one for one in values],
+        },
+        strict=False,
+    )
+    notes = [f"the score of an answer is {scorer}"]
+    if len(scored) < len(samples):
+        notes.append(f"{len(samples) - len(scored)} samples have no score and are left out")
+    return "Inspect", frame, tuple(notes)
+
+
+def _s3prl(path: Path, text: str) -> Opened:
+    """Two columns without a head, `item answer`, and the labels in a second file: `test_fold1_truth.txt`."""
+    frame = _pairs(text, "prediction")
+    truth = path.with_name(path.name.replace("predict", "truth"))
+    if truth == path or not truth.exists():
+        return "s3prl", frame, ()
+    labels = _pairs(truth.read_text(encoding="utf-8-sig"), "label")
+    if set(labels["item"]) != set(frame["item"]):
+        raise ValueError(f"{truth.name} has other items")
+    return "s3prl", frame.join(labels, on="item"), ()
+
+
+def _pairs(text: str, second: str) -> pl.DataFrame:
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
+    if wrong is not None:
+        raise ValueError(f"line {wrong} has {len(rows[wrong - 1])} words; need an item and an answer")
+    return pl.DataFrame(rows, {"item": pl.String(), second: pl.String()}, orient="row")
+
+
+def _folder(path: Path) -> Opened:
+    """Predictions of several folds: of a method that daamctl trained, or of s3prl."""
+    for pattern, numbers in FOLDS.items():
+        parts = []
+        for file in sorted(path.glob(pattern)):
+            tool, frame, notes = _open(file, None)
+            fold, seed = re.search(numbers, file.relative_to(path).as_posix()).groups()  # type: ignore[union-attr]
+            parts.append(frame.with_columns(fold=pl.lit(fold or "1"), seed=pl.lit(seed or "1")))
+        if parts:
+            return tool, pl.concat(parts), notes
+    raise ArtifactError(
+        f"{path}: no predictions of folds in this folder", fix=f"give a file, or a folder with {' or '.join(FOLDS)}"
+    )

@@ -1,0 +1,69 @@
+"""`judge`: which of several models is better, from files of predictions that any tool made. Needs no project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.errors import ConfigError
+from daamctl.evaluation.judge import judge
+from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
+
+
+def run(
+    sources: Sequence[Path | str | Any],
+    *,
+    columns: Mapping[str, str] | None = None,
+    items: Path | None = None,
+    metric: str = "accuracy",
+    margin: float | None = None,
+    common: bool = False,
+) -> tuple[Verdict, list[Predictions]]:
+    """Read predictions and compare them.
+
+    Args:
+        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables of polars or pandas.
+        columns: what a column is -> its name, where it is not recognised.
+        items: file with the labels and groups of the items.
+        metric: which ranks the models: accuracy or balanced_accuracy.
+        margin: fraction of accuracy that a model may be worse than the first.
+        common: judge the items that all have, if they differ.
+
+    Raises:
+        ConfigError: see `judge`.
+        ArtifactError: a file is missing or damaged.
+    """
+    if len(sources) < 2:
+        raise ConfigError(f"{len(sources)} source of predictions; a comparison needs two or more")
+    named = [_named(one) for one in sources]
+    names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
+    files = []
+    for number, (name, one) in enumerate(named, 1):
+        if isinstance(one, Path):
+            files.append(read_predictions(one, columns, items, name or next(names)))
+        else:
+            table = one if isinstance(one, pl.DataFrame) else pl.DataFrame(one.to_dict(orient="list"))
+            files.append(of_table(table, columns or {}, f"table {number}"))
+    return judge(files, metric=metric, margin=margin, common=common), files
+
+
+def _named(source: Any) -> tuple[str | None, Any]:
+    """Name and path of a file, which may be given as NAME=PATH; a table has no name."""
+    if not isinstance(source, Path | str):
+        return None, source
+    name, separator, path = str(source).partition("=")
+    return (name, Path(path)) if separator and not Path(source).exists() else (None, Path(source))
+
+
+def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:
+    """Write the page, one file of HTML."""
+    from daamctl import __version__
+    from daamctl.reporting.judge import document
+    from daamctl.reporting.render import to_html
+    from daamctl.store.files import write_text
+
+    write_text(path, to_html(document(verdict, files), version=__version__))

@@ -1,0 +1,77 @@
+"""`daamctl judge`: the words on the terminal, JSON, exit codes, and that it imports no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.cli.app import app
+from tests.stages.test_judge import table
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files in a folder that is no project."""
+    monkeypatch.chdir(tmp_path)
+    table(0.8, 1).write_csv("a.csv")
+    table(0.6, 2).write_csv("b.csv")
+    return tmp_path
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["judge", *words])
+
+
+def test_ten_lines_say_it(files: Path) -> None:
+    result = call("a.csv", "b.csv", "--margin", "1")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("a leads b by +")
+    assert "Exact sign-flip test over 12 speakers: p = " in lines[1]
+    assert len(lines) <= 11
+    assert "\x1b" not in result.stdout
+
+
+def test_json_and_page(files: Path) -> None:
+    result = call("a.csv", "b.csv", "--json", "--html", "page.html", "--metric", "balanced-accuracy")
+    found = json.loads(result.stdout)
+    assert (found["metric"], found["tiers"]) == ("balanced_accuracy", [["a"], ["b"]])
+    assert len(found["items"]) == 240
+    assert {"first", "second", "p", "low", "high", "detectable"} <= set(found["pairs"][0])
+    assert (files / "page.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a.csv"], "a comparison needs two or more"),
+        (["a.csv", "c.csv"], "no file c.csv"),
+        (["a.csv", "b.csv", "--item", "x"], "has no column 'x'"),
+        (["a.csv", "b.csv", "--items", "nothing.csv"], "no file nothing.csv"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_3(files: Path, words: list[str], message: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 3
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_no_torch_is_imported(files: Path) -> None:
+    code = """
+import sys
+from daamctl.cli.app import main
+sys.argv = ["daamctl", "judge", "a.csv", "b.csv"]
+try:
+    main()
+finally:
+    print("torch" in sys.modules, "matplotlib" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=files)
+    assert done.stdout.splitlines()[-1] == "False False"

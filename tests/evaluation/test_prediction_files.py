@@ -1,0 +1,298 @@
+"""Predictions of every tool are read as the same rows, and each bad file gives one line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from daamctl.artifacts.predictions import Predictions
+from daamctl.errors import ArtifactError, ConfigError, DaamctlError
+from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
+
+LABELS = ["anger", "joy", "anger", "fear"]
+ANSWERS = ["anger", "joy", "joy", "anger"]
+RIGHT = [1.0, 1.0, 0.0, 0.0]
+ITEMS = ["a", "b", "c", "d"]
+
+
+def rows(path: Path, **columns: Any) -> Predictions:
+    return read_predictions(path, **columns)
+
+
+def write_json(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    return path
+
+
+def scikit_learn(folder: Path) -> Path:
+    table = pl.DataFrame({"": range(4), "y_true": LABELS, "y_pred": ANSWERS})
+    table.write_csv(folder / "table.csv")
+    return folder / "table.csv"
+
+
+def nkululeko(folder: Path) -> Path:
+    scores = {name: [float(name == answer) for answer in ANSWERS] for name in ("anger", "fear", "joy")}
+    table = pl.DataFrame(
+        {"file": ITEMS, "start": ["0 days"] * 4, **scores, "predicted": ANSWERS, "truth": LABELS}
+        | {"uncertainty": [0.1] * 4, "correct": [one == 1 for one in RIGHT]}
+    )
+    table.write_csv(folder / "emodb_pred.csv")
+    return folder / "emodb_pred.csv"
+
+
+def trainer(folder: Path) -> Path:
+    logits = np.array([[2.0, 0, 1], [0, 0, 3], [0, 0, 1], [5, 1, 1]], dtype=np.float32)
+    np.savez(folder / "output.npz", predictions=logits, label_ids=np.array([0, 2, 0, 1]))
+    return folder / "output.npz"
+
+
+def s3prl(folder: Path) -> Path:
+    for name, values in (("predict", ANSWERS), ("truth", LABELS)):
+        text = "".join(f"{item} {value}\n" for item, value in zip(ITEMS, values, strict=True))
+        (folder / f"test_fold1_{name}.txt").write_text(text, encoding="utf-8")
+    return folder / "test_fold1_predict.txt"
+
+
+def lm_eval(folder: Path) -> Path:
+    samples = [
+        {"doc_id": index, "target": 1, "resps": [["x"]], "filtered_resps": ["x"], "filter": "none", "metrics": ["acc"]}
+        | {"acc": right}
+        for index, right in enumerate(RIGHT)
+    ]
+    return write_lines(folder / "samples_task.jsonl", samples)
+
+
+def inspect_log(folder: Path) -> Path:
+    samples = [
+        {"id": item, "epoch": 1, "target": "x", "scores": {"match": {"value": "C" if right else "I", "answer": "x"}}}
+        for item, right in zip(ITEMS, RIGHT, strict=True)
+    ]
+    return write_json(folder / "log.json", {"version": 2, "status": "success", "samples": samples})
+
+
+def inspect_archive(folder: Path) -> Path:
+    log = json.loads(inspect_log(folder).read_text(encoding="utf-8"))
+    with zipfile.ZipFile(folder / "log.eval", "w") as archive:
+        archive.writestr("summaries.json", json.dumps(log["samples"]))
+    return folder / "log.eval"
+
+
+def inspect_archive_zstd(folder: Path) -> Path:
+    """As Inspect packs it; Python before 3.14 cannot, so the compressed bytes are stored and then called Zstandard."""
+    log = json.loads(inspect_log(folder).read_text(encoding="utf-8"))
+    path = folder / "zstd.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", "{}")
+        packed = pa.compress(json.dumps(log["samples"]).encode(), "zstd", asbytes=True)
+        archive.writestr("summaries.json", packed)
+    content = bytearray(path.read_bytes())
+    for signature, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):  # the method of the last member
+        start = content.rindex(signature)
+        content[start + place : start + place + 2] = (93).to_bytes(2, "little")
+    path.write_bytes(content)
+    return path
+
+
+def score_columns(folder: Path) -> Path:
+    scores = {f"prob_{name}": [0.1 + (name == answer) for answer in ANSWERS] for name in ("anger", "fear", "joy")}
+    pl.DataFrame({"item": ITEMS, "label": LABELS, "duration_s": [9.0] * 4, **scores}).write_parquet(
+        folder / "p.parquet"
+    )
+    return folder / "p.parquet"
+
+
+def of_columns(folder: Path) -> Path:
+    return write_json(folder / "columns.json", {"id": ITEMS, "gold": LABELS, "output": ANSWERS})
+
+
+WRITERS: dict[Callable[[Path], Path], str] = {
+    scikit_learn: "table", nkululeko: "nkululeko", trainer: "Hugging Face Trainer", s3prl: "s3prl",
+    lm_eval: "lm-evaluation-harness", inspect_log: "Inspect", inspect_archive: "Inspect",
+    inspect_archive_zstd: "Inspect", score_columns: "table", of_columns: "table",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_the_files_of_every_tool_are_read(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    found = rows(write(tmp_path))
+    assert found.tool == WRITERS[write]
+    assert found.rows["correct"].to_list() == RIGHT
+    assert found.rows["item"].n_unique() == 4
+
+
+def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
+    answers = [{"key": item, "pred": answer} for item, answer in zip(ITEMS, ANSWERS, strict=True)]
+    items = [{"key": item, "emo": label, "spk": item * 2} for item, label in zip(ITEMS, LABELS, strict=True)]
+    path, labels = write_json(tmp_path / "p.json", answers), write_lines(tmp_path / "items.jsonl", items[::-1])
+    found = rows(path, items=labels)
+    assert (found.tool, found.group) == ("EmoBox", "spk")
+    assert found.rows["correct"].to_list() == RIGHT
+    assert found.rows["group"].to_list() == ["aa", "bb", "cc", "dd"]
+    write_lines(labels, items[1:])
+    with pytest.raises(ConfigError, match=r"lacks 1 of the 4 items of .*, e\.g\. 'a'"):
+        rows(path, items=labels)
+    write_lines(labels, items + items[:1])
+    with pytest.raises(ConfigError, match="item 'a' occurs more than once"):
+        rows(path, items=labels)
+
+
+def test_folders_give_folds_and_seeds(tmp_path: Path) -> None:
+    s3prl(tmp_path)
+    for name in ("predict", "truth"):
+        second = (tmp_path / f"test_fold1_{name}.txt").read_text(encoding="utf-8").replace("a ", "e ")
+        (tmp_path / f"test_fold2_{name}.txt").write_text(second, encoding="utf-8")
+    found = rows(tmp_path)
+    assert found.rows["fold"].to_list() == ["1"] * 4 + ["2"] * 4
+    assert found.rows["correct"].to_list() == RIGHT * 2
+
+
+def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        folder = tmp_path / f"fold3-seed{seed}"
+        folder.mkdir()
+        pl.DataFrame(
+            {
+                "clip_id": ["u1#000", "u1#001", "u2#000"],
+                "utterance_id": ["u1", "u1", "u2"],
+                "label": ["anger", "anger", "joy"],
+                "speaker": ["s", "s", "t"],
+                "duration_s": [1.0, 3.0, 2.0],
+                "target": [0, 0, 1],
+                "logits": [[5.0, 0.0], [0.0, 2.0], [1.0, 0.0]],  # u1: 1.25 to 1.5
+            }
+        ).write_parquet(folder / "predictions.parquet")
+    found = rows(tmp_path)
+    assert found.tool == "daamctl"
+    assert found.group == "speaker"
+    assert found.rows.rows()[0] == ("u1", "anger", "joy", 0.0, "s", "3", "1")
+    assert found.rows["prediction"].to_list() == ["joy", "anger"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "separator"),
+    [("p.csv", "label;prediction\n1;1.0\n0;1.0\n", ";"), ("p.tsv", "label\tprediction\n1\t 1\n0\t1\n", "\t")],
+)
+def test_numbers_are_the_same_in_every_spelling(name: str, text: str, separator: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    found = rows(tmp_path / name)
+    assert found.rows["correct"].to_list() == [1.0, 0.0]
+    assert found.by_order
+    assert found.rows["item"].to_list() == ["1", "2"]
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    table = pl.DataFrame({"w": ITEMS, "label": ["x"] * 4, "wanted": LABELS, "got": ANSWERS, "who": ["m", "n"] * 2})
+    table.write_csv(tmp_path / "t.csv")
+    columns = {"item": "w", "label": "wanted", "prediction": "got", "group": "who"}
+    found = rows(tmp_path / "t.csv", columns=columns)
+    assert found.rows["correct"].to_list() == RIGHT
+    assert found.group == "who"
+    with pytest.raises(ConfigError, match="has no column 'nothing'; it has w, label, wanted, got, who"):
+        rows(tmp_path / "t.csv", columns={"item": "nothing"})
+
+
+def test_a_missing_answer_is_wrong() -> None:
+    found = of_table(pl.DataFrame({"label": ["a", "b"], "pred": ["a", None]}), {}, "m")
+    assert found.rows["correct"].to_list() == [1.0, 0.0]
+
+
+def test_filters_and_scorers_are_chosen(tmp_path: Path) -> None:
+    samples = [
+        {"doc_id": index, "filtered_resps": [], "filter": name, "metrics": ["exact_match", "f1"], "f1": 0.5}
+        | {"exact_match": float(name == "strict")}
+        for index in range(2)
+        for name in ("strict", "flexible")
+    ]
+    path = write_lines(tmp_path / "s.jsonl", samples)
+    found = rows(path)
+    assert found.rows["correct"].to_list() == [1.0, 1.0]
+    assert found.notes == ("the score of an answer is exact_match", "filter strict, not flexible")
+    assert rows(path, columns={"correct": "f1"}).rows["correct"].to_list() == [0.5, 0.5]
+    with pytest.raises(ConfigError, match="no metric 'bleu'; they have exact_match, f1"):
+        rows(path, columns={"correct": "bleu"})
+
+
+def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = [
+        {"id": 1, "epoch": 1, "scores": {"a": {"value": 0.25}, "b": {"value": "P"}}},
+        {"id": 1, "epoch": 2, "scores": {"a": {"value": True}, "b": {"value": "N"}}},
+        {"id": 2, "epoch": 1, "error": "x"},
+    ]
+    path = write_json(tmp_path / "l.json", {"samples": samples})
+    found = rows(path)
+    assert found.rows.select("item", "seed", "correct").rows() == [("1", "1", 0.25), ("1", "2", 1.0)]
+    assert found.notes[1] == "1 samples have no score and are left out"
+    assert rows(path, columns={"correct": "b"}).rows["correct"].to_list() == [0.5, 0.0]
+
+
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "a.xlsx": ("x", "unknown kind of file '.xlsx'; known: .csv"),
+    "b.csv": ("", "cannot be read: empty CSV"),
+    "c.csv": ("label,prediction\n", "no row"),
+    "d.csv": ("label,prediction\na,b\n", r"no prediction \(b\) is among the labels \(a\)"),
+    "e.csv": ("item,label,pred\n1,a,a\n1,a,a\n", "item '1' occurs more than once"),
+    "f.csv": ("item,label\n1,a\n", "have no prediction"),
+    "g.csv": ("item,pred\n1,a\n", "have no label"),
+    "h.csv": ("item,correct\n1,2\n2,1\n", "must be true, false or a number from 0 to 1, got '2'"),
+    "i.csv": ("item,correct\n1,yes\n2,maybe\n", "got 'maybe'"),
+    "j.csv": ("item,label,pred\n1,,a\n2,a,a\n", "1 of 2 items have no label"),
+    "k.csv": ("item,label,pred\n,a,a\n2,a,a\n", "1 of 2 rows have no item"),
+    "l.json": ("{", "cannot be read"),
+    "m.json": ("[1, 2]", "need one object per item"),
+    "n.json": ('{"a": 1}', "need a list of objects"),
+    "o.jsonl": ('{"a": 1}\n{', "cannot be read"),
+    "p.parquet": (b"PAR1xxxxPAR1", "cannot be read"),
+    "q.npz": (b"PK\x03\x04", "cannot be read"),
+    "r.eval": (b"PK\x03\x04", "cannot be read"),
+    "s_predict.txt": ("a b\nc\n", "line 2 has 1 words"),
+    "t.csv": (b"\xff\xfe\x00", "cannot be read"),
+    "u.json": ('{"samples": []}', "the samples have no score"),
+    "v.csv": ("item,label,pred\n1,a,a,a\n2,a,a\n", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_gives_one_clear_line(name: str, tmp_path: Path) -> None:
+    content, message = BAD[name]
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DaamctlError, match=message) as error:
+        rows(path)
+    assert "\n" not in error.value.message
+    assert name in error.value.message
+
+
+def test_a_missing_file_names_those_beside_it(tmp_path: Path) -> None:
+    scikit_learn(tmp_path)
+    with pytest.raises(ArtifactError, match="no file") as error:
+        rows(tmp_path / "tables.csv")
+    assert error.value.fix is not None
+    assert "table.csv" in error.value.fix
+    with pytest.raises(ArtifactError, match="no predictions of folds"):
+        rows(tmp_path)
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", y_true=np.array([{}, {}], dtype=object), y_pred=np.array([0, 1]))
+    with pytest.raises(ArtifactError, match=r"cannot be read.*pickle"):
+        rows(tmp_path / "p.npz")
+
+
+def test_names_tell_files_apart() -> None:
+    paths = [Path("a/run/p.csv"), Path("b/run/p.csv"), Path("b/run/q.csv")]
+    assert names_of(paths) == ["a/run/p", "b/run/p", "b/run/q"]
+    assert names_of([Path("x/p.csv"), Path("x/q.csv")]) == ["p", "q"]
+    assert names_of([Path("p.csv"), Path("p.csv")]) == ["1 p", "2 p"]

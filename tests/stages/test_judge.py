@@ -1,0 +1,231 @@
+"""Verdicts on predictions of any tool: as `compare` and SciPy have them, and clear where items do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+import daamctl
+from daamctl.artifacts.comparison import PairedResult, read_comparison
+from daamctl.artifacts.predictions import Verdict
+from daamctl.artifacts.terms import listed
+from daamctl.config import load_config
+from daamctl.errors import ConfigError
+from daamctl.layout import Layout
+from daamctl.reporting.judge import sentences
+from daamctl.stages import compare, judge
+from tests.fixtures.folds import write_method
+
+NAMES = ["anger", "fear", "joy"]
+
+
+def table(skill: float, seed: int, *, items: int = 240, speakers: int = 12) -> pl.DataFrame:
+    """Predictions that are right with this probability."""
+    shared, own = np.random.default_rng(0), np.random.default_rng(seed)
+    labels = shared.choice(NAMES, items, p=[0.5, 0.3, 0.2])
+    answers = np.where(own.random(items) < skill, labels, own.choice(NAMES, items))
+    who = [f"s{index % speakers:02d}" for index in range(items)]
+    return pl.DataFrame(
+        {"utterance": [f"u{index:03d}" for index in range(items)], "speaker": who, "label": labels, "pred": answers}
+    )
+
+
+def by_speaker(one: pl.DataFrame, other: pl.DataFrame) -> np.ndarray:
+    """Difference in accuracy for every speaker."""
+    gap = (one["pred"] == one["label"]).cast(pl.Int64) - (other["pred"] == other["label"]).cast(pl.Int64)
+    return one.select("speaker", gap=gap).group_by("speaker").agg(pl.col("gap").mean())["gap"].to_numpy()
+
+
+def test_the_figures_are_those_of_scipy() -> None:
+    one, other = table(0.75, 1), table(0.6, 2)
+    verdict = daamctl.judge(one, other)
+    pair = verdict.pair(*verdict.models)
+    gaps = by_speaker(one, other)
+    expected = stats.permutation_test((gaps,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert pair.difference == pytest.approx(gaps.mean())  # speakers have as many items each
+    assert (pair.p, pair.exact, pair.units) == (pytest.approx(expected.pvalue), True, 12)
+    assert pair.low is not None
+    assert pair.high is not None
+    for shift, rejected in ((pair.low - 1e-3, True), (pair.low + 1e-3, False), (pair.high + 1e-3, True)):
+        test = stats.permutation_test((gaps - shift,), np.mean, permutation_type="samples", n_resamples=np.inf)
+        assert bool(test.pvalue <= 0.05) == rejected
+    right = [(found["pred"] == found["label"]).to_numpy() for found in (one, other)]
+    assert pair.wins == (right[0] & ~right[1]).sum()
+    recalls = [np.mean([part[(one["label"] == name).to_numpy()].mean() for name in NAMES]) for part in right]
+    balanced = verdict.pair(*verdict.models, metric="balanced_accuracy")
+    assert balanced.difference == pytest.approx(recalls[0] - recalls[1])
+
+
+def test_it_agrees_with_compare_to_the_digit(project: Path) -> None:
+    config = load_config(project, None, {"download.corpus": "iemocap", "extract.encoder": "wavlm-large"})
+    layout = Layout.of(project, None, config)
+    for method, skill in (("mha", 1.4), ("mean", 0.8)):
+        write_method(layout, config, method, skill=skill, seeds=(1, 2))
+    run = layout.run_name
+    report = read_comparison(compare.run(project, f"{run}/mha", f"{run}/mean")).result
+    assert isinstance(report, PairedResult)
+    verdict, _ = judge.run([layout.method("mha"), layout.method("mean")])
+    assert verdict.models == ["mha", "mean"]
+    for metric in verdict.metrics:
+        ours = verdict.pair("mha", "mean", metric)
+        theirs = next(one for one in report.comparisons if one.metric == metric)
+        for name in ("first_value", "second_value", "difference", "low", "high", "p", "units", "detectable", "wins"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_tiers_begin_where_the_first_is_told_apart() -> None:
+    verdict = daamctl.judge(table(0.3, 5), table(0.9, 1), table(0.88, 2), table(0.32, 3))
+    assert verdict.models[:2] == ["table 2", "table 3"]
+    assert verdict.tiers == [verdict.models[:2], verdict.models[2:]]
+    told = sentences(verdict)[-1]
+    assert told == f"Tiers, each of models that cannot be told apart from its first: 1. table 2 and table 3; " \
+        f"2. {listed(verdict.models[2:])}."  # fmt: skip
+    assert "after Holm's correction over all pairs" in sentences(verdict)[1]
+
+
+def test_repeats_are_averaged_and_their_number_is_told() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    twice = pl.concat([one.with_columns(seed=pl.lit(1)), other.with_columns(seed=pl.lit(2))])
+    verdict = daamctl.judge(twice, other)
+    gap = np.mean([by_speaker(one, other).mean() / 2])
+    assert verdict.pair(*verdict.models).difference == pytest.approx(gap)
+    assert "models differ in their number of repeats: table 1 2, table 2 1" in verdict.notes
+
+
+def test_without_groups_every_item_is_its_own() -> None:
+    tables = [one.drop("speaker") for one in (table(0.75, 1), table(0.6, 2))]
+    verdict = daamctl.judge(*tables)
+    assert (verdict.design.unit, verdict.design.n_units) == ("item", 240)
+    assert any("so each item is its own unit" in note for note in verdict.notes)
+    assert verdict.needed is None or verdict.needed > 240
+
+
+def test_few_groups_give_figures_without_a_test() -> None:
+    verdict = daamctl.judge(table(0.75, 1, speakers=4), table(0.6, 2, speakers=4))
+    assert verdict.pair(*verdict.models).p is None
+    assert sentences(verdict)[1] == "There is no test: only 4 speakers are tested, 5 are needed."
+
+
+def test_how_many_more_would_do() -> None:
+    one, other = table(0.75, 1), table(0.72, 7)
+    verdict = daamctl.judge(one, other)
+    pair = verdict.pair(*verdict.models)
+    assert verdict.needed is not None
+    assert pair.p is not None
+    assert pair.p > 0.05
+    spread = by_speaker(one, other).std(ddof=1)
+    effect = abs(pair.difference) / spread
+    for number, enough in ((verdict.needed, True), (verdict.needed - 1, False)):
+        limit = stats.t.isf(0.025, number - 1)
+        power = stats.nct.sf(limit, number - 1, effect * np.sqrt(number))
+        assert bool(power >= 0.8 - 1e-4) == enough
+
+
+def test_a_margin_is_tested_against_the_first() -> None:
+    one, other = table(0.75, 1), table(0.75, 3)
+    verdict = daamctl.judge(one, other, margin=0.2)
+    (name,) = verdict.not_worse
+    gaps = by_speaker(other, one) + 0.2
+    signs = 1 - 2 * ((np.arange(2**12)[:, None] >> np.arange(12)) & 1)
+    expected = float(((signs * gaps).sum(1) >= gaps.sum() - 1e-12).mean())
+    assert (name, verdict.not_worse[name].p) == ("table 2", pytest.approx(expected))
+    assert any("less than 20 points of accuracy worse than table 1 is shown" in one for one in sentences(verdict))
+
+
+def test_scores_without_labels_have_no_classes() -> None:
+    rng = np.random.default_rng(1)
+    tables = [pl.DataFrame({"id": range(50), "score": rng.random(50)}) for _ in range(2)]
+    verdict = daamctl.judge(*tables)
+    assert verdict.metrics == ["accuracy"]
+    gaps = (tables[0]["score"] - tables[1]["score"]).to_numpy()
+    assert abs(verdict.pair(*verdict.models).difference) == pytest.approx(abs(gaps.mean()))
+    assert not any("By class" in line for line in sentences(verdict))
+    with pytest.raises(ConfigError, match="no balanced accuracy"):
+        daamctl.judge(*tables, metric="balanced_accuracy")
+
+
+def test_rows_without_names_are_paired_by_order_if_their_labels_agree() -> None:
+    one, other = (found.drop("utterance") for found in (table(0.8, 1), table(0.5, 2)))
+    verdict = daamctl.judge(one, other)
+    assert verdict.pair(*verdict.models).difference == pytest.approx(by_speaker(one, other).mean())
+    assert any("paired by their order" in note for note in verdict.notes)
+    for wrong, message in ((other.head(9), "has 9 rows and"), (other.reverse(), "cannot be paired by the order")):
+        with pytest.raises(ConfigError, match=message) as error:
+            daamctl.judge(one, wrong)
+        assert error.value.fix == "name the column of the items with --item"
+
+
+def refused(one: pl.DataFrame, other: pl.DataFrame, message: str) -> ConfigError:
+    with pytest.raises(ConfigError, match=message) as error:
+        daamctl.judge(one, other)
+    return error.value
+
+
+def test_other_items_are_refused_or_left_out() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    error = refused(one, other.tail(200), r"table 2 lacks 40 of 240 and has 0 others, e\.g\. 'u000'")
+    assert error.fix == "judge the 200 items that all files have: --common"
+    verdict = daamctl.judge(one, other.tail(200), common=True)
+    assert verdict.pair(*verdict.models).difference == pytest.approx(
+        by_speaker(one.tail(200), other.tail(200)).mean(), abs=0.01
+    )
+    assert verdict.design.n_items == 200
+    renamed = other.with_columns(pl.col("utterance") + ".wav")
+    assert "no item is in all files" in refused(one, renamed, "different items").message
+
+
+def test_another_label_or_group_of_an_item_is_refused() -> None:
+    one = table(0.8, 1)
+    label = one.with_columns(label=pl.when(pl.col("utterance") == "u007").then(pl.lit("none")).otherwise("label"))
+    refused(one, label, r"1 items have more than one label, e\.g\. 'u007': '.*' in table 1, 'none' in table 2")
+    group = one.with_columns(speaker=pl.when(pl.col("utterance") == "u007").then(pl.lit("x")).otherwise("speaker"))
+    refused(one, group, r"more than one group, e\.g\. 'u007': 's07' in table 1, 'x' in table 2")
+    doubled = pl.concat([one, one.head(1)])
+    refused(one, doubled, "item 'u000' occurs more than once")
+
+
+def test_one_model_is_none() -> None:
+    with pytest.raises(ConfigError, match="1 source of predictions; a comparison needs two or more"):
+        daamctl.judge(table(0.8, 1))
+
+
+def test_equal_models_are_equal() -> None:
+    verdict = daamctl.judge(table(0.8, 1), table(0.8, 1))
+    assert sentences(verdict)[0].startswith("table 1 and table 2 have the same accuracy")
+    assert verdict.tiers == [["table 1", "table 2"]]
+
+
+def test_files_can_be_named(tmp_path: Path) -> None:
+    for name, skill in (("a", 0.8), ("b", 0.6)):
+        (tmp_path / name).mkdir()
+        table(skill, ord(name)).write_csv(tmp_path / name / "out.csv")
+    verdict, _ = judge.run([f"large={tmp_path}/a/out.csv", tmp_path / "b/out.csv"])
+    assert verdict.models == ["large", "out"]
+    assert daamctl.judge(tmp_path / "a/out.csv", tmp_path / "b/out.csv").models == ["a/out", "b/out"]
+
+
+def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
+    tables: Mapping[str, pl.DataFrame] = {"x": table(0.8, 1), "y": table(0.6, 2), "z": table(0.5, 3)}
+    paths: Sequence[Path] = [tmp_path / f"{name}.csv" for name in tables]
+    for path, found in zip(paths, tables.values(), strict=True):
+        found.write_csv(path)
+    verdict, files = judge.run(paths)
+    judge.write_page(verdict, files, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert isinstance(verdict, Verdict)
+    for text in (
+        "Which is better: x, y and z?",
+        "By speaker",
+        "By class",
+        "Items that decide",
+        "All pairs",
+        "x: table",
+    ):
+        assert text in page
+    assert "tables/" not in page  # there are no other files
+    assert "<svg" in page or "data:image" in page

@@ -94,7 +94,7 @@ class Artifact(Generic[Record]):
             return None
         return self.open()
 
-    def keep(self) -> Record | None:
+    def keep(self, level: int = logging.WARNING) -> Record | None:
         """The record if the artifact is finished, whole and of one of the keys, else None; a damaged one is logged."""
         try:
             record = self.read() if self.path.exists() else None
@@ -102,7 +102,7 @@ class Artifact(Generic[Record]):
                 return None
             self.check(record)
         except ArtifactError as error:
-            log.warning("%s is not kept: %s", self.what, error.message)
+            log.log(level, "%s is not kept: %s", self.what, error.message)
             return None
         return record
 
@@ -125,7 +125,8 @@ class Artifact(Generic[Record]):
             old = self.folder.parent.glob(f".{self.folder.name}-old-{8 * '[0-9a-f]'}")
             for left in (self.work / "finished", *old):  # of a command that was killed while it made the artifact
                 shutil.rmtree(left, ignore_errors=True)
-            yield None if force and self._state() == self._seen else self.keep()
+            again = not force or self._state() != self._seen
+            yield self.keep(logging.DEBUG) if again else None  # who looked before has said why it is not kept
             shutil.rmtree(self.work, ignore_errors=True)
 
     @contextmanager

@@ -495,7 +495,10 @@ train.run(layout, config(seeds=(1,), epochs=1, stack="never"), method="weighted-
 @pytest.mark.parametrize("force", [[], ["force"]])
 def test_two_processes_that_start_together_train_a_fold_once(layout: Layout, force: list[str]) -> None:
     command = [sys.executable, "-c", TRAINER, str(layout.root), *force]
-    pair = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    root = Path(__file__).resolve().parents[2]  # for the import of `tests`
+    pair = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
+    ]
     for process in pair:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -658,6 +658,8 @@ def test_unknown_published_table(made: Made) -> None:
 class Recorder:
     """A tracker that keeps what it is given."""
 
+    root = None  # no store
+
     def __init__(self) -> None:
         self.reports: list[tuple[Any, ...]] = []
         self.closed = False

@@ -325,7 +325,7 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
     extract.run(layout, setting())
     other = Layout(layout.root, "q", "p", "q")
     extract.run(other, setting())  # another pipeline with the same inputs shares the files
-    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
+    one, two = (min(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
     assert one.samefile(two)
     with pytest.raises(AssertionError, match="embedded again"):
         extract.run(layout, setting(), force=True)
@@ -343,7 +343,7 @@ def test_leftovers_of_a_killed_command_are_no_finished_set(layout: Layout) -> No
         shutil.copytree(old, other)
     target = Layout(layout.root, "q", "p", "q")
     extract.run(target, setting())  # made, not linked
-    assert not next(target.embeddings.glob("embeddings-*.parquet")).samefile(next(old.glob("embeddings-*.parquet")))
+    assert not min(target.embeddings.glob("embeddings-*.parquet")).samefile(min(old.glob("embeddings-*.parquet")))
     assert old.exists()
     extract.run(layout, setting())
     assert not old.exists()
@@ -445,7 +445,7 @@ def test_other_labels_and_folds_share_the_vectors(layout: Layout, monkeypatch: p
     relabelled(layout, label=["b"] * 3 + ["a"] * 4, group=["h"] * 2 + ["g"] * 5)
     other = Layout(layout.root, "q", "p", "q")
     extract.run(other, setting())
-    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
+    one, two = (min(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
     assert one.samefile(two)
     for where in (other, layout):  # linked from another pipeline, and kept by its own
         extract.run(where, setting())

@@ -18,7 +18,8 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
 
     Args:
         run: name of a pipeline or an ad-hoc run.
-        table: figures, scores, comparisons, confusion, speakers, history, layers or audit; columns: docs/reports.md.
+        table: figures, scores, comparisons, confusion, speakers, entities, history, layers or audit; columns:
+            docs/reports.md.
         root: project folder; None: the one around the working directory.
 
     Raises:

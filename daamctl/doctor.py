@@ -228,7 +228,11 @@ def _devices() -> list[tuple[str, str]]:
     lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         facts = torch.cuda.get_device_properties(index)
-        energy = "" if joules(f"cuda:{index}") is not None else ", energy not counted (no counter or no nvidia-ml-py)"
+        energy = (
+            ""
+            if joules(f"cuda:{index}") is not None
+            else ", energy not counted (its driver has no counter, or nvidia-ml-py is not installed)"
+        )
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB{energy}"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))

@@ -12,6 +12,8 @@ Floats = NDArray[np.float64]
 
 EXACT_FLIPS_UP_TO = 20
 RANDOM_FLIPS = 100_000
+MANY_SIZES, BLOCK = 500, 1000
+"""Differences of so many sizes are flipped together, in blocks of combinations of signs."""
 SAME = 12
 """Digits to which equal differences agree, relative to the largest; the rest is rounding."""
 
@@ -54,6 +56,13 @@ def paired_sign_flip(differences: Sequence[float] | Floats, *, one_sided: bool =
     exact = informative <= EXACT_FLIPS_UP_TO
     rng = np.random.default_rng(seed)
     sums = np.zeros(1 if exact else RANDOM_FLIPS)
+    if len(sizes) > MANY_SIZES and not exact:  # one draw each would take seconds
+        values = np.repeat(sizes, counts)
+        for start in range(0, RANDOM_FLIPS, BLOCK):
+            bits = np.unpackbits(rng.integers(0, 256, (BLOCK, -(-len(values) // 8)), np.uint8), axis=1)
+            sums[start : start + BLOCK] = 2 * (bits[:, : len(values)].astype(np.float32) @ values) - values.sum()
+        sizes = sizes[:0]
+        counts = counts[:0]
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         if exact:
             for _ in range(count):

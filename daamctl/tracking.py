@@ -192,7 +192,7 @@ class Tracker:
     @property
     def num_finished(self) -> int:
         """Number of folds that were logged completely."""
-        return self._sender.num_finished
+        return 0 if self.root is None else self._sender.num_finished
 
     def close(self) -> None:
         """Wait until everything is sent, but not longer than `close_timeout_s`."""

@@ -48,7 +48,7 @@ def main(
 
     generator, done, rounds, of_round = random.Random(seed), 0, 0, 0
     stages: dict[str, int] = {}
-    while done < kills or rounds == 0:
+    while done < kills or of_round or rounds == 0:
         wait = generator.uniform(0.3, longest) if done < kills and of_round < MOST_PER_RUN else None
         log = root / "killed.log"
         with log.open("w") as output:
@@ -67,7 +67,7 @@ def main(
             raise typer.Exit(1)
         rounds, of_round = rounds + 1, 0
         compared = subprocess.run([*SAME, undisturbed, killed], capture_output=True, text=True)
-        typer.echo(f"finished after {done} kills: {compared.stdout.splitlines()[-1]}")
+        typer.echo(f"finished after {done} kills: {(compared.stdout or compared.stderr).splitlines()[-1]}")
         left = [path for path in (killed / "data/.work").rglob("*") if path.is_file() and path.suffix != ".lock"]
         known = {path.relative_to(undisturbed) for path in (undisturbed / "data/.work").rglob("*")}
         strays = [str(path) for path in left if path.relative_to(killed) not in known]

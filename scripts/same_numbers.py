@@ -61,7 +61,7 @@ def content(path: Path) -> Any:
     if path.suffix == ".json":
         return json.loads(text)
     head, *rows = csv.reader(text.splitlines())
-    if len(head) == 2:
+    if len(head) == 2 and len({row[0] for row in rows}) == len(rows):
         return {name: number(value) for name, value in rows}
     return [{f"{index} {name}": number(row[index]) for index, name in enumerate(head)} for row in rows]
 

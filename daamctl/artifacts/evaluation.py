@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import InstanceOf
 
-from daamctl.artifacts.scores import Figure, Scores
+from daamctl.artifacts.scores import OF_EVALUATE, Figure, Scores, table_file
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import Task, task_of
+from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
 
 FILE = "evaluation.json"
@@ -396,4 +397,8 @@ def find_evaluation(folder: Path) -> Evaluation | None:
 
 
 def _with_scores(folder: Path, found: Evaluation) -> Evaluation:
+    paths = [table_file(folder, name) for name in OF_EVALUATE]
+    foreign = next((path for path in paths if path.exists() and path.name not in found.files), None)
+    if foreign is not None:
+        raise ArtifactError(f"{folder / FILE} has no hash of {foreign.name}", path=folder / FILE)
     return replace(found, scores=Scores.read(folder, found.main_unit))

@@ -72,9 +72,13 @@ class Verdict:
     notes: list[str]
 
     def pair(self, first: str, second: str, metric: str | None = None) -> Compared:
-        """The comparison of two models, in the order of `models`."""
-        wanted = (first, second, metric or self.metric)
-        return next(one for one in self.pairs if (one.first, one.second, one.metric) == wanted)
+        """The comparison of two models: first minus second."""
+        found = next(
+            one
+            for one in self.pairs
+            if {one.first, one.second} == {first, second} and one.metric == (metric or self.metric)
+        )
+        return found if found.first == first else found.turned()
 
     @property
     def metrics(self) -> list[str]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.audit import AUDIT
 from daamctl.artifacts.layer_sets import LAYERS
+from daamctl.errors import ArtifactError
 from daamctl.store.tables import read_frame
 
 Schema = dict[str, pl.DataType]
@@ -181,6 +182,18 @@ def table_file(folder: Path, table: str) -> Path:
     return folder / f"{table}.parquet"
 
 
+def read_table(path: Path) -> pl.DataFrame:
+    """Read a table of `TABLES`.
+
+    Raises:
+        ArtifactError: it is missing or damaged, or has other columns.
+    """
+    frame = read_frame(path)[0]
+    if dict(frame.schema) != TABLES[path.stem]:
+        raise ArtifactError(f"{path} has other columns than this version of daamctl writes", path=path)
+    return frame
+
+
 @dataclass(frozen=True)
 class Scores:
     """The tables of an evaluation, without the learning curves.
@@ -198,7 +211,7 @@ class Scores:
     def read(cls, folder: Path, unit: str) -> Scores:
         """Read the tables; ArtifactError if one is missing or damaged."""
         names = [name for name in OF_EVALUATE if name != "history"]
-        return cls(unit, {name: read_frame(table_file(folder, name))[0] for name in names})
+        return cls(unit, {name: read_table(table_file(folder, name)) for name in names})
 
     def renamed(self, names: Mapping[str, str]) -> Scores:
         """The same with other names of methods."""

@@ -9,6 +9,7 @@ cannot be determined for certain, the encoder is opened.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
 import time
 from dataclasses import asdict, dataclass
@@ -174,11 +175,22 @@ def _files(source: str, revision: str | None) -> list[list[Any]] | None:
 
 
 @lru_cache
-def _libraries() -> list[str]:
-    return [importlib.metadata.version(name) for name in LIBRARIES]
+def _libraries() -> list[list[str]] | None:
+    """Version and source of each library; None if one is missing, or is an editable install, which may change."""
+    found = []
+    for name in LIBRARIES:
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+        source = package.read_text("direct_url.json") or "{}"
+        if json.loads(source).get("dir_info", {}).get("editable"):
+            return None
+        found.append([package.version, source])
+    return found
 
 
 @lru_cache
 def _code() -> str:
     """Hash of all code involved in opening encoders, presets included."""
-    return content_key([path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))])
+    return content_key([path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))])

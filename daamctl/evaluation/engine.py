@@ -92,8 +92,10 @@ def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floa
     kinds, counts = np.unique(table, axis=1, return_counts=True)
     if len(counts) > number / FEWER:
         return np.concatenate([statistic(sums @ times) for times in draws(number, resamples, seed)], axis=1)
-    times = np.random.default_rng(seed).multinomial(number, counts / number, size=resamples)
-    return statistic(kinds @ times.T.astype(np.float64))
+    rng, width = np.random.default_rng(seed), max(1, BLOCK // len(counts))
+    sizes = [min(width, resamples - start) for start in range(0, resamples, width)]
+    drawn = (rng.multinomial(number, counts / number, size=size).T.astype(np.float64) for size in sizes)
+    return np.concatenate([statistic(kinds @ times) for times in drawn], axis=1)
 
 
 def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:

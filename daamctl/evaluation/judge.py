@@ -16,6 +16,7 @@ from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
 from daamctl.evaluation.statistics import units_needed
+from daamctl.sign_flip import sign_flip_floor
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -45,15 +46,26 @@ def judge(
         ArtifactError: see `compare_methods`.
     """
     if len(files) < 2:
-        raise ConfigError(f"{len(files)} file of predictions; a comparison needs two or more")
+        raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
+    if metric not in Task.over_items:
+        raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(Task.over_items)}")
+    if margin is not None and not 0 <= margin <= 1:
+        raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
+    names = [file.name for file in files]
+    wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
+    if wrong is not None:
+        raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
     rows, notes = _matched(files, common=common)
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
     number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
     has_classes = 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
     if metric == "balanced_accuracy" and not has_classes:
-        raise ConfigError("there is no balanced accuracy, because the items have no label, or one of their own")
-    base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "source")
+        raise ConfigError(
+            f"there is no balanced accuracy: {len(labels)} items have {number} labels, and 2 to "
+            f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
+        )
+    base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
     if not has_classes:
         task = _Graded(**vars(task))
@@ -61,11 +73,11 @@ def judge(
     tables = {}
     for file, table in zip(files, rows, strict=True):
         repeats = table.select(pl.struct("fold", "seed").rank("dense").cast(pl.Int64)).to_series()
-        known = table.join(group, on="item", how="left", maintain_order="left")["group"]
+        known = table.select("item").join(group, on="item", how="left", maintain_order="left")["group"]
         tables[file.name] = pl.DataFrame(
             {
                 "item": table["item"],
-                "speaker": table["item"] if word is None else known,
+                "speaker": table["item"] if word is None else "group " + known,  # no item has this name
                 "fold": 0,
                 "seed": repeats,
                 "target": _codes(table, labels, classes),
@@ -106,15 +118,18 @@ def judge(
     needed = None
     shown = best.p_holm is not None and best.p_holm <= ALPHA
     if best.detectable and best.units and best.difference and not shown:
-        needed = units_needed(best.difference, best.detectable, best.units, alpha=ALPHA)
+        least = next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA)
+        needed = max(least, units_needed(best.difference, best.detectable, best.units, alpha=ALPHA))
+        needed = needed if needed > best.units else None
     return replace(verdict, tiers=_tiers(verdict), needed=needed)
 
 
 def _tiers(verdict: Verdict) -> list[list[str]]:
     tiers = [[verdict.models[0]]]
     for name in verdict.models[1:]:
-        p = verdict.pair(tiers[-1][0], name).p_holm
-        if p is not None and p <= ALPHA:
+        pair = verdict.pair(tiers[-1][0], name)
+        is_worse = pair.low is None or pair.high is None or pair.low + pair.high > 0  # in the mean over groups
+        if pair.p_holm is not None and pair.p_holm <= ALPHA and is_worse:
             tiers.append([name])
         else:
             tiers[-1].append(name)
@@ -123,7 +138,11 @@ def _tiers(verdict: Verdict) -> list[list[str]]:
 
 def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.DataFrame], list[str]]:
     """The rows of all files over the same items."""
-    rows, notes = [file.rows for file in files], [f"{file.name}: {note}" for file in files for note in file.notes]
+    rows, told = [file.rows for file in files], dict.fromkeys(note for file in files for note in file.notes)
+    notes = []
+    for note in told:
+        names = [file.name for file in files if note in file.notes]
+        notes.append(note if len(names) == len(files) else f"{', '.join(names)}: {note}")
     if any(file.by_order for file in files):
         first = next((file for file in files if not file.by_order), files[0])
         for file in files:
@@ -133,14 +152,16 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
                     "items, rows are paired by their order",
                     fix="name the column of the items with --item",
                 )
-            if not file.rows["label"].equals(first.rows["label"]) or file.rows["label"].null_count():
+            label = file.rows["label"]
+            if not label.equals(first.rows["label"]) or label.null_count() or label.n_unique() < 2:
                 raise ConfigError(
-                    f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ or "
-                    "are not known",
+                    f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ, are "
+                    "not known, or are all the same",
                     fix="name the column of the items with --item",
                 )
         rows = [table.with_columns(first.rows["item"]) for table in rows]
-        notes.append("items have no names; rows are paired by their order, and their labels agree")
+        unnamed = ", ".join(file.name for file in files if file.by_order)
+        notes.append(f"rows are paired by their order, because {unnamed} names no items; their labels agree")
     sets = [set(table["item"].unique()) for table in rows]
     shared = set.intersection(*sets)
     for file, found in zip(files[1:], sets[1:], strict=True):
@@ -179,12 +200,18 @@ def _one_value(tables: Sequence[tuple[str, pl.DataFrame]], column: str) -> pl.Da
 
 
 def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple[pl.DataFrame, str | None]:
-    """Item and group, and the word for a group; None if groups are not known for all items."""
+    """Item and group, and the word for a group; None if no file has groups, or every item has its own."""
     word = next((file.group for file in files if file.group), None)
     tables = [(file.name, table) for file, table in zip(files, rows, strict=True) if file.group == word]
-    group = _one_value(tables, "group")
-    if word is None or len(group) < rows[0]["item"].n_unique():
+    group, number = _one_value(tables, "group"), rows[0]["item"].n_unique()
+    if word is None or len(group) == 0 or group["group"].n_unique() == number:
         return group, None
+    if len(group) < number:
+        absent = rows[0].join(group, on="item", how="anti")["item"].sort()[0]
+        raise ConfigError(
+            f"{number - len(group)} of {number} items have no {word}, e.g. '{absent}'",
+            fix="complete the column, or remove it for a test of single items",
+        )
     return group, word.lower().removesuffix("_id")
 
 
@@ -215,7 +242,7 @@ def _items(
 def _notes(files: Sequence[Predictions], notes: Sequence[str], task: Task) -> list[str]:
     """Notes on the comparison; one metric needs no warning of two."""
     notes = [note for note in notes if len(task.over_items) > 1 or "balanced accuracy" not in note]
-    repeats = {file.name: file.rows.select("fold", "seed").n_unique() for file in files}
+    repeats = {file.name: int(file.rows.group_by("item").len()["len"].max() or 0) for file in files}  # type: ignore[arg-type]
     if len(set(repeats.values())) > 1:
         told = ", ".join(f"{name} {number}" for name, number in repeats.items())
         notes = [*notes, f"models differ in their number of repeats: {told}"]

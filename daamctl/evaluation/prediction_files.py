@@ -26,8 +26,9 @@ from daamctl.errors import ArtifactError, ConfigError, first_few
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
-        "item", "id", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename", "file_name", "path",
-        "wav", "name", "sample_id", "item_id", "question_id", "doc_id", "index", "idx", "",
+        "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
+        "file_name", "path", "wav", "name", "sample_id", "item_id", "question_id", "doc_id", "index", "idx",
+        "unnamed:_0", "",
     ),
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
@@ -37,10 +38,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
         "hyp", "predict", "preds", "predictions", "output",
     ),
-    "correct": ("correct", "is_correct", "acc", "exact_match", "score"),
+    "correct": ("correct", "is_correct", "acc", "exact_match"),
     "group": (
-        "speaker", "speaker_id", "spk", "spk_id", "speakers", "subject", "subject_id", "patient", "author", "document",
-        "document_id", "dialogue", "sentence", "sentence_id", "group", "cluster",
+        "speaker", "speaker_id", "spk", "spk_id", "speakers", "talker", "actor", "participant", "participant_id",
+        "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
+        "sentence_id", "group", "cluster",
     ),
     "fold": ("fold", "split_number"),
     "seed": ("seed", "run", "repeat", "epoch"),
@@ -53,6 +55,11 @@ SCORE_PREFIX = re.compile(r"^(logit|score|prob|probability|p)[_ ]", re.IGNORECAS
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".npz", ".eval")
 ZSTANDARD = 93
 """Number of this compression in zip files."""
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError,
+    zipfile.BadZipFile, pa.ArrowException, pl.exceptions.PolarsError,
+)  # fmt: skip
+"""What damaged files, and files of another content, raise."""
 FOLDS = {
     "fold*-seed*/predictions.parquet": r"fold(\d+)-seed(\d+)",
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
@@ -82,7 +89,8 @@ def read_predictions(
     tool, frame, notes = _open(path, columns.get("correct"))
     if items is not None:
         frame = _with_items(frame, path, items, columns)
-    return replace(of_table(frame, columns, name or path.stem, path), tool=tool, notes=notes)
+    found = of_table(frame, columns, name or path.stem, path)
+    return replace(found, tool=tool, notes=(*found.notes, *notes))
 
 
 def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:
@@ -96,20 +104,49 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         ConfigError: see `read_predictions`.
     """
     what = str(path or name)
+    if unknown := sorted(columns.keys() - COLUMNS.keys()):
+        raise ConfigError(f"'{unknown[0]}' is no kind of column; known: {', '.join(COLUMNS)}")
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
     taken = {role: _text(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
     label = taken.get("label")
+    sure = {"true_label", "truth", "y_true", "gold", "target", "reference"}
+    if (
+        found["label"] == "label"
+        and found["prediction"] is None
+        and "score" in frame.columns
+        and "label" not in columns
+    ):
+        raise ConfigError(
+            f"{what}: is 'label' the true label or the answer of a pipeline, with its confidence in 'score'?",
+            fix="name the columns with --label, --prediction or --correct",
+        )
+    if label is not None and "label" not in columns and found["label"] not in sure:
+        rival = next((one for one in frame.columns if one.strip().lower() in sure and one != found["label"]), None)
+        if rival is not None and found["prediction"] is None:
+            raise ConfigError(
+                f"{what}: is '{found['label']}' or '{rival}' the true label?",
+                fix="name it with --label, and the other with --prediction",
+            )
     if found["prediction"] is None or _is_list(frame[found["prediction"]]):
-        predicted = _from_scores(frame, label)
+        predicted = _from_scores(frame, label, what)
         taken.pop("prediction", None)
         if predicted is not None:
             taken["prediction"] = predicted
-    if label is not None and "prediction" in taken:
+    notes = ["read: " + ", ".join(f"{role} = {column or 'row number'}" for role, column in found.items()
+                                  if (column is not None and role != "correct") or role == "item")]  # fmt: skip
+    if "correct" not in columns and label is not None and "prediction" in taken:
         correct = _agree(label, taken["prediction"], what)
+        if absent := taken["prediction"].null_count():
+            notes.append(f"{absent} of {len(frame)} predictions are missing and count as wrong")
+        others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
+        if len(others):
+            names = first_few(others.unique().sort().to_list(), 3)
+            notes.append(f"{len(others)} of {len(frame)} predictions are no label of any item ({names})")
     elif found["correct"] is not None:
         correct = _fractions(frame[found["correct"]], found["correct"], what)
+        notes = [f"{notes[0]}, correct = {found['correct']}"]
     else:
         raise ConfigError(
             f"{what}: the columns {first_few(frame.columns, 12)} have no "
@@ -132,7 +169,7 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
             f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
             fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
         )
-    return Predictions(name, "table", rows, found["group"], by_order)
+    return Predictions(name, "table", rows, found["group"], by_order, tuple(notes))
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -151,14 +188,16 @@ def _column(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str
         if given not in frame.columns:
             raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
         return given
-    names = {column.strip().lower(): column for column in reversed(frame.columns)}
+    names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
     return next((names[name] for name in COLUMNS[role] if name in names), None)
 
 
 def _text(values: pl.Series) -> pl.Series:
     """Values as text without spaces around; whole numbers without a fraction; empty values are null."""
-    if values.dtype.is_float() and values.drop_nulls().is_finite().all() and (values == values.round(0)).all():
-        values = values.cast(pl.Int64)
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+        if (values.is_finite() & (values == values.round(0)) & (values.abs() < 2.0**53)).all():
+            values = values.cast(pl.Int64)
     if _is_list(values) or values.dtype == pl.Struct or values.dtype == pl.Object:
         return pl.Series([None if one is None else str(one) for one in values.to_list()], dtype=pl.String)
     text = values.cast(pl.String).str.strip_chars()
@@ -190,8 +229,10 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
         words = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
         numbers = text.replace_strict(words, default=None, return_dtype=pl.Float64)
         numbers = numbers.fill_null(text.cast(pl.Float64, strict=False))
-    else:
+    elif values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64, strict=False)
+    else:
+        raise ConfigError(f"{what}: '{name}' has no single value per item")
     wrong = numbers.is_null() | ~numbers.is_between(0, 1)
     if wrong.any():
         raise ConfigError(
@@ -201,20 +242,31 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     return numbers
 
 
-def _from_scores(frame: pl.DataFrame, label: pl.Series | None) -> pl.Series | None:
+def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.Series | None:
     """Class of the largest score: of one column per class, or of a column of lists, whose classes are numbers."""
     for name in SCORES:
         column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
-        if column is not None:
-            return frame[column].cast(pl.List(pl.Float64)).list.arg_max().cast(pl.String)
+        if column is None:
+            continue
+        lists = frame[column].cast(pl.List(pl.Float64))
+        if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
+            raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
+        if not lists.explode().is_finite().all():
+            raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
+        return lists.list.arg_max().cast(pl.String)
     if label is None:
         return None
-    named = {SCORE_PREFIX.sub("", one): one for one in frame.columns if frame[one].dtype.is_numeric()}
-    classes = sorted(set(label.drop_nulls().unique()))
-    if len(classes) < 2 or any(one not in named for one in classes):
+    numeric = [one for one in frame.columns if frame[one].dtype.is_numeric()]
+    known = set(label.drop_nulls().unique())
+    prefixed = {SCORE_PREFIX.sub("", one): one for one in numeric if SCORE_PREFIX.match(one)}
+    named = prefixed if known <= prefixed.keys() else {one: one for one in numeric if one in known}
+    if len(named) < 2 or not known <= named.keys():
         return None
-    table = frame.select(named[one] for one in classes).to_numpy()
-    return pl.Series([classes[index] for index in table.argmax(axis=1).tolist()], dtype=pl.String)
+    table = frame.select(named.values()).cast(pl.Float64)
+    if not all(table[one].is_finite().fill_null(value=False).all() for one in table.columns):
+        raise ConfigError(f"{what}: the scores of the classes ({first_few(table.columns, 4)}) have gaps")
+    classes = list(named)
+    return pl.Series([classes[index] for index in table.to_numpy().argmax(axis=1).tolist()], dtype=pl.String)
 
 
 def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -269,13 +321,13 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
         text = path.read_text(encoding="utf-8-sig")
         if suffix in (".jsonl", ".ndjson"):
-            return _records([json.loads(line) for line in text.splitlines() if line.strip()], correct, path)
+            return _records([json.loads(line) for line in text.split("\n") if line.strip()], correct, path)
         if suffix == ".json":
             return _json(json.loads(text), correct, path)
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
         return _csv(text)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, pl.exceptions.PolarsError, NotImplementedError) as error:
+    except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
 
@@ -372,6 +424,8 @@ def _lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
     notes = [f"the score of an answer is {metric}"] + [f"filter {filters[0]}, not {', '.join(filters[1:])}"] * (
         len(filters) > 1
     )
+    if all(one.get("doc_hash") for one in kept):
+        rows["label"] = [one["doc_hash"] for one in kept]  # so that documents of two tasks are not taken for the same
     frame = pl.DataFrame(rows, strict=False)
     return "lm-evaluation-harness", frame.rename({metric: "correct"}) if correct is None else frame, tuple(notes)
 

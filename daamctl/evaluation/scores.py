@@ -17,7 +17,7 @@ from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import Ablation, LayerRow, Truncation, find_ablation, find_truncation, over_runs
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, table_file
+from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, read_table, table_file
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
@@ -25,7 +25,7 @@ from daamctl.evaluation.metrics import confusion_matrix
 from daamctl.evaluation.scoring import UNITS, Items, join, score_items, score_predictions
 from daamctl.layout import Layout
 from daamctl.store.files import csv_text
-from daamctl.store.tables import read_frame, write_frame
+from daamctl.store.tables import write_frame
 
 SPREAD: dict[str, dict[str, Callable[..., Ablation | Importance | Truncation | None]]] = {
     "layers": {"ablate": find_ablation, "importance": find_importance, "truncate": find_truncation},
@@ -116,9 +116,9 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
         raise UnknownNameError("table", table, TABLES)
     if table not in SPREAD:
         read_evaluation(layout.stage("evaluate"))  # the tables are as recorded
-        return read_frame(table_file(layout.stage("evaluate"), table))[0]
+        return read_table(table_file(layout.stage("evaluate"), table))
     parts = [
-        read_frame(table_file(layout.stage(stage), table))[0]
+        read_table(table_file(layout.stage(stage), table))
         for stage, find in SPREAD[table].items()
         if find(layout.stage(stage)) is not None  # the table is as recorded
     ]

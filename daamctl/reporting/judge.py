@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
@@ -14,6 +15,7 @@ from daamctl.reporting.document import Block, Bullets, Cell, Document, Number, P
 
 MOST = 5
 """Groups, classes and items that a sentence names."""
+MOST_NEEDED = 100_000
 MOST_ROWS = 50
 """Items in a table of the page."""
 
@@ -30,6 +32,11 @@ def sentences(verdict: Verdict) -> list[str]:
             f"{first} leads {second} by {_points(pair.difference)} points of {FIGURES[verdict.metric]} "
             f"({_percent(pair.first_value)} and {_percent(pair.second_value)} %){_between(pair)}."
         )
+    if pair.low is not None and pair.high is not None and not pair.low <= pair.difference <= pair.high:
+        lines.append(
+            f"Careful: {unit}s have unequal numbers of items. The interval and the test are of the mean over {unit}s, "
+            "which differs from the figures over all items."
+        )
     if pair.p is None:
         lines.append(f"There is no test: {verdict.design.reason.removeprefix('no test is available: ')}.")
     else:
@@ -45,6 +52,8 @@ def sentences(verdict: Verdict) -> list[str]:
             more = (
                 f" A lead of {_points(pair.difference)} takes about {verdict.needed:,} {unit}s, "
                 f"{verdict.needed - pair.units:,} more."
+                if verdict.needed <= MOST_NEEDED
+                else f" A lead of {_points(pair.difference)} takes more than {MOST_NEEDED:,} {unit}s."
             )
         lines.append(f"Detectable with 80 % power: {100 * pair.detectable:.1f} points.{more}")
     for metric in verdict.metrics:
@@ -63,7 +72,7 @@ def sentences(verdict: Verdict) -> list[str]:
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
         gaps = [f"{row['group']} {_points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
-        lines.append(f"The {unit}s that decide, in points: {', '.join(gaps) or 'none'}.")
+        lines.append(f"The {unit}s that decide, in points of accuracy: {', '.join(gaps) or 'none'}.")
     deciding = verdict.deciding(first, second, MOST)["item"].to_list()
     if deciding:
         lines.append(f"Items that decide: {', '.join(deciding)}{', …' if len(deciding) == MOST else '.'}")
@@ -197,9 +206,10 @@ def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
 
     rows = verdict.by("group", first, second).sort("difference", "group", descending=[True, False])
     values = dict(zip(rows["group"].to_list(), rows["difference"].to_list(), strict=True))
-    pair, word = verdict.pair(first, second), verdict.design.unit_word
-    alt = f"Accuracy of {first} minus that of {second} for every {word}; the mean is {_points(pair.difference)} points"
-    return drawn(differences(values, f"Accuracy of {first} minus that of {second}", alt))
+    mean = float(np.mean(list(values.values())))
+    label, word = f"Accuracy of {first} minus that of {second}", verdict.design.unit_word
+    alt = f"{label} for every {word}; the mean is {_points(mean)} points"
+    return drawn(differences(values, label, alt))
 
 
 def _significant(pair: Compared) -> bool:
@@ -227,4 +237,5 @@ def _percent(value: float) -> str:
 
 
 def _points(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−")
+    shown = round(100 * value, 1)
+    return f"{shown:+.1f}".replace("-", "−") if shown else "0.0"

@@ -49,7 +49,7 @@ from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
 from daamctl.store.artifact import Artifact
-from daamctl.store.files import remove_others, write_json
+from daamctl.store.files import locked, remove_others, write_json
 from daamctl.store.records import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
@@ -89,9 +89,11 @@ def run(layout: Layout, config: Config) -> Path:
         logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
     folder = layout.stage("evaluate")
     frames = {**evaluation.scores.frames, "history": history_rows(folds)}
-    tables = write_scores(folder, evaluation.run, frames)
-    _write_metrics(layout.stage("metrics"), evaluation)
-    Artifact(folder / FILE, Evaluation).seal(folder, evaluation.as_json(), tables)
+    # without the lock, the record of one process could vouch for the tables of another
+    with locked(layout.work / "evaluate" / f"{layout.run_name}.lock", what="the evaluation"):
+        tables = write_scores(folder, evaluation.run, frames)
+        _write_metrics(layout.stage("metrics"), evaluation)
+        Artifact(folder / FILE, Evaluation).seal(folder, evaluation.as_json(), tables)
     return folder / FILE
 
 

@@ -38,7 +38,7 @@ def run(
         ArtifactError: a file is missing or damaged.
     """
     if len(sources) < 2:
-        raise ConfigError(f"{len(sources)} source of predictions; a comparison needs two or more")
+        raise ConfigError(f"a comparison needs predictions of two models or more, got {len(sources)}")
     named = [_named(one) for one in sources]
     names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
     files = []
@@ -46,7 +46,9 @@ def run(
         if isinstance(one, Path):
             files.append(read_predictions(one, columns, items, name or next(names)))
         else:
-            table = one if isinstance(one, pl.DataFrame) else pl.DataFrame(one.to_dict(orient="list"))
+            table = one if isinstance(one, pl.DataFrame) else pl.DataFrame(one.to_dict(orient="list"), strict=False)
+            if items is not None:
+                raise ConfigError("`items` adds labels to files; join them to a table yourself")
             files.append(of_table(table, columns or {}, f"table {number}"))
     return judge(files, metric=metric, margin=margin, common=common), files
 
@@ -56,7 +58,7 @@ def _named(source: Any) -> tuple[str | None, Any]:
     if not isinstance(source, Path | str):
         return None, source
     name, separator, path = str(source).partition("=")
-    return (name, Path(path)) if separator and not Path(source).exists() else (None, Path(source))
+    return (name or None, Path(path)) if separator and not Path(source).exists() else (None, Path(source))
 
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:

@@ -23,7 +23,7 @@ from daamctl.analysis.layer_sets import choose_sets
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation
-from daamctl.artifacts.reconstruction import CROPS, read_crops
+from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.terms import counted, encoder_label
@@ -131,6 +131,7 @@ class _Planner:
         self.known = Expected(layout, config)
         self.recorded = Recorded(layout, config, measured)
         self.tasks: list[Task] = []
+        self.crops: Crops | None = None
 
     def add(self, stage: str, entry: str | None) -> None:
         """Add the task of a stage, or of one entry of the list that it runs for."""
@@ -386,7 +387,6 @@ class _Planner:
     def crop(self, task: Task) -> None:
         path, settings = self.layout.stage("crop") / CROPS, self.config.crop
         task.work = f"crops of {settings.size} pixels"
-        self.crops = None
         if path.is_file():
             try:
                 self.crops = read_crops(path)

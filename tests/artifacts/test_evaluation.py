@@ -15,6 +15,7 @@ from daamctl.artifacts.scores import LAST
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
 from daamctl.store.records import write_record
+from daamctl.store.tables import read_frame, write_frame
 from tests.fixtures.records import evaluation_of, fairness_of, method_of, parsed, split, write_evaluation
 
 
@@ -47,6 +48,23 @@ def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -
     with pytest.raises(ArtifactError, match=rf"another version of daamctl \({part}: field required\)") as error:
         find_evaluation(tmp_path / "toy")
     assert error.value.path == tmp_path / "toy" / "evaluation.json"
+
+
+def test_tables_of_other_columns_and_tables_without_a_hash_are_refused(tmp_path: Path) -> None:
+    """Also if somebody seals the record again: figures are nowhere else."""
+    folder = tmp_path / "toy"
+    write_evaluation(folder, content())
+    artifact, path = Artifact(folder / "evaluation.json", Evaluation), folder / "figures.parquet"
+    record = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    tables = sorted(folder.glob("*.parquet"))
+    unsealed = {name: value for name, value in record.items() if name not in ("files", "sha256")}
+    artifact.seal(folder, unsealed, [one for one in tables if one != path])
+    with pytest.raises(ArtifactError, match=r"evaluation\.json has no hash of figures\.parquet"):
+        read_evaluation(folder)
+    write_frame(path, read_frame(path)[0].rename({"std": "sd"}), {})
+    artifact.seal(folder, unsealed, tables)
+    with pytest.raises(ArtifactError, match=r"figures\.parquet has other columns than this version"):
+        read_evaluation(folder)
 
 
 def test_scores_in_the_main_unit() -> None:

@@ -34,7 +34,8 @@ def test_ten_lines_say_it(files: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("a leads b by +")
     assert "Exact sign-flip test over 12 speakers: p = " in lines[1]
-    assert len(lines) <= 11
+    assert len(lines) <= 12
+    assert "- read: item = utterance, label = label, prediction = pred, group = speaker" in lines
     assert "\x1b" not in result.stdout
 
 
@@ -50,7 +51,7 @@ def test_json_and_page(files: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a.csv"], "a comparison needs two or more"),
+        (["a.csv"], "a comparison needs predictions of two models or more, got 1"),
         (["a.csv", "c.csv"], "no file c.csv"),
         (["a.csv", "b.csv", "--item", "x"], "has no column 'x'"),
         (["a.csv", "b.csv", "--items", "nothing.csv"], "no file nothing.csv"),

@@ -219,7 +219,7 @@ def test_filters_and_scorers_are_chosen(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "s.jsonl", samples)
     found = rows(path)
     assert found.rows["correct"].to_list() == [1.0, 1.0]
-    assert found.notes == ("the score of an answer is exact_match", "filter strict, not flexible")
+    assert found.notes[1:] == ("the score of an answer is exact_match", "filter strict, not flexible")
     assert rows(path, columns={"correct": "f1"}).rows["correct"].to_list() == [0.5, 0.5]
     with pytest.raises(ConfigError, match="no metric 'bleu'; they have exact_match, f1"):
         rows(path, columns={"correct": "bleu"})
@@ -234,8 +234,53 @@ def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
     path = write_json(tmp_path / "l.json", {"samples": samples})
     found = rows(path)
     assert found.rows.select("item", "seed", "correct").rows() == [("1", "1", 0.25), ("1", "2", 1.0)]
-    assert found.notes[1] == "1 samples have no score and are left out"
+    assert found.notes[2] == "1 samples have no score and are left out"
     assert rows(path, columns={"correct": "b"}).rows["correct"].to_list() == [0.5, 0.0]
+
+
+def test_what_was_read_is_told() -> None:
+    table = pl.DataFrame({"idx": ["a", "b", "c", "d"], "truth": LABELS, "output": ["anger", "happy", None, "fear"]})
+    assert of_table(table, {}, "m").notes == (
+        "read: item = idx, label = truth, prediction = output",
+        "1 of 4 predictions are missing and count as wrong",
+        "1 of 4 predictions are no label of any item (happy)",
+    )
+
+
+def test_an_explicit_column_counts_before_those_that_are_recognised() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": LABELS, "pred": ANSWERS, "ok": [0, 0, 0, 1]})
+    assert of_table(table, {"correct": "ok"}, "m").rows["correct"].to_list() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_the_answer_of_a_pipeline_is_no_label() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": ANSWERS, "score": [0.9, 0.8, 0.7, 0.6]})
+    with pytest.raises(ConfigError, match="is 'label' the true label or the answer of a pipeline"):
+        of_table(table, {}, "m")
+    with pytest.raises(ConfigError, match="is 'label' or 'truth' the true label"):
+        of_table(table.drop("score").with_columns(truth=pl.Series(LABELS)), {}, "m")
+    named = of_table(table.with_columns(truth=pl.Series(LABELS)), {"label": "truth", "prediction": "label"}, "m")
+    assert named.rows["correct"].to_list() == RIGHT
+
+
+def test_all_columns_of_scores_count_and_gaps_do_not() -> None:
+    scores = {f"prob_{name}": [0.1 + (name == answer) for answer in ANSWERS] for name in ("anger", "fear", "joy")}
+    table = pl.DataFrame({"id": ITEMS, "label": LABELS, **scores, "prob_disgust": [0.0, 0.0, 0.0, 9.0]})
+    assert of_table(table, {}, "m").rows["prediction"].to_list() == [*ANSWERS[:3], "disgust"]
+    for gap in (None, float("nan")):
+        with pytest.raises(ConfigError, match=r"scores of the classes .* have gaps"):
+            of_table(table.with_columns(prob_joy=pl.Series([gap, 1.0, 1.0, 1.0])), {}, "m")
+    for lists, message in (([[1.0]] * 4, "two or more scores"), ([[float("nan"), 1.0]] * 4, "no numbers")):
+        with pytest.raises(ConfigError, match=message):
+            of_table(pl.DataFrame({"label": [0, 1, 0, 1], "logits": lists}), {}, "m")
+
+
+def test_samples_of_two_tasks_are_not_the_same_items(tmp_path: Path) -> None:
+    for task in ("one", "two"):
+        samples = [{"doc_id": index, "doc_hash": f"{task}{index}", "resps": [], "metrics": ["acc"], "acc": 1.0}
+                   for index in range(3)]  # fmt: skip
+        write_lines(tmp_path / f"{task}.jsonl", samples)
+    labels = [rows(tmp_path / f"{task}.jsonl").rows["label"].to_list() for task in ("one", "two")]
+    assert labels[0] != labels[1]
 
 
 BAD: dict[str, tuple[str | bytes, str]] = {
@@ -260,6 +305,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "s_predict.txt": ("a b\nc\n", "line 2 has 1 words"),
     "t.csv": (b"\xff\xfe\x00", "cannot be read"),
     "u.json": ('{"samples": []}', "the samples have no score"),
+    "w.npz": (b"", "cannot be read"),
+    "x.npz": (b"\x93NUMPY", "cannot be read"),
+    "y.json": ("[" * 100_000, "cannot be read"),
+    "z.json": ('[{"id": 1, "correct": {"a": 1}}]', "have no prediction"),
     "v.csv": ("item,label,pred\n1,a,a,a\n2,a,a\n", "cannot be read"),
 }
 

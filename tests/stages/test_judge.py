@@ -18,6 +18,7 @@ from daamctl.config import load_config
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.reporting.judge import sentences
+from daamctl.sign_flip import paired_sign_flip
 from daamctl.stages import compare, judge
 from tests.fixtures.folds import write_method
 
@@ -139,10 +140,10 @@ def test_a_margin_is_tested_against_the_first() -> None:
 
 def test_scores_without_labels_have_no_classes() -> None:
     rng = np.random.default_rng(1)
-    tables = [pl.DataFrame({"id": range(50), "score": rng.random(50)}) for _ in range(2)]
+    tables = [pl.DataFrame({"id": range(50), "acc": rng.random(50)}) for _ in range(2)]
     verdict = daamctl.judge(*tables)
     assert verdict.metrics == ["accuracy"]
-    gaps = (tables[0]["score"] - tables[1]["score"]).to_numpy()
+    gaps = (tables[0]["acc"] - tables[1]["acc"]).to_numpy()
     assert abs(verdict.pair(*verdict.models).difference) == pytest.approx(abs(gaps.mean()))
     assert not any("By class" in line for line in sentences(verdict))
     with pytest.raises(ConfigError, match="no balanced accuracy"):
@@ -190,7 +191,7 @@ def test_another_label_or_group_of_an_item_is_refused() -> None:
 
 
 def test_one_model_is_none() -> None:
-    with pytest.raises(ConfigError, match="1 source of predictions; a comparison needs two or more"):
+    with pytest.raises(ConfigError, match="a comparison needs predictions of two models or more, got 1"):
         daamctl.judge(table(0.8, 1))
 
 
@@ -229,3 +230,58 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
         assert text in page
     assert "tables/" not in page  # there are no other files
     assert "<svg" in page or "data:image" in page
+
+
+def test_unequal_speakers_are_told() -> None:
+    """One speaker with most items decides the figures, the others the test."""
+    sizes = {"s0": (200, 0.9, 0.5)} | {f"s{index}": (20, 0.4, 0.8) for index in range(1, 9)}
+    rows: dict[str, list[pl.DataFrame]] = {"x": [], "y": []}
+    for who, (count, *shares) in sizes.items():
+        for share, found in zip(shares, rows.values(), strict=True):
+            right = [index < share * count for index in range(count)]
+            items = [f"{who}-{index}" for index in range(count)]
+            found.append(pl.DataFrame({"item": items, "speaker": who, "correct": right}))
+    verdict = daamctl.judge(*(pl.concat(parts) for parts in rows.values()))
+    pair = verdict.pair(*verdict.models)
+    assert pair.difference > 0
+    assert pair.high is not None
+    assert pair.high < 0
+    assert verdict.tiers == [verdict.models]  # the second is not worse in the mean over speakers
+    assert sentences(verdict)[1].startswith("Careful: speakers have unequal numbers of items")
+
+
+def test_speakers_of_one_file_do_and_half_of_them_do_not() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    for pair in ((one, other.drop("speaker")), (one.drop("speaker"), other)):
+        assert (
+            daamctl.judge(*pair).pair("table 1", "table 2").p == daamctl.judge(one, other).pair("table 1", "table 2").p
+        )
+    gap = pl.when(pl.col("utterance") != "u003").then("speaker")
+    error = refused(one.with_columns(speaker=gap), other.with_columns(speaker=gap), "1 of 240 items have no speaker")
+    assert "'u003'" in error.message
+
+
+def test_items_that_end_like_clips_keep_their_documents() -> None:
+    tables = [found.with_columns(utterance=pl.col("speaker") + "#" + pl.int_range(pl.len()).cast(pl.String))
+              for found in (table(0.8, 1), table(0.6, 2))]  # fmt: skip
+    assert daamctl.judge(*tables).design.n_units == 12
+
+
+def test_wrong_arguments_of_the_function_are_refused() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    for settings, message in (
+        ({"gruop": "speaker"}, "'gruop' is no kind of column"),
+        ({"margin": 5.0}, "margin must be a fraction"),
+        ({"metric": "f1"}, "metric 'f1' is not known; known: accuracy, balanced_accuracy"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            daamctl.judge(one, other, **settings)  # type: ignore[arg-type]
+
+
+def test_many_different_scores_take_no_longer() -> None:
+    """All flips at once: as the normal distribution has it."""
+    rng = np.random.default_rng(3)
+    gaps = rng.normal(0.02, 1, 3000)
+    p = paired_sign_flip(gaps)["p"]
+    expected = 2 * stats.norm.sf(abs(gaps.sum()) / np.sqrt((gaps**2).sum()))
+    assert p == pytest.approx(expected, abs=0.01)

@@ -270,7 +270,7 @@ def test_items_that_end_like_clips_keep_their_documents() -> None:
 def test_wrong_arguments_of_the_function_are_refused() -> None:
     one, other = table(0.8, 1), table(0.6, 2)
     for settings, message in (
-        ({"gruop": "speaker"}, "'gruop' is no kind of column"),
+        ({"groups": "speaker"}, "'groups' is no kind of column"),
         ({"margin": 5.0}, "margin must be a fraction"),
         ({"metric": "f1"}, "metric 'f1' is not known; known: accuracy, balanced_accuracy"),
     ):

@@ -6,6 +6,7 @@ marks such as *undertrained*.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -108,6 +109,16 @@ class Compared:
     runs: int | None = None
     ahead: int | None = None
     behind: int | None = None
+
+    @property
+    def units_needed(self) -> int | None:
+        """About how many units would detect a difference of this size; None if that is not known.
+
+        The detectable difference falls with the square root of the number of units.
+        """
+        if not self.detectable or not self.difference or self.units is None:
+            return None
+        return math.ceil(self.units * (self.detectable / self.difference) ** 2)
 
     def turned(self) -> Compared:
         """The same, second minus first."""

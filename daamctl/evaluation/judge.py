@@ -15,7 +15,6 @@ from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
-from daamctl.evaluation.statistics import units_needed
 from daamctl.sign_flip import sign_flip_floor
 
 NO_FOLDS = ", and the folds differ"
@@ -115,12 +114,10 @@ def judge(
         tests = not_worse(tables, reference=reference, margin=margin, task=task, alpha=ALPHA)[1]
         verdict = replace(verdict, not_worse={name: one for name, one in tests.items() if name != reference})
     best = verdict.pair(models[0], models[1])
-    needed = None
-    shown = best.p_holm is not None and best.p_holm <= ALPHA
-    if best.detectable and best.units and best.difference and not shown:
-        least = next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA)
-        needed = max(least, units_needed(best.difference, best.detectable, best.units, alpha=ALPHA))
-        needed = needed if needed > best.units else None
+    needed, is_shown = best.units_needed, best.p_holm is not None and best.p_holm <= ALPHA
+    if needed is not None and best.units is not None:
+        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
+        needed = None if is_shown or needed <= best.units else needed
     return replace(verdict, tiers=_tiers(verdict), needed=needed)
 
 

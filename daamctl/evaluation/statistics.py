@@ -103,24 +103,6 @@ def minimal_detectable_difference(
     return std * _effect(n, alpha, power) if std > 1e-12 else None
 
 
-def units_needed(difference: float, detectable: float, n: int, *, power: float = 0.8, alpha: float = 0.05) -> int:
-    """Number of units with which a difference would be detected, at the spread that the observed ones have.
-
-    Args:
-        difference: the true difference, taken to be the observed one; not 0.
-        detectable: what n units detect (`minimal_detectable_difference`), in the same unit.
-    """
-    spread = detectable / _effect(n, alpha, power)
-    low, high = 1, 2
-    while spread * _effect(high, alpha, power) > abs(difference):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = spread * _effect(middle, alpha, power) <= abs(difference)
-        low, high = (low, middle) if enough else (middle, high)
-    return high
-
-
 def _effect(n: int, alpha: float, power: float) -> float:
     """Standardised difference that a two-sided t-test of n differences detects with a given power, by bisection."""
     limit = -special.stdtrit(n - 1, alpha / 2)

@@ -145,15 +145,13 @@ def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[
         # A sign-flip test over n units allows no p-value below 2^(1 - n).
         needed = 1 + math.ceil(math.log2(family.size / family.alpha))
         return [f"Add {unit}s: with {number}, no lead can be significant. {needed} would do."]
-    if best.difference <= 0 or not best.detectable:
-        return []
-    needed = math.ceil(number * (best.detectable / best.difference) ** 2)
-    if needed <= number:
+    enough = best.units_needed
+    if best.difference <= 0 or enough is None or enough <= number:
         return []
     most = max(MOST_UNITS, 10 * number)
-    if needed > most:
+    if enough > most:
         return [f"Stop looking for a better fusion here: its lead would take over {most:,} {unit}s to confirm."]
-    return [f"Add {unit}s: confirming a lead of {points(best.difference)} points would take about {needed} of them."]
+    return [f"Add {unit}s: confirming a lead of {points(best.difference)} points would take about {enough} of them."]
 
 
 def _train_better(evaluation: Evaluation) -> list[str]:

@@ -56,19 +56,17 @@ def paired_sign_flip(differences: Sequence[float] | Floats, *, one_sided: bool =
     exact = informative <= EXACT_FLIPS_UP_TO
     rng = np.random.default_rng(seed)
     sums = np.zeros(1 if exact else RANDOM_FLIPS)
-    if len(sizes) > MANY_SIZES and not exact:  # one draw each would take seconds
-        values = np.repeat(sizes, counts)
+    values = np.repeat(sizes, counts)
+    if exact:
+        for value in values.tolist():
+            sums = np.concatenate([sums + value, sums - value])
+    elif len(sizes) <= MANY_SIZES:
+        for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
+    else:  # one draw for each size would take seconds
         for start in range(0, RANDOM_FLIPS, BLOCK):
             bits = np.unpackbits(rng.integers(0, 256, (BLOCK, -(-len(values) // 8)), np.uint8), axis=1)
             sums[start : start + BLOCK] = 2 * (bits[:, : len(values)].astype(np.float32) @ values) - values.sum()
-        sizes = sizes[:0]
-        counts = counts[:0]
-    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        if exact:
-            for _ in range(count):
-                sums = np.concatenate([sums + size, sums - size])
-        else:
-            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
     statistics, observed = (sums, array.sum()) if one_sided else (np.abs(sums), abs(array.sum()))
     # Sums that are equal by value may differ by rounding.
     as_large = int((statistics >= observed - 1e-11 * np.abs(array).sum()).sum())

@@ -46,12 +46,10 @@ class Verdict:
 
     Args:
         models: names, best first.
-        values: model -> its score over all items.
+        values: metric -> model -> its score over all items.
         intervals: model -> metric -> interval; empty without a test.
         metric: which ranks the models.
         pairs: every pair in every metric.
-        tiers: models that cannot be told apart: the first of a tier, and those after it up to the first that is
-            significantly worse, after Holm's correction over all pairs.
         needed: number of units with which a difference like that of the best two is detected with 80 % power; None if
             it is significant already, or there is no difference or test.
         not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
@@ -59,11 +57,10 @@ class Verdict:
     """
 
     models: list[str]
-    values: dict[str, float]
+    values: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     metric: str
     pairs: list[Compared]
-    tiers: list[list[str]]
     needed: int | None
     not_worse: dict[str, NonInferiority]
     margin: float | None
@@ -81,9 +78,22 @@ class Verdict:
         return found if found.first == first else found.turned()
 
     @property
+    def tiers(self) -> list[list[str]]:
+        """Models that cannot be told apart: one, and those after it up to the next that is significantly worse."""
+        tiers = [[self.models[0]]]
+        for name in self.models[1:]:
+            pair = self.pair(tiers[-1][0], name)
+            is_worse = pair.low is None or pair.high is None or pair.low + pair.high > 0  # in the mean over groups
+            if is_significant(pair) and is_worse:
+                tiers.append([name])
+            else:
+                tiers[-1].append(name)
+        return tiers
+
+    @property
     def metrics(self) -> list[str]:
         """Metrics in which the models are compared."""
-        return list(dict.fromkeys(one.metric for one in self.pairs))
+        return list(self.values)
 
     def by(self, column: str, first: str, second: str) -> pl.DataFrame:
         """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
@@ -109,7 +119,7 @@ class Verdict:
         """All of it, in plain values."""
         return {
             "models": [
-                {"model": name, "tier": self.tier(name), self.metric: self.values[name]}
+                {"model": name, "tier": self.tier(name), self.metric: self.values[self.metric][name]}
                 | {metric: _ends(one) for metric, one in self.intervals.get(name, {}).items()}
                 for name in self.models
             ],
@@ -127,6 +137,11 @@ class Verdict:
     def tier(self, model: str) -> int:
         """Number of the tier of a model, from 1."""
         return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
+
+
+def is_significant(pair: Compared) -> bool:
+    """Whether two models can be told apart, after Holm's correction over all pairs."""
+    return pair.p_holm is not None and pair.p_holm <= ALPHA
 
 
 def _ends(interval: Interval) -> dict[str, float]:

@@ -22,6 +22,11 @@ FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "en
 """Figures by which methods are compared -> their names in texts."""
 
 
+def title_of(figure: str) -> str:
+    """Name of a figure at the begin of a sentence."""
+    return FIGURES[figure][0].upper() + FIGURES[figure][1:]
+
+
 @dataclass(frozen=True)
 class Sums:
     """What a figure is computed from, of U independent units.
@@ -82,7 +87,7 @@ class Task:
     @property
     def title(self) -> str:
         """The same at the begin of a sentence."""
-        return self.metric[0].upper() + self.metric[1:]
+        return title_of(self.primary)
 
     def unit(self, unit: str) -> str:
         """The word for a unit of scoring, "utterance" or "clip"."""

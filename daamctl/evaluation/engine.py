@@ -92,8 +92,7 @@ def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floa
     kinds, counts = np.unique(table, axis=1, return_counts=True)
     if len(counts) > number / FEWER:
         return np.concatenate([statistic(sums @ times) for times in draws(number, resamples, seed)], axis=1)
-    rng, width = np.random.default_rng(seed), max(1, BLOCK // len(counts))
-    sizes = [min(width, resamples - start) for start in range(0, resamples, width)]
+    rng, sizes = np.random.default_rng(seed), _blocks(resamples, len(counts))
     drawn = (rng.multinomial(number, counts / number, size=size).T.astype(np.float64) for size in sizes)
     return np.concatenate([statistic(kinds @ times) for times in drawn], axis=1)
 
@@ -101,10 +100,15 @@ def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floa
 def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
     """Blocks of samples with replacement: how many times each of the units is in each sample, (number, samples)."""
     rng = np.random.default_rng(seed)
-    width = max(1, BLOCK // number)
-    for size in (min(width, resamples - start) for start in range(0, resamples, width)):
+    for size in _blocks(resamples, number):
         flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
         yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
+
+
+def _blocks(samples: int, number: int) -> list[int]:
+    """Sizes of the blocks in which samples of so many numbers each are drawn."""
+    width = max(1, BLOCK // number)
+    return [min(width, samples - start) for start in range(0, samples, width)]
 
 
 def mean_sums(values: ArrayLike, units: ArrayLike, classes: ArrayLike | None = None) -> tuple[Sums, Statistic]:
@@ -201,8 +205,7 @@ def randomisation(
         for row in np.repeat(rows, counts, axis=0):
             gained = np.concatenate([gained, gained + row])
     else:
-        rng, width = np.random.default_rng(seed), max(1, BLOCK // len(counts))
-        sizes = [min(width, flips - start) for start in range(0, flips, width)]
+        rng, sizes = np.random.default_rng(seed), _blocks(flips, len(counts))
         gained = np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
     one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
     observed = float((statistic(one) - statistic(two))[0, 0])

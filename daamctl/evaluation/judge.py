@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
+from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
+from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
@@ -89,48 +90,33 @@ def judge(
     compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
-    values = {name: value for one in compared if one.metric == metric
-              for name, value in ((one.first, one.first_value), (one.second, one.second_value))}  # fmt: skip
-    models = sorted(values, key=lambda name: (-values[name], name))
-    place = {name: index for index, name in enumerate(models)}
-    pairs = [one if place[one.first] < place[one.second] else one.turned() for one in compared]
-    found = method_intervals(tables, task=task) if design.unit else {}
-    verdict = Verdict(
+    values: dict[str, dict[str, float]] = {}
+    for one in compared:
+        values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
+    models = sorted(names, key=lambda name: (-values[metric][name], name))
+    pairs = [one if models.index(one.first) < models.index(one.second) else one.turned() for one in compared]
+    best = next(one for one in pairs if (one.metric, one.first, one.second) == (metric, *models[:2]))
+    needed = best.units_needed
+    if needed is not None and best.units is not None:
+        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
+        needed = None if is_significant(best) or needed <= best.units else needed
+    tests: dict[str, NonInferiority] = {}
+    if margin is not None:
+        tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]
+    intervals = method_intervals(tables, task=task) if design.unit else {}
+    return Verdict(
         models=models,
         values=values,
-        intervals={name: one.metrics for name, one in found.items()},
+        intervals={name: one.metrics for name, one in intervals.items()},
         metric=metric,
         pairs=pairs,
-        tiers=[],
-        needed=None,
-        not_worse={},
+        needed=needed,
+        not_worse={name: one for name, one in tests.items() if name != names[0]},
         margin=margin,
         design=design,
         items=_items(tables, labels if has_classes else labels.with_columns(label=None), group, word),
         notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes], task)],
     )
-    if margin is not None:
-        reference = files[0].name
-        tests = not_worse(tables, reference=reference, margin=margin, task=task, alpha=ALPHA)[1]
-        verdict = replace(verdict, not_worse={name: one for name, one in tests.items() if name != reference})
-    best = verdict.pair(models[0], models[1])
-    needed, is_shown = best.units_needed, best.p_holm is not None and best.p_holm <= ALPHA
-    if needed is not None and best.units is not None:
-        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
-        needed = None if is_shown or needed <= best.units else needed
-    return replace(verdict, tiers=_tiers(verdict), needed=needed)
-
-
-def _tiers(verdict: Verdict) -> list[list[str]]:
-    tiers = [[verdict.models[0]]]
-    for name in verdict.models[1:]:
-        pair = verdict.pair(tiers[-1][0], name)
-        is_worse = pair.low is None or pair.high is None or pair.low + pair.high > 0  # in the mean over groups
-        if pair.p_holm is not None and pair.p_holm <= ALPHA and is_worse:
-            tiers.append([name])
-        else:
-            tiers[-1].append(name)
-    return tiers
 
 
 def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.DataFrame], list[str]]:
@@ -239,7 +225,7 @@ def _items(
 def _notes(files: Sequence[Predictions], notes: Sequence[str], task: Task) -> list[str]:
     """Notes on the comparison; one metric needs no warning of two."""
     notes = [note for note in notes if len(task.over_items) > 1 or "balanced accuracy" not in note]
-    repeats = {file.name: int(file.rows.group_by("item").len()["len"].max() or 0) for file in files}  # type: ignore[arg-type]
+    repeats = {file.name: max(file.rows.group_by("item").len()["len"].to_list()) for file in files}
     if len(set(repeats.values())) > 1:
         told = ", ".join(f"{name} {number}" for name, number in repeats.items())
         notes = [*notes, f"models differ in their number of repeats: {told}"]

@@ -49,6 +49,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
+SURE = ("true_label", "truth", "y_true", "gold", "target", "reference")
+"""Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
 SCORE_PREFIX = re.compile(r"^(logit|score|prob|probability|p)[_ ]", re.IGNORECASE)
@@ -111,20 +113,14 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
     taken = {role: _text(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
     label = taken.get("label")
-    sure = {"true_label", "truth", "y_true", "gold", "target", "reference"}
-    if (
-        found["label"] == "label"
-        and found["prediction"] is None
-        and "score" in frame.columns
-        and "label" not in columns
-    ):
-        raise ConfigError(
-            f"{what}: is 'label' the true label or the answer of a pipeline, with its confidence in 'score'?",
-            fix="name the columns with --label, --prediction or --correct",
-        )
-    if label is not None and "label" not in columns and found["label"] not in sure:
-        rival = next((one for one in frame.columns if one.strip().lower() in sure and one != found["label"]), None)
-        if rival is not None and found["prediction"] is None:
+    if label is not None and "label" not in columns and found["prediction"] is None:
+        if found["label"] == "label" and "score" in frame.columns:
+            raise ConfigError(
+                f"{what}: is 'label' the true label or the answer of a pipeline, with its confidence in 'score'?",
+                fix="name the columns with --label, --prediction or --correct",
+            )
+        rival = next((one for one in frame.columns if one.strip().lower() in SURE and one != found["label"]), None)
+        if found["label"] not in SURE and rival is not None:
             raise ConfigError(
                 f"{what}: is '{found['label']}' or '{rival}' the true label?",
                 fix="name it with --label, and the other with --prediction",

@@ -115,8 +115,8 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
     if table not in SPREAD:
-        read_evaluation(layout.stage("evaluate"))  # the tables are as recorded
-        return read_table(table_file(layout.stage("evaluate"), table))
+        read = read_evaluation(layout.stage("evaluate")).scores.frames  # as recorded; all but the learning curves
+        return read[table] if table in read else read_table(table_file(layout.stage("evaluate"), table))
     parts = [
         read_table(table_file(layout.stage(stage), table))
         for stage, find in SPREAD[table].items()

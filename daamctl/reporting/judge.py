@@ -7,11 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict
+from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.terms import listed
-from daamctl.data.task import FIGURES
-from daamctl.reporting.document import Block, Bullets, Cell, Document, Number, Plot, Section, Table, Text, plural
+from daamctl.data.task import FIGURES, title_of
+from daamctl.reporting.document import (
+    Block,
+    Bullets,
+    Cell,
+    Document,
+    Number,
+    Plot,
+    Section,
+    Table,
+    Text,
+    percent,
+    plural,
+    points,
+)
 
 MOST = 5
 """Groups, classes and items that a sentence names."""
@@ -26,11 +39,11 @@ def sentences(verdict: Verdict) -> list[str]:
     pair, unit = verdict.pair(first, second), verdict.design.unit_word
     lines = []
     if pair.difference == 0:
-        lines.append(f"{first} and {second} have the same {FIGURES[verdict.metric]}, {_percent(pair.first_value)} %.")
+        lines.append(f"{first} and {second} have the same {FIGURES[verdict.metric]}, {percent(pair.first_value)} %.")
     else:
         lines.append(
-            f"{first} leads {second} by {_points(pair.difference)} points of {FIGURES[verdict.metric]} "
-            f"({_percent(pair.first_value)} and {_percent(pair.second_value)} %){_between(pair)}."
+            f"{first} leads {second} by {points(pair.difference)} points of {FIGURES[verdict.metric]} "
+            f"({percent(pair.first_value)} and {percent(pair.second_value)} %){_between(pair)}."
         )
     if pair.low is not None and pair.high is not None and not pair.low <= pair.difference <= pair.high:
         lines.append(
@@ -41,7 +54,7 @@ def sentences(verdict: Verdict) -> list[str]:
         lines.append(f"There is no test: {verdict.design.reason.removeprefix('no test is available: ')}.")
     else:
         kind = "Exact sign-flip test" if pair.exact else f"Sign-flip test ({pair.flips:,} random flips)"
-        told = "can be told apart" if _significant(pair) else "cannot be told apart"
+        told = "can be told apart" if is_significant(pair) else "cannot be told apart"
         holm = f", {pair.p_holm:.2g} after Holm's correction over all pairs" if len(verdict.models) > 2 else ""
         lines.append(
             f"{kind} over {pair.units} {unit}s: p = {pair.p:.2g}{holm}. They {told} at a level of {100 * ALPHA:g} %."
@@ -50,10 +63,10 @@ def sentences(verdict: Verdict) -> list[str]:
         more = ""
         if verdict.needed and pair.units:
             more = (
-                f" A lead of {_points(pair.difference)} takes about {verdict.needed:,} {unit}s, "
+                f" A lead of {points(pair.difference)} takes about {verdict.needed:,} {unit}s, "
                 f"{verdict.needed - pair.units:,} more."
                 if verdict.needed <= MOST_NEEDED
-                else f" A lead of {_points(pair.difference)} takes more than {MOST_NEEDED:,} {unit}s."
+                else f" A lead of {points(pair.difference)} takes more than {MOST_NEEDED:,} {unit}s."
             )
         lines.append(f"Detectable with 80 % power: {100 * pair.detectable:.1f} points.{more}")
     for metric in verdict.metrics:
@@ -61,8 +74,8 @@ def sentences(verdict: Verdict) -> list[str]:
             other = verdict.pair(first, second, metric)
             p = "" if other.p is None else f"; p = {other.p:.2g}"
             lines.append(
-                f"{FIGURES[metric][0].upper()}{FIGURES[metric][1:]}: {_percent(other.first_value)} and "
-                f"{_percent(other.second_value)} %, {_points(other.difference)} points{_between(other)}{p}."
+                f"{title_of(metric)}: {percent(other.first_value)} and "
+                f"{percent(other.second_value)} %, {points(other.difference)} points{_between(other)}{p}."
             )
     lines.append(
         f"Only {first} is right on {pair.wins} of {verdict.design.n_items:,} items, only {second} on {pair.losses}."
@@ -71,7 +84,7 @@ def sentences(verdict: Verdict) -> list[str]:
         lines.append(f"By class, only {first} / only {second}: {_counts(verdict.by('label', first, second), 'label')}")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
-        gaps = [f"{row['group']} {_points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
+        gaps = [f"{row['group']} {points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
         lines.append(f"The {unit}s that decide, in points of accuracy: {', '.join(gaps) or 'none'}.")
     deciding = verdict.deciding(first, second, MOST)["item"].to_list()
     if deciding:
@@ -95,19 +108,14 @@ def sentences(verdict: Verdict) -> list[str]:
 def ranking(verdict: Verdict) -> Table:
     """Every model with its tier, its metrics with intervals, and its distance from the best."""
     best = verdict.models[0]
-    columns = ["Model", "Tier", *(f"{FIGURES[one][0].upper()}{FIGURES[one][1:]} (%)" for one in verdict.metrics)]
+    columns = ["Model", "Tier", *(f"{title_of(one)} (%)" for one in verdict.metrics)]
     rows: list[list[Cell]] = []
     for name in verdict.models:
         row: list[Cell] = [name, str(verdict.tier(name))]
         for metric in verdict.metrics:
             interval = verdict.intervals.get(name, {}).get(metric)
-            value = next(
-                one.first_value if one.first == name else one.second_value
-                for one in verdict.pairs
-                if one.metric == metric and name in (one.first, one.second)
-            )
             ends = (interval.low, interval.high) if interval else (None, None)
-            row.append(Number(value, "percent", low=ends[0], high=ends[1]))
+            row.append(Number(verdict.values[metric][name], "percent", low=ends[0], high=ends[1]))
         if name == best:
             rows.append([*row, "", "", ""])
             continue
@@ -208,12 +216,8 @@ def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
     values = dict(zip(rows["group"].to_list(), rows["difference"].to_list(), strict=True))
     mean = float(np.mean(list(values.values())))
     label, word = f"Accuracy of {first} minus that of {second}", verdict.design.unit_word
-    alt = f"{label} for every {word}; the mean is {_points(mean)} points"
+    alt = f"{label} for every {word}; the mean is {points(mean)} points"
     return drawn(differences(values, label, alt))
-
-
-def _significant(pair: Compared) -> bool:
-    return pair.p_holm is not None and pair.p_holm <= ALPHA
 
 
 def _counts(found: pl.DataFrame, column: str) -> str:
@@ -225,17 +229,8 @@ def _counts(found: pl.DataFrame, column: str) -> str:
 def _between(pair: Compared) -> str:
     if pair.low is None or pair.high is None:
         return ""
-    return f", 95 % interval {_points(pair.low)} to {_points(pair.high)}"
+    return f", 95 % interval {points(pair.low)} to {points(pair.high)}"
 
 
 def _minus(value: float | None) -> float | None:
     return None if value is None else -value
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _points(value: float) -> str:
-    shown = round(100 * value, 1)
-    return f"{shown:+.1f}".replace("-", "−") if shown else "0.0"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,18 +18,20 @@ from typing import Annotated, Any
 import polars as pl
 import typer
 
+from daamctl.store.differences import TOLERANCE, by_row, differences
+
 STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
-NOT_COMPARED = re.compile(r"(?i)sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules")
+NOT_COMPARED = r"(?i)sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules"
 
 
 def main(
     before: Path,
     after: Path,
     ignore: Annotated[list[str] | None, typer.Option(help="Also not compared: names with this in them.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Relative; the order of a sum changes the last digits.")] = 1e-9,
+    tolerance: Annotated[float, typer.Option(help="Relative; the order of a sum changes the last digits.")] = TOLERANCE,
 ) -> None:
     """List what differs; exit with 1 if anything does."""
-    skipped = re.compile("|".join([NOT_COMPARED.pattern, *(ignore or [])]))
+    skipped = "|".join([NOT_COMPARED, *(ignore or [])])
     roots = [path / "data" if (path / "data").is_dir() else path for path in (before, after)]
     names = [{path.relative_to(root) for path in files(root)} for root in roots]
     count = 0
@@ -38,7 +39,7 @@ def main(
         typer.echo(f"{name}: only in {before if name in names[0] else after}")
     for name in sorted(names[0] & names[1]):
         before_this, after_this = (content(root / name) for root in roots)
-        for place, one, other in differences(before_this, after_this, "", skipped, tolerance):
+        for place, one, other in differences(before_this, after_this, ignore=skipped, tolerance=tolerance):
             typer.echo(f"{name}: {place}: {one!r} -> {other!r}")
             count += 1
     typer.echo(f"{len(names[0] & names[1])} files compared, {count} differences")
@@ -54,9 +55,9 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def content(path: Path) -> Any:
-    """JSON as it is; tables as a list of rows, but of names and values as one object."""
+    """JSON as it is; Parquet by row, CSV as a list of rows, but of names and values as one object."""
     if path.suffix == ".parquet":
-        return pl.read_parquet(path).to_dicts()
+        return by_row(pl.read_parquet(path))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.loads(text)
@@ -72,26 +73,6 @@ def number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def differences(
-    one: Any, other: Any, place: str, skipped: re.Pattern[str], tolerance: float
-) -> Iterator[tuple[str, Any, Any]]:
-    """Place and both values of everything that differs."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in sorted({*one, *other}, key=str):
-            if not skipped.search(str(name)):
-                yield from differences(
-                    one.get(name), other.get(name), f"{place}.{name}".lstrip("."), skipped, tolerance
-                )
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, pair in enumerate(zip(one, other, strict=True)):
-            yield from differences(*pair, f"{place}[{index}]", skipped, tolerance)
-    elif isinstance(one, float | int) and isinstance(other, float | int):
-        if abs(one - other) > tolerance * max(1.0, abs(one), abs(other)):
-            yield place, one, other
-    elif one != other:
-        yield place, one, other
 
 
 if __name__ == "__main__":

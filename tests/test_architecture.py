@@ -31,7 +31,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Higher may import lower, never the other way, and within a level only what `SIDEWAYS` names.
 LEVELS = [
-    {"cli", "pipeline", "listing", "doctor", "__main__", ""},
+    {"cli", "pipeline", "listing", "doctor", "bundle", "__main__", ""},
     {"stages"},
     {"paper"},
     {"planning", "models"},
@@ -49,6 +49,7 @@ SIDEWAYS = {
     ("cli", "pipeline"),
     ("cli", "listing"),
     ("cli", "doctor"),
+    ("cli", "bundle"),
     ("__main__", "cli"),
     ("tracking", "artifacts"),
     ("registry", "errors"),

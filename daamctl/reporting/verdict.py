@@ -137,7 +137,7 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
         (f"Accuracy of always answering “{chance.majority_class}”", f"{percent(chance.majority_fraction)} %"),
         (finished, f"{count(done)} of {count(wanted)}"),
     ]
-    texts = [verdict, _what(evaluation), _guess(evaluation, best)]
+    texts = [verdict, what(evaluation), _guess(evaluation, best)]
     first = Text(fairness.text, caution=fairness.verdict == "not fair")
     cautions = [Text(text, caution=True) for text in _unfair(evaluation)]
     blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)]
@@ -237,7 +237,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     return "not significant", f"{lead}. The lead is not significant at level {alpha:g}.{chosen}"
 
 
-def _what(evaluation: Evaluation) -> str:
+def what(evaluation: Evaluation) -> str:
     """What was run: corpus, encoder, items, classes, folds and seeds."""
     counts, said = evaluation.counts, evaluation.task
     clips = "" if said.item == said.clip else f" ({count(counts.clip)} {said.clip}s)"

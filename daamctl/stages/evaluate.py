@@ -72,15 +72,14 @@ def run(layout: Layout, config: Config) -> Path:
     Raises:
         ArtifactError: a method has no finished fold, or folds were made with different settings.
     """
-    folds, skipped = _collect(layout, config)
-    items: dict[str, UnitItems] = {}
-    for method, part in folds.items():
-        predictions = [fold.predictions() for fold in part]
-        items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
-    evaluation = replace(_evaluate(layout, config, folds, items, skipped), leaks=leaks(layout, config))
+    evaluation, history = score(layout, config)
+    evaluation = replace(evaluation, leaks=leaks(layout, config))
     reference = evaluation.comparison.reference
-    for note in (*evaluation.leaks, *evaluation.notes):
-        logger.warning(note)
+    for method in evaluation.skipped:
+        note = layout.method(method) / SKIPPED_FILE
+        logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
+    for text in (*evaluation.leaks, *evaluation.notes):
+        logger.warning(text)
     if reference in evaluation.methods and evaluation.fairness.methods[reference].mark and len(evaluation.methods) > 1:
         label = evaluation.methods[reference].label
         logger.warning("the reference is %s, so training alone may explain every difference from it", label)
@@ -88,13 +87,23 @@ def run(layout: Layout, config: Config) -> Path:
         words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
         logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
     folder = layout.stage("evaluate")
-    frames = {**evaluation.scores.frames, "history": history_rows(folds)}
+    frames = {**evaluation.scores.frames, "history": history}
     # without the lock, the record of one process could vouch for the tables of another
     with locked(layout.work / "evaluate" / f"{layout.run_name}.lock", what="the evaluation"):
         tables = write_scores(folder, evaluation.run, frames)
         _write_metrics(layout.stage("metrics"), evaluation)
         Artifact(folder / FILE, Evaluation).seal(folder, evaluation.as_json(), tables)
     return folder / FILE
+
+
+def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
+    """The evaluation of the finished folds, without leaks, and their learning curves. Raises ArtifactError as `run`."""
+    folds, skipped = _collect(layout, config)
+    items: dict[str, UnitItems] = {}
+    for method, part in folds.items():
+        predictions = [fold.predictions() for fold in part]
+        items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
+    return _evaluate(layout, config, folds, items, skipped), history_rows(folds)
 
 
 def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
@@ -105,7 +114,6 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
         note = layout.method(method) / SKIPPED_FILE
         if note.exists():
             skipped[method] = read_note(note)
-            logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
             continue
         stage = stage_of(method)
         finished = read_folds(layout.method(method))

@@ -1,0 +1,37 @@
+"""`daamctl verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli.terminal import escaped, show_line
+
+MOST = 20
+"""Differences that are printed."""
+
+
+def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file of `daamctl bundle`.")]) -> None:
+    """Check a bundle without its project: hashes, seals, and every figure, computed again from the predictions."""
+    from daamctl import __version__, bundle
+    from daamctl.errors import ArtifactError
+
+    found = bundle.verify(file)
+    lines = [f"{found.run}: {found.files} files, {found.folds} folds, {found.rows} rows of tables"]
+    if found.version != __version__:
+        lines.append(f"made by daamctl {found.version}, verified with {__version__}: figures may differ by the change")
+    lines += found.wrong[:MOST]
+    if not found.wrong:
+        lines.append("Verified: all hashes and seals hold, and the predictions give every figure of the tables.")
+        lines.append(
+            "Not known from a bundle: that the named encoder made the predictions, that labels and speakers are"
+        )
+        lines.append(
+            "true, and what training recorded (learning curves, other epochs, times). The report is only hashed."
+        )
+    for line in lines:
+        show_line(escaped(line))
+    if found.wrong:
+        raise ArtifactError(f"{file} does not verify: {len(found.wrong)} differences")

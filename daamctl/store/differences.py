@@ -1,0 +1,70 @@
+"""What differs between two records or two tables, by the name of every value."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TOLERANCE = 1e-9
+"""Relative; the order of a sum changes the last digits."""
+
+
+class Difference(NamedTuple):
+    """Two values that differ, None if there is none, and the names of what they are in."""
+
+    place: str
+    first: Any
+    second: Any
+
+
+def differences(
+    first: Any, second: Any, *, place: str = "", ignore: str | None = None, tolerance: float = TOLERANCE
+) -> Iterator[Difference]:
+    """Everything in which two trees of dictionaries, lists, texts and numbers differ.
+
+    Args:
+        ignore: regular expression of names that are not compared; it does not apply to rows (`by_row`).
+    """
+    if isinstance(first, dict) and isinstance(second, dict):
+        names = [one for one in {**first, **second} if not (ignore and isinstance(one, str) and re.search(ignore, one))]
+        pairs = {name: (first.get(name), second.get(name)) for name in names}
+    elif isinstance(first, list) and isinstance(second, list):
+        pairs = dict(enumerate(zip_longest(first, second)))
+    else:
+        same = first == second
+        if isinstance(first, float | int) and isinstance(second, float | int):
+            same = math.isclose(first, second, rel_tol=tolerance, abs_tol=tolerance)
+            same = same or (math.isnan(first) and math.isnan(second))
+        if not same:
+            yield Difference(place, first, second)
+        return
+    for name, (one, other) in pairs.items():
+        inner = ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+        inner = f"{place}.{inner}" if place else inner
+        yield from differences(one, other, place=inner, ignore=ignore, tolerance=tolerance)
+
+
+def by_row(table: pl.DataFrame, like: pl.DataFrame | None = None) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Leading values of a row -> the row. They are as few as tell all rows of `like` apart, else number the row.
+
+    Args:
+        like: None: this table.
+    """
+    like = table if like is None else like
+    names: list[str] = []
+    for name, kind in like.schema.items():
+        if not (kind.is_float() or kind.is_nested()):
+            names.append(name)
+        if names and like.select(names).is_unique().all():
+            break
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, row in enumerate(table.iter_rows(named=True), 1):
+        key = tuple(row[name] for name in names if row.get(name) is not None)
+        rows[key if key and key not in rows else (*key, f"row {number}")] = row
+    return rows

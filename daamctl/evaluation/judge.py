@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
+from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
@@ -99,7 +100,7 @@ def judge(
     needed = best.units_needed
     if needed is not None and best.units is not None:
         needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
-        needed = None if is_significant(best) or needed <= best.units else needed
+        needed = None if best.is_significant or needed <= best.units else needed
     tests: dict[str, NonInferiority] = {}
     if margin is not None:
         tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]

@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResult
 from daamctl.artifacts.evaluation import MethodFairness
 from daamctl.artifacts.results import Fold, marked
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
@@ -37,7 +37,6 @@ from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, diff
 from daamctl.evaluation.trials import compare_primary
 
 MOST_DISAGREEMENTS = 10
-ALPHA = 0.05
 CUTTING = ("segment.max_duration_s", "segment.tail", "segment.tail_below_s")
 """Settings that decide how utterances are cut into clips."""
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import LayerRow
-from daamctl.artifacts.statistics import Ranks
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
 from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
@@ -130,32 +129,6 @@ def answers(
     if layers:
         panels.insert(0, profile(layers, label, limits, height, chance))
     return Figure("answers", alt, {(): panels})
-
-
-def ranks(found: Ranks, alt: str) -> Figure:
-    """Average ranks, and bars that join methods whose ranks do not differ significantly."""
-    average, critical = found.average_ranks, found.critical_difference
-    places = {name: place for place, name in enumerate(average)}
-    values = list(average.values())
-    texts = [f"{value:.1f}" for value in values]
-    marks = [
-        _segments([(1, place, value, place) for place, value in enumerate(values)], colour="grey", width=0.6),
-        Line(values, range(len(values)), "Average rank", "blue", None, "circle", filled=True, size=6.0, texts=texts),
-    ]
-    far = max(len(average), *values) + 0.12 * len(average)
-    bars = []
-    for column, group in enumerate(found.groups):
-        at = far + 0.05 * len(average) * column
-        bars.append((at, places[group[0]] - 0.3, at, places[group[-1]] + 0.3))
-    if bars:
-        marks.append(_segments(bars, "No significant difference", colour="text", width=3.2))
-    if critical < len(average):
-        end = [(1, -1.2, 1 + critical, -1.2)]
-        marks.append(_segments(end, f"Critical difference {critical:.2f}", colour="orange", width=2.5))
-    right = max((bar[0] for bar in bars), default=far)
-    x = Axis("Average rank over folds (1 is best)", limits=(1 - 0.03 * len(average), right + 0.04 * len(average)))
-    y = Axis(names=list(average), reverse=True, limits=(-1.8, len(average) - 0.5))
-    return _row_figure("ranks", alt, list(average), x, marks, y)
 
 
 def speakers(

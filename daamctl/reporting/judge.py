@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
 from daamctl.reporting.document import (
@@ -45,16 +45,11 @@ def sentences(verdict: Verdict) -> list[str]:
             f"{first} leads {second} by {points(pair.difference)} points of {FIGURES[verdict.metric]} "
             f"({percent(pair.first_value)} and {percent(pair.second_value)} %){_between(pair)}."
         )
-    if pair.low is not None and pair.high is not None and not pair.low <= pair.difference <= pair.high:
-        lines.append(
-            f"Careful: {unit}s have unequal numbers of items. The interval and the test are of the mean over {unit}s, "
-            "which differs from the figures over all items."
-        )
     if pair.p is None:
         lines.append(f"There is no test: {verdict.design.reason.removeprefix('no test is available: ')}.")
     else:
         kind = "Exact sign-flip test" if pair.exact else f"Sign-flip test ({pair.flips:,} random flips)"
-        told = "can be told apart" if is_significant(pair) else "cannot be told apart"
+        told = "can be told apart" if pair.is_significant else "cannot be told apart"
         holm = f", {pair.p_holm:.2g} after Holm's correction over all pairs" if len(verdict.models) > 2 else ""
         lines.append(
             f"{kind} over {pair.units} {unit}s: p = {pair.p:.2g}{holm}. They {told} at a level of {100 * ALPHA:g} %."

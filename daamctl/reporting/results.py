@@ -13,7 +13,6 @@ import numpy as np
 
 from daamctl.artifacts.evaluation import Chance, Evaluation
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST, recalls
-from daamctl.artifacts.statistics import Ranks
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES
 from daamctl.reporting import figures
@@ -33,8 +32,8 @@ from daamctl.reporting.document import (
     Text,
     count,
     gap,
-    p_value,
     percent,
+    plural,
     points,
     pooled,
     spread,
@@ -69,7 +68,7 @@ def tests(evaluation: Evaluation, *, declared: bool) -> Section:
         blocks += [
             _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
         ]
-        blocks += _ranks(evaluation, family.ranks)
+        blocks += _tiers(evaluation)
     return Section("tests", "Tests against the reference", blocks)
 
 
@@ -262,35 +261,23 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
 
 
-def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Block]:
-    if is_official(evaluation):
-        return [Text("Methods are not ranked over folds, because there is only one test part.")]
-    first = ranks["accuracy"]
-    if first is None:
-        return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
-    by_metric = [found.average_ranks for found in ranks.values() if found]
-    rows: list[list[Cell]] = [
-        [name, *(Number(average[name], "plain") for average in by_metric)] for name in first.average_ranks
-    ]
-    together = len(first.groups) == 1 and len(first.groups[0]) == first.k
+def _tiers(evaluation: Evaluation) -> list[Block]:
+    """Tiers of methods in place of ranks."""
+    found = {metric: evaluation.scores.tiers(metric) for metric in evaluation.task.over_items}
+    if not any(found.values()):
+        return []
+    names = [name for name in order(evaluation) if name in found["accuracy"]]
+    pairs = len(names) * (len(names) - 1) // 2
     text = (
-        f"Ranks over {first.n} folds (1 is best). Methods whose ranks differ by less than the critical difference "
-        f"{first.critical_difference:.2f} do not differ significantly at level {first.alpha:g} (Nemenyi). Friedman’s "
-        f"test: χ² = {first.chi2:.1f}, {p_value(first.p)}. "
-        f"{'No two methods differ significantly. ' if together else ''}Both tests assume independent folds, but the "
-        "folds share training data, so both are optimistic."
+        f"Tiers stand in place of ranks: the primary test compares {plural(pairs, 'pair')} of methods, with Holm’s "
+        "correction over all of them. A tier begins with its best method over all test items and holds those after it, "
+        "up to the first that is significantly worse. The order within a tier means nothing."
     )
-    if doubts := doubtful(evaluation, list(first.average_ranks)):
-        text += f" Training alone may explain the ranks of {listed(doubts)}."
-    alt = (
-        f"Average ranks of {first.k} methods over {first.n} folds, best first: "
-        + ", ".join(f"{name} {rank:.1f}" for name, rank in first.average_ranks.items())
-        + f". Bars join methods whose ranks differ by less than {first.critical_difference:.2f}."
-    )
-    note = f"Critical difference {first.critical_difference:.3f} (Nemenyi, {first.n} folds, {first.k} methods)."
-    columns = ["Method", "By accuracy", "By balanced accuracy"]
-    table = Table("ranks", "Average rank over folds (1 is best)", columns, rows, note=note)
-    return [Text(text), figures.drawn(figures.ranks(first, alt)), Folded(table.caption, [table])]
+    if doubts := doubtful(evaluation, names):
+        text += f" Training alone may explain the tiers of {listed(doubts)}."
+    rows: list[list[Cell]] = [[name, *(Number(one[name], "count") for one in found.values())] for name in names]
+    columns = ["Method", *(f"By {FIGURES[metric]}" for metric in found)]
+    return [Text(text), Table("tiers", "Tiers of methods that cannot be told apart", columns, rows)]
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:

@@ -11,7 +11,7 @@ from statistics import median
 
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import Compared
-from daamctl.artifacts.statistics import Family, Ranks
+from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,
@@ -177,14 +177,8 @@ def _relabelled(family: Family | None, names: dict[str, str]) -> Family | None:
     """Rename the methods of a family."""
     if family is None:
         return None
-    ranks = {metric: found and _relabelled_ranks(found, names) for metric, found in family.ranks.items()}
     methods = [names[name] for name in family.methods]
-    return replace(family, methods=methods, reference=names[str(family.reference)], ranks=ranks)
-
-
-def _relabelled_ranks(ranks: Ranks, names: dict[str, str]) -> Ranks:
-    average = {names[name]: rank for name, rank in ranks.average_ranks.items()}
-    return replace(ranks, average_ranks=average, groups=[[names[name] for name in group] for group in ranks.groups])
+    return replace(family, methods=methods, reference=names[str(family.reference)])
 
 
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:

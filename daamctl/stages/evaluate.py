@@ -30,7 +30,7 @@ from daamctl.artifacts.evaluation import (
     Run,
 )
 from daamctl.artifacts.results import Fold, marked, read_folds
-from daamctl.artifacts.scores import OF_EVALUATE, Compared, Scores, frame_of
+from daamctl.artifacts.scores import ALL_PAIRS, OF_EVALUATE, Compared, Scores, frame_of
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
@@ -153,6 +153,8 @@ def _evaluate(
     if reference in complete:
         pairs, family = compare_methods(complete, reference=reference, task=task)
     more, single = _against_single_layer(complete, task)
+    if len(complete) > 1:
+        more += [replace(pair, family=ALL_PAIRS) for pair in compare_methods(complete, task=task)[0]]
     intervals = method_intervals(tables, task=task)
     entities = entity_rows(folds, list(complete), reference)
     rows: dict[str, list[Any]] = {table: [] for table in OF_EVALUATE if table != "history"}

@@ -18,6 +18,7 @@ from daamctl.adapters import stage_of
 from daamctl.artifacts.layer_sets import TRUNCATION, LayerRow, Truncation, layers_name, write_layer_sets
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
+from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 PROBE = "ridge-concat"
 """Method if none is named: closed-form, so quick, and it uses every layer that it is given."""
 MARGIN = 0.02
-ALPHA = 0.05
 Layers = tuple[int, ...]
 
 

@@ -97,6 +97,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         UnknownNameError: the method was not evaluated.
     """
     from daamctl.artifacts.evaluation import read_evaluation
+    from daamctl.artifacts.terms import listed
     from daamctl.errors import UnknownNameError
     from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
@@ -127,6 +128,9 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     print_table(head, cells, width=PLAIN_WIDTH)
     if evaluation.by_accuracy and evaluation.num_folds > 1:
         show_line("Accuracies are means over folds; intervals and differences are over all items.")
+    if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
+        told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
+        show_line(f"Tiers of methods that cannot be told apart from their best, over all pairs: {'; '.join(told)}.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
         show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:

@@ -33,14 +33,13 @@ from daamctl.reporting.document import (
     count,
     gap,
     percent,
-    plural,
     points,
     pooled,
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.terms import is_official, moment, runs, selection_rule, tested
-from daamctl.reporting.verdict import against, doubtful, family_texts, order
+from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
 MAX_SPEAKER_COLUMNS = 24
@@ -51,6 +50,11 @@ MAX_CLASS_COLUMNS = 12
 """Above this number, classes become the rows of a collapsed table."""
 RULES = {"accuracy": "As reported", BEST_ON_TEST: "Best on test", LAST: "At the end"}
 """Accuracy per clip by rule for choosing the epoch -> heading."""
+TIERS = (
+    " Tier: the primary test of all pairs, with Holm’s correction over them. A tier begins with its best method over "
+    "all test items and holds those after it, up to the first that is significantly worse. The order within a tier "
+    "means nothing."
+)
 Speakers = Mapping[str, Mapping[str, float]]
 """Method -> speaker -> accuracy."""
 
@@ -68,7 +72,6 @@ def tests(evaluation: Evaluation, *, declared: bool) -> Section:
         blocks += [
             _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
         ]
-        blocks += _tiers(evaluation)
     return Section("tests", "Tests against the reference", blocks)
 
 
@@ -205,7 +208,7 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
 
 def _main_table(evaluation: Evaluation) -> Table:
     reference = evaluation.comparison.reference
-    others = against(evaluation, "accuracy")
+    others, tiers = against(evaluation, "accuracy"), evaluation.scores.tiers("accuracy")
     rows: list[list[Cell]] = []
     for name in order(evaluation):
         row: list[Cell] = [name]
@@ -216,13 +219,14 @@ def _main_table(evaluation: Evaluation) -> Table:
         row += [
             "reference" if name == reference else gap(one),
             Number(one.p_holm if one else None, "p"),
+            Number(tiers.get(name), "count"),
             _n(evaluation, name),
         ]
         rows.append(row)
     over = evaluation.accuracy(next(iter(evaluation.methods))).resampled
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
-        f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "n",
+        f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "Tier", "n",
     ]  # fmt: skip
     whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
     note = (
@@ -230,6 +234,8 @@ def _main_table(evaluation: Evaluation) -> Table:
         f"{f'the interval is over {over}s' if over else 'no interval is available'}. Differences are in points over "
         "the same items. p: primary test after correction (see the next tables)."
     )
+    if tiers:
+        note += TIERS
     if any(entry.finetune for entry in evaluation.methods.values()):
         note += " Fine-tuned: the encoder, or adapters in it, is trained too. In all other rows the encoder is frozen."
     caption = f"Accuracy and balanced accuracy per {evaluation.item} in percent, and the difference from {reference}"
@@ -259,25 +265,6 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
     )
     caption = f"Every method against {reference} in {FIGURES[metric]} per {evaluation.item}"
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
-
-
-def _tiers(evaluation: Evaluation) -> list[Block]:
-    """Tiers of methods in place of ranks."""
-    found = {metric: evaluation.scores.tiers(metric) for metric in evaluation.task.over_items}
-    if not any(found.values()):
-        return []
-    names = [name for name in order(evaluation) if name in found["accuracy"]]
-    pairs = len(names) * (len(names) - 1) // 2
-    text = (
-        f"Tiers stand in place of ranks: the primary test compares {plural(pairs, 'pair')} of methods, with Holm’s "
-        "correction over all of them. A tier begins with its best method over all test items and holds those after it, "
-        "up to the first that is significantly worse. The order within a tier means nothing."
-    )
-    if doubts := doubtful(evaluation, names):
-        text += f" Training alone may explain the tiers of {listed(doubts)}."
-    rows: list[list[Cell]] = [[name, *(Number(one[name], "count") for one in found.values())] for name in names]
-    columns = ["Method", *(f"By {FIGURES[metric]}" for metric in found)]
-    return [Text(text), Table("tiers", "Tiers of methods that cannot be told apart", columns, rows)]
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:

@@ -15,7 +15,6 @@ def inject(model: nn.Module, config: Any) -> None:
 
     Args:
         model: changed in place; its own weights are frozen.
-        config: a peft configuration with `target_modules`.
     """
     from peft import inject_adapter_in_model
 

@@ -129,7 +129,6 @@ class Encoder(ABC):
     `facts`. Its constructor ends with `discover`, which finds the layers by running trial items.
 
     Args:
-        name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
         reader: its feature extractor, tokenizer or image processor.
         precision: resolved precision of the forward pass.

@@ -49,7 +49,6 @@ class EncoderFacts:
 
     Args:
         facts: as in `OpenedEncoder`.
-        embed_dim: D.
     """
 
     facts: dict[str, Any]
@@ -59,9 +58,6 @@ class EncoderFacts:
 
 class LazyEncoder:
     """An encoder that is opened on first use; its facts may come from the cache.
-
-    Args:
-        max_duration_s: longest clip, in seconds.
 
     Raises:
         EncoderError: it must be opened and cannot be; see `open_encoder`.

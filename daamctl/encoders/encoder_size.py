@@ -41,7 +41,6 @@ class EncoderSize:
     """The size of an encoder.
 
     Args:
-        embed_dim: D.
         here: whether its weights are on this machine, or random; else the shape comes from a preset.
     """
 

@@ -41,10 +41,7 @@ class ImageEncoder(Encoder):
     """Pools the layers of a vision model.
 
     Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model, frozen, in eval mode, on its device.
         reader: its image processor, in its PIL form.
-        precision: resolved precision of the forward pass.
 
     Raises:
         EncoderError: the processor leaves images of different sizes, or the model's layers cannot be pooled (see

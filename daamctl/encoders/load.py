@@ -334,11 +334,7 @@ def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderE
 
 
 def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, spread: bool = True) -> dict[str, Any]:
-    """Loading options that place the weights: empty if they fit the device, else a map over all local GPUs.
-
-    Raises:
-        EncoderError: they fit neither way.
-    """
+    """Loading options that place the weights: empty if they fit the device, else a map over all local GPUs."""
     need, free = dtype.itemsize * (num_parameters(config) or 0), free_on(device)
     kept = HEADROOM if device.startswith("cuda") else 0
     if need + kept <= free[0]:

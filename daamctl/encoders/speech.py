@@ -18,11 +18,6 @@ NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 class SpeechEncoder(Encoder):
     """An encoder that reads waveforms (T,).
 
-    Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model, frozen, in eval mode, on its device.
-        precision: resolved precision of the forward pass.
-
     Attributes:
         sampling_rate: Hz that the model was trained on.
         normalize: whether every clip is scaled to zero mean and unit variance first.

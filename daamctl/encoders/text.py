@@ -33,11 +33,6 @@ LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.asci
 class TextEncoder(Encoder):
     """Pools the layers of a text model.
 
-    Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
-        precision: resolved precision of the forward pass.
-
     Raises:
         EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `find_layers`).
     """

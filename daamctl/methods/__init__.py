@@ -248,9 +248,6 @@ def counterparts(method: str) -> tuple[str, ...]:
 def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The settings of a method; a variant inherits those of its base method.
 
-    Args:
-        method: full name, e.g. `daam-v1-mlp`.
-
     Raises:
         UnknownNameError: there is no such method.
     """
@@ -291,11 +288,6 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
 
 def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
     """Check that a method can be built for these sizes, without importing it.
-
-    Args:
-        settings: the method's own settings, as in `build`.
-        num_layers: L.
-        embed_dim: D.
 
     Raises:
         UnknownNameError: there is no such method.

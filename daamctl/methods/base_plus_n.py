@@ -23,10 +23,6 @@ class TransformerLayer(nn.Module):
     start: Xavier uniform for the stacked query, key and value projection, zero biases in the attention.
     Trainable: 12 * D^2 + 13 * D.
 
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
-
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
     """
@@ -51,7 +47,6 @@ class TransformerLayer(nn.Module):
         """Let positions attend to one another, e.g. layers or tokens: (..., L, D) to (..., L, D).
 
         Args:
-            x: (..., L, D).
             visible: (B, L) positions that may be attended to; None: all. Then x is (B, L, D).
         """
         stacked = self.in_proj(x).unflatten(-1, (3, self.num_heads, -1))  # (..., L, 3, H, D/H)
@@ -68,10 +63,6 @@ class ExtraLayers(nn.Module):
     """Transformer layers over the layer axis; returns the vector at the last layer's position.
 
     There is no position encoding, so the order of the layers before the last does not matter.
-
-    Args:
-        embed_dim: D.
-        num_heads: attention heads of each; must divide D.
 
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
@@ -91,10 +82,6 @@ class ExtraLayers(nn.Module):
 
 class TokenLayers(nn.Module):
     """Transformer layers over the tokens of the encoder's last layer, as in the source.
-
-    Args:
-        embed_dim: D.
-        num_heads: attention heads of each; must divide D.
 
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
@@ -116,10 +103,6 @@ class TokenLayers(nn.Module):
 def base_plus_n(
     sizes: Sizes, *, num_extra_layers: int = 2, num_heads: int = 8, hidden_dim: int = 256
 ) -> FusionClassifier:
-    """Transformer layers over the layer axis, the vector at the last layer's position, then the MLP decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Transformer layers over the layer axis, the vector at the last layer's position, then the MLP decoder."""
     fusion = ExtraLayers(embed_dim=sizes.embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
     return classify_vector(fusion, sizes, hidden_dim)

@@ -35,7 +35,6 @@ class Count:
     """Trainable parameters of a published method at one size.
 
     Args:
-        total: in the whole model, decoder included.
         printed: the number that the papers or the released scripts print, and what it counts; empty: none.
     """
 
@@ -103,11 +102,8 @@ class Case:
     """A method to check.
 
     Args:
-        method: name in the table, or a variant such as `daam-v1-mlp`.
-        settings: the method's own settings; the others keep their defaults.
         sizes: sizes at which numbers are computed.
         counted: sizes at which parameters are counted, on the meta device.
-        seed: seed of start, parameters and data.
     """
 
     method: str
@@ -122,9 +118,7 @@ class Case:
         """Build the method as it starts; the global random state does not change.
 
         Args:
-            sizes: replaces the sizes of the case.
             settings: in addition to the settings of the case.
-            seed: replaces the seed of the case.
 
         Raises:
             MethodError: it cannot be built for these sizes and settings.

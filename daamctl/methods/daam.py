@@ -192,12 +192,9 @@ class MultiHeadDAAM(nn.Module):
 
     Args:
         num_heads: h; must divide the size of the axis.
-        embed_dim: D.
         num_layers: size of the axis, to check it now rather than at the first call.
         norm_axis: axis of the statistics and heads, counted as in the tensor given to `forward`.
-        variance: `two-pass` or `moments`, see `density_weights`.
-        eps: `double` or `single`, see `density_weights`.
-        kernel: `2xi` or `2c2`, see `density_weights`.
+        variance, eps, kernel: see `density_weights`.
         scaled_variance: `free` as published, or `softplus`: softplus of the parameter, which keeps it positive (D61).
             The parameter then starts at ln(e^2 - 1), whose softplus is 2.
         trainable: train offset and scaled variance; False: they are buffers and keep their start.
@@ -306,11 +303,7 @@ def daam_v1(
     scaled_variance: Literal["free", "softplus"] = "free",
     decoder: DecoderOptions,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`.
-
-    Raises:
-        MethodError: `num_heads` does not divide L.
-    """
+    """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`."""
     fusion = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
     return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
 
@@ -333,9 +326,6 @@ def daam_frozen(
 
     The published weights stay near that start (docs/sources.md#controls). What learning them brings is therefore the
     gain of `daam-v1` over this method, not over `none`.
-
-    Raises:
-        MethodError: `num_heads` does not divide L.
     """
     fusion = layer_daam(sizes, num_heads, density, trainable=False)
     return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
@@ -345,8 +335,6 @@ def layer_daam(sizes: Sizes, num_heads: Heads, density: DensityOptions, **settin
     """Build a DAAM over the layers.
 
     Args:
-        sizes: L and D.
-        num_heads: a number, or `auto`.
         settings: further arguments of `MultiHeadDAAM`.
 
     Raises:

@@ -37,7 +37,6 @@ def standardize(
     under autocast.
 
     Args:
-        x: (..., L, K).
         num_groups: contiguous groups of layers, each with its own m and v; must divide L.
         shift: broadcastable to (..., L, K); moves the centre to m * (1 + shift), but v stays the variance about m.
 
@@ -61,11 +60,7 @@ def bounded_width(score: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
 
 
 class GaussianGate(nn.Module):
-    """w = exp(-z^2 / (2 c^2)), with c = 2 (GCT-B0) or c = 3 * sigmoid(theta) + 1, theta a scalar, 0 at start (GCT-B1).
-
-    Args:
-        learned: learn the width.
-    """
+    """w = exp(-z^2 / (2 c^2)), with c = 2 (GCT-B0) or c = 3 * sigmoid(theta) + 1, theta a scalar from 0 (GCT-B1)."""
 
     def __init__(self, *, learned: bool) -> None:
         super().__init__()
@@ -99,9 +94,6 @@ class LayerGate(nn.Module):
         self, x: Float[Tensor, "*B L D"], *, return_density: bool = False
     ) -> Float[Tensor, "*B L D"] | tuple[Float[Tensor, "*B L D"], Float[Tensor, "*B L D"]]:
         """Weight every layer and feature.
-
-        Args:
-            x: (..., L, D).
 
         Returns:
             x * w, shape and dtype of x; with `return_density` also w (..., L, D), float32 at least.
@@ -140,12 +132,8 @@ def classify_gate(
     """Join a gate over z-scores, in either adaptation to layers, to either decoder.
 
     Args:
-        gate: see `LayerGate`.
-        sizes: L, D and C.
-        decoder: see `classify_map`.
         form: `feature` for adaptation (a), `layer` for (b).
         source: where the details come from that the papers omit; part of the label of a reconstruction.
-        num_groups: see `LayerGate`.
 
     Raises:
         MethodError: unknown `form` or `decoder`.

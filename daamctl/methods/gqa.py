@@ -72,7 +72,6 @@ class GroupedQueryAttention(_LayerAttention):
 
     Args:
         width: W.
-        query_heads: must divide the width.
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
@@ -96,7 +95,6 @@ class SummedQueryAttention(_LayerAttention):
 
     Args:
         width: W.
-        query_heads: must divide the width.
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
@@ -115,8 +113,6 @@ class ProjectedAttention(nn.Module):
     """A linear map of every layer from D to W, then an attention over the layers.
 
     Args:
-        embed_dim: D.
-        width: W.
         attention: maps (..., L, W) to (..., L, W).
     """
 
@@ -132,22 +128,14 @@ class ProjectedAttention(nn.Module):
 
 
 def gqa(sizes: Sizes, *, attention: GroupedQueryOptions, decoder: DecoderOptions) -> FusionClassifier:
-    """Grouped-query attention over the layers, projected to width 512 first.
-
-    Raises:
-        MethodError: the heads do not divide the width, or one another.
-    """
+    """Grouped-query attention over the layers, projected to width 512 first."""
     core = GroupedQueryAttention(**asdict(attention))
     fusion = ProjectedAttention(embed_dim=sizes.embed_dim, width=attention.width, attention=core)
     return classify_projected(fusion, sizes, attention, decoder)
 
 
 def gqa_published(sizes: Sizes, *, attention: GroupedQueryOptions, decoder: DecoderOptions) -> FusionClassifier:
-    """The published form of `gqa`: queries of a group summed before the softmax, scaled twice.
-
-    Raises:
-        MethodError: the heads do not divide the width, or one another.
-    """
+    """The published form of `gqa`: queries of a group summed before the softmax, scaled twice."""
     core = SummedQueryAttention(**asdict(attention))
     fusion = ProjectedAttention(embed_dim=sizes.embed_dim, width=attention.width, attention=core)
     return classify_projected(fusion, sizes, attention, decoder)
@@ -165,10 +153,6 @@ def classify_projected(
 
     Args:
         fusion: maps (B, L, D) to (B, L, W).
-        sizes: L, D and C.
-        attention: W and the heads.
-        decoder: see `classify_map`.
-        density: whether the fusion has a density.
     """
     grid = feature_grid(attention.width, embed_dim=sizes.embed_dim, num_heads=attention.query_heads)
     # A key bias adds the same number to all scores of a query, which softmax cancels.

@@ -30,8 +30,6 @@ class ProjectedDensityAttention(ProjectedAttention):
 
     Args:
         daam: maps (..., L, D) to (..., L, D).
-        embed_dim: D.
-        width: W.
         attention: maps (..., L, W) to (..., L, W).
     """
 
@@ -51,7 +49,6 @@ class ProjectedDensityAttention(ProjectedAttention):
         """Map layers (..., L, D) to (..., L, W).
 
         Args:
-            x: (..., L, D).
             return_density: also return the weights of the DAAM (..., L, D).
         """
         weighted, density = self.daam(x, return_density=True)
@@ -68,11 +65,7 @@ def gqdaam(
     attention: GroupedQueryOptions,
     decoder: DecoderOptions,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with several heads, then standard grouped-query attention at width 512.
-
-    Raises:
-        MethodError: `num_heads` does not divide L, or the other heads not the width or one another.
-    """
+    """Density Adaptive Attention with several heads, then standard grouped-query attention at width 512."""
     core = GroupedQueryAttention(**asdict(attention))
     daam = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
     fusion = ProjectedDensityAttention(daam=daam, embed_dim=sizes.embed_dim, width=attention.width, attention=core)
@@ -91,9 +84,6 @@ def gqdaam_published(
     """The published form of `gqdaam`: queries of a group summed before the softmax, scaled twice.
 
     The published code also computes the variance as a difference of moments; for this, set `variance="moments"` (D25).
-
-    Raises:
-        MethodError: `num_heads` does not divide L, or the other heads not the width or one another.
     """
     core = SummedQueryAttention(**asdict(attention))
     daam = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)

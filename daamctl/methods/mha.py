@@ -25,10 +25,6 @@ class LayerSelfAttention(nn.Module):
 
     Torch's start: Xavier uniform for the stacked input projection, zero biases. Trainable: 4 D^2 + 4 D.
 
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
-
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
     """
@@ -62,10 +58,6 @@ class BatchSelfAttention(nn.Module):
     depends on the rest of its batch, and for a single sample all weights are 1, which leaves a linear map. Trainable:
     as in `LayerSelfAttention`, which has the same tensors under the same names.
 
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
-
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
     """
@@ -94,9 +86,6 @@ class NormalizedAttention(nn.Module):
     autocast. Trainable: 4 D^2 + 4 D + 2 L.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
         attend_over: `layers` of one sample, or samples of the `batch` as in the released code (D1).
 
     Raises:
@@ -152,20 +141,12 @@ def _check_batched(x: Tensor) -> None:
 
 
 def mha(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
-    """Multi-head self-attention over the layers (not over the batch), then the conv decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Multi-head self-attention over the layers (not over the batch), then the conv decoder."""
     return classify_map(LayerSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads), sizes, decoder)
 
 
 def mha_published(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
-    """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder."""
     fusion = BatchSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads)
     return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=True))
 
@@ -180,9 +161,6 @@ def mha_bn(
     """Multi-head self-attention over the layers, batch normalisation, then the conv decoder.
 
     With `attend_over="batch"` it is the released code, except that the normalisation comes where it can run (D1, D10).
-
-    Raises:
-        MethodError: `num_heads` does not divide D, or `attend_over` is unknown.
     """
     num_layers, embed_dim, _ = sizes
     fusion = NormalizedAttention(

@@ -243,11 +243,7 @@ def _mixture(state: Mapping[str, Tensor], num_layers: int, inputs: int, norm_axi
 
 
 def _plain(state: Any, what: str) -> dict[str, Tensor]:
-    """A published state dict with the key names of the table above.
-
-    Raises:
-        MethodError: it does not map names to tensors.
-    """
+    """A published state dict with the key names of the table above."""
     if not isinstance(state, Mapping) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
     ):
@@ -263,11 +259,7 @@ def _plain(state: Any, what: str) -> dict[str, Tensor]:
 
 
 def _method(state: Mapping[str, Tensor]) -> str:
-    """The method whose keys a state dict has, or the closest one.
-
-    Raises:
-        MethodError: it has the keys of no method.
-    """
+    """The method whose keys a state dict has, or the closest one."""
 
     def has(*starts: str) -> bool:
         return any(key.startswith(starts) for key in state)
@@ -285,11 +277,7 @@ def _method(state: Mapping[str, Tensor]) -> str:
 
 
 def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
-    """Check that the state dict has exactly the keys of the method.
-
-    Raises:
-        MethodError: it does not, or a tensor is not of floating-point numbers.
-    """
+    """Check that the state dict has exactly the keys of the method."""
     wanted = set(RENAMED[method])
     if method in ("daam-v1", "daam-v2", "gqdaam-published"):
         wanted |= {f"daam.gcts.{head}.{part}" for head in _run(_heads(state)) for part in ("c", "mean_offset")}
@@ -339,11 +327,7 @@ def _blocks(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _shape(state: Mapping[str, Tensor], key: str, num_axes: int) -> tuple[int, ...]:
-    """Shape of a tensor.
-
-    Raises:
-        MethodError: it has another number of axes, or an empty axis.
-    """
+    """Shape of a tensor."""
     shape = tuple(state[key].shape)
     if len(shape) != num_axes or 0 in shape:
         raise MethodError(f"weights do not fit: {key} is {shape} where {num_axes} non-empty axes are needed")

@@ -32,11 +32,7 @@ class LastLayer(nn.Module):
 
 
 class ChosenLayer(nn.Module):
-    """The vector of one chosen layer: the buffer `chosen`, the last one at start, saved with the weights.
-
-    Args:
-        num_layers: L.
-    """
+    """The vector of one chosen layer: the buffer `chosen`, the last one at start, saved with the weights."""
 
     chosen: Tensor
 
@@ -54,13 +50,7 @@ class ChosenLayer(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
-    """
+    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders."""
 
     def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
         super().__init__()
@@ -76,7 +66,6 @@ class LayerHeads(nn.Module):
         """Classify every layer by its own head.
 
         Args:
-            x: (..., K, D).
             layers: (K,) layers whose heads are used; None: all, K = L.
 
         Returns:
@@ -93,12 +82,6 @@ class BestLayer(FusionClassifier):
 
     Each head trains as it would alone: the loss is the sum of the heads' losses, the heads share no parameter, and Adam
     scales every parameter separately. Only clipping by the norm of the whole gradient couples them.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
-        hidden_dim: width of the hidden layer of each head.
     """
 
     fusion: ChosenLayer

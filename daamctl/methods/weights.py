@@ -58,10 +58,6 @@ def save_weights(
     Args:
         model: a model made by `build` with the arguments below.
         path: the file, usually `.safetensors`; an existing file is replaced.
-        method: name given to `build`.
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
         origin: what it was trained on; None: unknown.
 
     Raises:
@@ -85,7 +81,6 @@ def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: Weight
     """Write tensors with metadata. The write is atomic.
 
     Args:
-        path: the file, usually `.safetensors`; an existing file is replaced.
         tensors: contiguous tensors on the CPU.
 
     Raises:

@@ -152,8 +152,6 @@ def write_onnx(
 
     Args:
         encoder: freshly opened, float32, on the CPU.
-        layers: layer numbers that the members read.
-        storage: number format that pooled layers are rounded to.
 
     Raises:
         MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than `TOLERANCE`.

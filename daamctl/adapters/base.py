@@ -49,9 +49,7 @@ class FineTuned(nn.Module):
             (B, W, T) to the logits (N, C) of N words.
 
     Attributes:
-        published: whether this reproduces the released scripts.
-        adapted: names of the adapted modules.
-        notes: caveats for the report.
+        published, adapted, notes: see `Adaptation`.
         added: names of the tensors that did not come with the encoder, trained or not, including the classifier's.
     """
 

@@ -166,17 +166,3 @@ class FusionClassifier(nn.Module):
 def at_least_float32(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Widen float16 and bfloat16 to float32; float64 stays."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:
-    """Check that `whole` splits into `parts` equal pieces.
-
-    Raises:
-        MethodError: it does not; names the allowed numbers, and the nearest one that is not larger.
-    """
-    if parts < 1 or whole % parts:
-        divisors = [n for n in range(1, whole + 1) if whole % n == 0]
-        raise MethodError(
-            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {', '.join(map(str, divisors))}",
-            setting=(what, max([n for n in divisors if n <= parts] or [1])),
-        )

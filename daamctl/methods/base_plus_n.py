@@ -11,8 +11,9 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, check_divides
+from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
 
 
@@ -29,7 +30,7 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, *, embed_dim: int, num_heads: int) -> None:
         super().__init__()
-        check_divides("num_heads", num_heads, embed_dim, "the layer width")
+        check_heads("num_heads", num_heads, embed_dim, "the layer width", least=1)
         self.num_heads = num_heads
         self.in_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
@@ -62,10 +63,8 @@ class TransformerLayer(nn.Module):
 class ExtraLayers(nn.Module):
     """Transformer layers over the layer axis; returns the vector at the last layer's position.
 
-    There is no position encoding, so the order of the layers before the last does not matter.
-
-    Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+    There is no position encoding, so the order of the layers before the last does not matter. Errors as in
+    `TransformerLayer`.
     """
 
     def __init__(self, *, embed_dim: int, num_extra_layers: int = 2, num_heads: int = 8) -> None:
@@ -81,11 +80,7 @@ class ExtraLayers(nn.Module):
 
 
 class TokenLayers(nn.Module):
-    """Transformer layers over the tokens of the encoder's last layer, as in the source.
-
-    Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
-    """
+    """Transformer layers over the tokens of the encoder's last layer, as in the source; errors as there."""
 
     def __init__(self, *, embed_dim: int, num_extra_layers: int, num_heads: int) -> None:
         super().__init__()

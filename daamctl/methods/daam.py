@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import Heads, check_heads, heads_of
 from daamctl.methods.settings import DecoderOptions, DensityOptions, Sizes
@@ -65,9 +65,12 @@ def density_weights(
     """
     check_formula(variance=variance, eps=eps, kernel=kernel)
     for name, parameter in (("offset", offset), ("scaled_variance", scaled_variance)):
-        _check_shared(name, parameter, x, dim)
+        place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
+        if place >= 0 and parameter.shape[place] != 1:
+            shape = tuple(parameter.shape)
+            raise MethodError(f"{name} must have size 1 along axis {dim} of x, which its entries share, got {shape}")
     with torch.autocast(x.device.type, enabled=False):
-        x = x if x.dtype == torch.float64 else x.float()
+        x = at_least_float32(x)
         ignored = None if mask is None else ~_full_mask(mask, x)  # shape of x
         if ignored is not None:
             x = x.masked_fill(ignored, 0)
@@ -150,15 +153,6 @@ def _mean(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor:
 def _count(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor | int:
     """Number of entries along an axis that are not ignored; 1 if all are ignored."""
     return x.shape[dim] if ignored is None else (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
-
-
-def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
-    """Check that a parameter has size 1 along the axis."""
-    place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
-    if place >= 0 and parameter.shape[place] != 1:
-        raise MethodError(
-            f"{name} must have size 1 along axis {dim} of x, which its entries share, got {tuple(parameter.shape)}"
-        )
 
 
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
@@ -258,10 +252,10 @@ class MultiHeadDAAM(nn.Module):
         axis = self._axis(x)
         mask = None if mask is None else _full_mask(mask, x)
         split = (self.num_heads, x.shape[axis] // self.num_heads)
+        xi = nn.functional.softplus(self.scaled_variance) if self.softplus else self.scaled_variance
         density = density_weights(
             x.unflatten(axis, split),  # (..., h, L/h, ..., D)
-            self._per_head(self.offset, axis),
-            self._per_head(self._xi(), axis),
+            *(one.reshape(one.shape[0], *[1] * (-1 - axis), one.shape[1]) for one in (self.offset, xi)),  # (h, 1, …, D)
             variance=self.variance,
             eps=self.eps,
             kernel=self.kernel,
@@ -284,15 +278,6 @@ class MultiHeadDAAM(nn.Module):
         if x.shape[axis] % self.num_heads:
             check_heads("num_heads", self.num_heads, x.shape[axis], f"the size of axis {self.norm_axis}")
         return axis
-
-    def _xi(self) -> Tensor:
-        xi: Tensor = nn.functional.softplus(self.scaled_variance) if self.softplus else self.scaled_variance
-        return xi
-
-    @staticmethod
-    def _per_head(parameter: Tensor, axis: int) -> Tensor:
-        """Reshape (h, D) to (h, 1, …, 1, D), to broadcast with an input whose heads come before `axis`."""
-        return parameter.reshape(parameter.shape[0], *[1] * (-1 - axis), parameter.shape[1])
 
 
 def daam_v1(

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.settings import DecoderOptions, Sizes
 
@@ -44,7 +44,7 @@ def standardize(
         z (..., L, K).
     """
     with torch.autocast(x.device.type, enabled=False):
-        x = x if x.dtype == torch.float64 else x.float()
+        x = at_least_float32(x)
         groups: Tensor = x.unflatten(-2, (num_groups, -1))  # (..., groups, L/groups, K)
         mean = groups.mean(-2, keepdim=True)
         deviation = groups - mean
@@ -108,7 +108,7 @@ class PooledLayerGate(LayerGate):
 
     def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights (..., L) of layers x (..., L, D), float32 at least."""
-        pooled = (x if x.dtype == torch.float64 else x.float()).mean(-1, keepdim=True)  # (..., L, 1)
+        pooled = at_least_float32(x).mean(-1, keepdim=True)  # (..., L, 1)
         return super().density(pooled).squeeze(-1)
 
     def density(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:

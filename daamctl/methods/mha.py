@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits, check_divides
+from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map, feature_grid
+from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import DecoderOptions, Sizes
 
 
@@ -110,15 +111,13 @@ class NormalizedAttention(nn.Module):
         mixed = _attend(self.attention, x)
         with torch.autocast(x.device.type, enabled=False):
             # contiguous, because torch.compile predicts another memory layout for batch norm of a transposed input
-            image = (
-                mixed.to(torch.promote_types(mixed.dtype, self.norm.weight.dtype)).unflatten(-1, self.grid).contiguous()
-            )
-            normalized: Tensor = self.norm(image)  # (B, L, H, W)
+            mixed = mixed.to(torch.promote_types(mixed.dtype, self.norm.weight.dtype))
+            normalized: Tensor = self.norm(mixed.unflatten(-1, self.grid).contiguous())  # (B, L, H, W)
         return normalized.flatten(-2).to(x.dtype)
 
 
 def _attention(embed_dim: int, num_heads: int, *, over_layers: bool) -> nn.MultiheadAttention:
-    check_divides("num_heads", num_heads, embed_dim, "the layer width")
+    check_heads("num_heads", num_heads, embed_dim, "the layer width", least=1)
     return nn.MultiheadAttention(embed_dim, num_heads, batch_first=over_layers)
 
 
@@ -162,8 +161,6 @@ def mha_bn(
 
     With `attend_over="batch"` it is the released code, except that the normalisation comes where it can run (D1, D10).
     """
-    num_layers, embed_dim, _ = sizes
-    fusion = NormalizedAttention(
-        num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over
-    )
+    num_layers, width, _ = sizes
+    fusion = NormalizedAttention(num_layers=num_layers, embed_dim=width, num_heads=num_heads, attend_over=attend_over)
     return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=attend_over == "batch"))

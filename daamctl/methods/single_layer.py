@@ -71,10 +71,10 @@ class LayerHeads(nn.Module):
         Returns:
             logits (..., K, C).
         """
-        weight, bias = _select(self.projector_weight, layers), _select(self.projector_bias, layers)
-        hidden = torch.einsum("...kd,khd->...kh", x, weight) + bias
-        weight, bias = _select(self.classifier_weight, layers), _select(self.classifier_bias, layers)
-        return torch.einsum("...kh,kch->...kc", hidden.relu(), weight) + bias
+        own = (self.projector_weight, self.projector_bias, self.classifier_weight, self.classifier_bias)
+        inner, inner_bias, outer, outer_bias = own if layers is None else (one.index_select(0, layers) for one in own)
+        hidden = torch.einsum("...kd,khd->...kh", x, inner) + inner_bias
+        return torch.einsum("...kh,kch->...kc", hidden.relu(), outer) + outer_bias
 
 
 class BestLayer(FusionClassifier):
@@ -130,10 +130,6 @@ def _one_hot(x: Tensor, layer: Tensor | int) -> Tensor:
     """1 for one layer of x (..., L, D), 0 for all others: (..., L), float32 at least."""
     hot = torch.arange(x.shape[-2], device=x.device) == layer
     return hot.to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape[:-1])
-
-
-def _select(stacked: Tensor, layers: Tensor | None) -> Tensor:
-    return stacked if layers is None else stacked.index_select(0, layers)
 
 
 def _stack(tensors: list[Tensor]) -> nn.Parameter:

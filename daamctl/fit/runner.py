@@ -56,7 +56,6 @@ def train_all(
 
     Args:
         trials: of one method on the same data; the data are read only if there is something to train.
-        force: train finished folds again.
         alone: whether to remove other folds from the folder, so that they are not evaluated.
         engine: where to train; None: in this process, one group after another.
 
@@ -333,7 +332,6 @@ class FoldWorker:
         device: of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         per_gpu: number of workers that share a GPU.
-        force: train finished folds again.
     """
 
     description = None

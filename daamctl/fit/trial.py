@@ -240,7 +240,6 @@ def candidates_of(method: str, config: Config) -> list[Settings]:
     keep the given rate.
 
     Args:
-        method: a name from the table of methods or of fine-tuning methods.
         config: all settings; for a fine-tuning method with its own applied (`Config.for_adapter`).
     """
     train, tunes = config.train, method in FINETUNES

@@ -120,15 +120,12 @@ class ModelRecord:
         modality: speech, text, image or tokens (a tagger).
         classes: class names, in the order of the logits.
         layers: layer numbers in use (Hugging Face's hidden-state index).
-        embed_dim: D.
         encoder: facts of the encoder: name, source, revision, weights_sha256, pooling, normalisation, precision,
             storage, licence (None: unknown) and others.
         extract: settings that the vectors were made with.
         segment: settings that the clips were cut with.
         kind: mean: the mean of all folds; fold: one fold; refit: trained on all data.
-        corpus: what they were trained on.
         measured: None if nothing was measured.
-        deviations: deviations that are active.
         warnings: what a user must know, one sentence each.
         versions: package -> version, of the training.
         daamctl: version of daamctl that exported it.

@@ -50,7 +50,6 @@ class ExportedModel:
     """An exported model.
 
     Args:
-        record: content of `model.json`.
         members: the models of its trainings, in eval mode.
         encoder: folder of the encoder; None: the one in the folder, else by its name.
         device: resolved device of the encoder and the members.

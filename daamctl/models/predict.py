@@ -43,7 +43,6 @@ class _Chunk:
     """Some items of the input.
 
     Args:
-        number: from 0.
         clips: their clips; empty until the chunk is opened.
         owner: (n,) row of the item of each clip.
         errors: row of an item -> why it cannot be read.
@@ -154,7 +153,6 @@ class InTurns:
 
     Args:
         model: the exported model; its encoder is open.
-        rows: the items, as in `predict_all`.
     """
 
     def __init__(self, model: ExportedModel, rows: pl.DataFrame) -> None:

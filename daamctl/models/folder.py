@@ -111,6 +111,21 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictionSets:
+    """How sets of classes are made that hold the true one with a given probability (`daamctl.evaluation.conformal`).
+
+    Args:
+        unit: name of what is independent, e.g. speaker.
+        units: number of them that the sets are calibrated on.
+        smallest: coverage, e.g. "0.90" -> smallest probability of a class in a set.
+    """
+
+    unit: str
+    units: int
+    smallest: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelRecord:
     """The content of `model.json`.
 
@@ -129,6 +144,7 @@ class ModelRecord:
         warnings: what a user must know, one sentence each.
         versions: package -> version, of the training.
         daamctl: version of daamctl that exported it.
+        sets: None: of a tagger, or of a training whose epochs were chosen on the test groups.
         files: path within the folder -> SHA-256 of every other file.
     """
 
@@ -152,6 +168,7 @@ class ModelRecord:
     warnings: list[str]
     versions: dict[str, str]
     daamctl: str
+    sets: PredictionSets | None = None
     files: dict[str, str] = field(default_factory=dict)
 
 

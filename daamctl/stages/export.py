@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import polars as pl
+
 from daamctl import __version__
 from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
@@ -30,7 +33,8 @@ from daamctl.encoders.licence import licence_of
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
-from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.comparison import item_table, method_intervals, speakers_known
+from daamctl.evaluation.conformal import smallest_probabilities
 from daamctl.evaluation.consistency import check_method, differences, is_scored
 from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
@@ -50,6 +54,7 @@ from daamctl.models.folder import (
     Measured,
     Member,
     ModelRecord,
+    PredictionSets,
     check_free,
     write_model,
 )
@@ -271,7 +276,24 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
+        sets=_sets(found, found.folds if kind == REFIT else chosen),
     )
+
+
+def _sets(found: _Trained, folds: Sequence[Fold]) -> PredictionSets | None:
+    """Calibrate prediction sets on items that the models were not trained on."""
+    task = found.evaluation.task
+    if not task.by_accuracy or found.evaluation.selection == "best-on-test":
+        return None
+    parts = [items_of(fold.predictions(), "utterance") for fold in folds]
+    of_true = [part.probabilities[np.arange(len(part)), part.targets] for part in parts]
+    table = item_table(folds, parts).with_columns(p=np.concatenate(of_true))
+    rows = table.group_by("item").agg(pl.col("speaker").first(), pl.col("p").mean()).sort("item")
+    known = speakers_known(table) and not rows["speaker"].null_count()
+    units = rows["speaker" if known else "item"]
+    smallest = smallest_probabilities(rows["p"], units)
+    named = {f"{level:.2f}": value for level, value in smallest.items()}
+    return PredictionSets(unit=task.source if known else task.item, units=units.n_unique(), smallest=named)
 
 
 def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]:

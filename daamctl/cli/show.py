@@ -113,7 +113,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
     names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
     cells = []
-    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else "entity F1 %"
+    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else f"{evaluation.task.metric} %"
     head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
     for name in names:
         if only not in (None, name) and name != reference:

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority, Ranks
+from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
-from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     friedman_nemenyi,
@@ -109,7 +109,7 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
                 "n_test": fold.result["meta"]["num_test_clips"],
                 "n_train": _num_train(fold, folds),
             },
-            schema_overrides=SCHEMA,
+            schema_overrides={name: kind for name, kind in SCHEMA.items() if name != "target"},  # class ids, or numbers
         )
         for fold, part in zip(folds, items, strict=True)
     ]
@@ -508,7 +508,7 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
         notes.append(
             f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
         )
-    if several:
+    if several and len(family.ranks) > 1:
         notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:

@@ -23,7 +23,6 @@ from daamctl.artifacts.comparison import (
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.statistics import CorrectedTTest
 from daamctl.evaluation.paired import TrainedMethod
-from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.settings_diff import differing, merged
 from daamctl.evaluation.statistics import nadeau_bengio, with_holm
 
@@ -101,7 +100,7 @@ def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
 def _figures(trained: TrainedMethod) -> RowFigures:
     """Scores of a trained method under the published scoring, and as reported."""
     best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
-    scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
+    scores = [trained.task.score(part) for part in trained.items]
     reported = {name: over_runs(score[name] for score in scores) for name in trained.folds[0].task.over_items}
     by_fold: dict[int, list[float]] = {}
     for fold, value in zip(trained.folds, best, strict=True):

@@ -18,9 +18,9 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.data.spans import EntityScores
-from daamctl.data.task import task_of
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ConfigError, CorpusError, first_few
-from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all
@@ -44,7 +44,7 @@ class Predicted:
 
     Args:
         rows: the table, see `daamctl.models.predict`, or for a tagger `daamctl.models.tagging`.
-        scores: every metric over the items whose label is known; None without labels, and for a tagger.
+        scores: every metric over the n items whose label is known; None without labels, and for a tagger.
         entities: of a tagger, scores over the sentences whose tags are known; None without tags.
         unknown: labels that are no class of the model, with the number of their items.
     """
@@ -111,7 +111,7 @@ def run(
         log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
     if words:
         return _tagged(found, model.record.classes)
-    scores, unknown = _scores(found, model.record.classes)
+    scores, unknown = _scores(found, task_of(modality, model.record.classes))
     return Predicted(found, scores, unknown)
 
 
@@ -137,13 +137,14 @@ def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
     return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
 
 
-def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[dict[str, float] | None, dict[str, int]]:
+def _scores(rows: pl.DataFrame, task: Task) -> tuple[dict[str, float] | None, dict[str, int]]:
     """Metrics over the items that have a prediction and a known label."""
     if "label" not in rows.columns:
         return None, {}
+    classes = task.classes
     items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
-    strange = items.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
-    items = items.filter(pl.col("label").is_in(list(classes)))
+    strange = items.filter(~pl.col("label").is_in(classes))["label"].value_counts(sort=True)
+    items = items.filter(pl.col("label").is_in(classes))
     if items.is_empty():
         return None, dict(strange.iter_rows())
     # The softmax of the logarithms of probabilities gives the probabilities again.
@@ -157,4 +158,4 @@ def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[dict[str, float
             "logits": pl.Series(logits.tolist(), dtype=pl.List(pl.Float64)),
         }
     )
-    return score_items(items_of(frame, "clip"), len(classes)), dict(strange.iter_rows())
+    return {**task.score(items_of(frame, "clip", task)), "n": len(items)}, dict(strange.iter_rows())

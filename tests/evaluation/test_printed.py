@@ -9,7 +9,6 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.evaluation.paired import TrainedMethod
 from daamctl.evaluation.printed import NO_TEST, PRINTED_TEST, Row, compare_printed, trained_row
-from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.statistics import nadeau_bengio
 from tests.fixtures.folds import make_layout, write_items, write_method
 
@@ -116,7 +115,7 @@ def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
     assert made.figures.as_published == over_runs(best)
     assert [(fold.fold, fold.session) for fold in made.figures.folds] == [(f"Ses0{n}", n) for n in range(1, 6)]
     assert [fold.value for fold in made.figures.folds] == pytest.approx(np.reshape(best, (5, 2)).mean(axis=1))
-    scores = [score_items(part, 4)["balanced_accuracy"] for part in trained.items]
+    scores = [trained.task.score(part)["balanced_accuracy"] for part in trained.items]
     assert made.figures.as_reported["balanced_accuracy"] == over_runs(scores)
     assert made.figures.label == "toy/mha (reconstructed)"
     assert made.notes == trained.notes != []

@@ -59,6 +59,8 @@ def primary_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], r
             ]
             level = over_runs(by_seed)
             own |= {"mean": level.mean, "std": level.std, "runs": level.n}
+            if metric == task.primary:
+                own |= {"pooled": level.mean}
             if metric == task.primary and interval is not None:
                 own |= {"mean": interval.value, "pooled": interval.value, "low": interval.low, "high": interval.high}
                 own |= {"resampled": first.word, "units": interval.n_clusters}

@@ -14,11 +14,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import SCHEMAS, Modality
+from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.corpora import CORPORA
 from daamctl.data import METRICS
@@ -31,7 +33,7 @@ from daamctl.evaluation.scoring import items_of, score_predictions
 from daamctl.evaluation.trials import compare_primary, primary_not_worse, trial_intervals, trials_of
 from daamctl.fit.trial import Trial
 from daamctl.layout import Layout
-from daamctl.stages import compare, evaluate
+from daamctl.stages import evaluate
 from daamctl.store.files import read_json
 from tests.fixtures.folds import write_fold
 
@@ -295,9 +297,11 @@ def test_a_task_without_classes_is_evaluated(measured: list[Layout]) -> None:
     assert [row.kind for row in of_runs] == ["mae", "ccc"] * 5
 
 
-def test_a_task_without_classes_is_compared(measured: list[Layout]) -> None:
-    root = measured[0].root
-    found = read_json(compare.run(root, "fine", "rough"))
+def test_a_task_without_classes_is_compared(measured: list[Layout], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(measured[0].root)
+    text = CliRunner().invoke(app, ["compare", "fine", "rough"]).stdout
+    assert "ridge-mean  concordance" in text
+    found = read_json(measured[0].root / "data/compare/fine__rough/comparison.json")
     assert {row["metric"] for row in found["comparisons"]} == {"ccc"}
     assert all(row["difference"] > 0.1 and row["p"] < 0.01 for row in found["comparisons"])
     assert not any(pair["disagreements"] for pair in found["pairs"])

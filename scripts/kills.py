@@ -54,9 +54,6 @@ def main(
         subprocess.run(["daamctl", "init", project], check=True, capture_output=True)
         if pipeline is not None:
             shutil.copy(pipeline, project / "pipelines")
-        if run[0] == "dvc":
-            subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=project, check=True)
-            subprocess.run(["daamctl", "check", "--write"], cwd=project, check=True, capture_output=True)
     started = time.monotonic()
     subprocess.run(run, cwd=undisturbed, check=True, capture_output=True)
     typer.echo(f"undisturbed: {time.monotonic() - started:.0f} s")
@@ -105,9 +102,14 @@ def kill_those_in(project: Path) -> None:
 
 
 def newest_stage(data: Path) -> str:
-    """Stage whose folder changed last."""
-    found = [path for path in data.glob("*/*") if path.is_dir()] + list(data.glob(".work/*"))
-    return max(found, key=lambda path: path.stat().st_mtime).relative_to(data).parts[0] if found else "none"
+    """Stage that wrote a file last."""
+    times: dict[tuple[str, ...], float] = {}
+    for path in data.rglob("*"):
+        with suppress(OSError):  # what the server of DVC's stages leaves may still go away
+            if path.is_file():
+                times[path.relative_to(data).parts] = path.stat().st_mtime
+    newest = max(times, key=lambda parts: times[parts], default=("none",))
+    return newest[newest[0] == ".work"]
 
 
 if __name__ == "__main__":

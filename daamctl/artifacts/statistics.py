@@ -131,9 +131,9 @@ class Family:
 class NonInferiority(NamedTuple):
     """Whether a method is at most a margin worse than a reference.
 
-    accuracy: over all items, averaged over seeds; entity_f1: likewise, of words. difference: entity F1, or else
-    accuracy, minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by
-    the margin or more; floor: the smallest p that the units allow. None without independent units.
+    accuracy: over all items, averaged over seeds; primary: the primary figure if it is another. difference: the primary
+    figure minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by the
+    margin or more; floor: the smallest p that the units allow. None without independent units.
     """
 
     accuracy: float
@@ -142,4 +142,4 @@ class NonInferiority(NamedTuple):
     high: float | None
     p: float | None
     floor: float | None
-    entity_f1: float | None = None
+    primary: float | None = None

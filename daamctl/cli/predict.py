@@ -97,7 +97,7 @@ def _cell(value: object) -> str:
 
 def _show_scores(found: Predicted) -> None:
     """Print the metrics to standard error, so that they do not mix with a table on standard output."""
-    from daamctl.evaluation import METRICS
+    from daamctl.data import METRICS
 
     if found.unknown:
         labels = ", ".join(f"{label} ({number})" for label, number in found.unknown.items())
@@ -110,7 +110,7 @@ def _show_scores(found: Predicted) -> None:
     if found.scores is None:
         return
     typer.echo(f"{found.scores['n']} items with a label:", err=True)
-    for name in METRICS:
+    for name in (name for name in found.scores if name != "n"):
         metric, value = METRICS.load(name), float(found.scores[name])
         shown = f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.3f}"
         typer.echo(f"  {metric.alias:<24}{shown}", err=True)

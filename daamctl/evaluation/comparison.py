@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
+from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
-from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     grouped_means,
@@ -108,7 +108,7 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
                 "n_test": fold.result["meta"]["num_test_clips"],
                 "n_train": _num_train(fold, folds),
             },
-            schema_overrides=SCHEMA,
+            schema_overrides={name: kind for name, kind in SCHEMA.items() if name != "target"},  # class ids, or numbers
         )
         for fold, part in zip(folds, items, strict=True)
     ]
@@ -176,7 +176,7 @@ def compare_methods(
     floor = None if data.design.n_units is None else sign_flip_floor(data.design.n_units)
     design = _design(data, tables)
     family = Family(list(tables), reference, len(pairs), alpha, floor, design, [])
-    return with_holm(rows), replace(family, notes=_notes(family, tables))
+    return with_holm(rows), replace(family, notes=_notes(family, tables, task))
 
 
 def not_worse(
@@ -458,7 +458,7 @@ def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dic
     return {"runs": len(shared), "ahead": int((gaps > 0).sum()), "behind": int((gaps < 0).sum())}
 
 
-def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> list[str]:
     design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
     several = len(family.methods) > 1
@@ -481,7 +481,7 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
         notes.append(
             f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
         )
-    if several:
+    if several and len(task.over_items) > 1:
         notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:

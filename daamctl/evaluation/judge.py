@@ -116,7 +116,7 @@ def judge(
         margin=margin,
         design=design,
         items=_items(tables, labels if has_classes else labels.with_columns(label=None), group, word),
-        notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes], task)],
+        notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes])],
     )
 
 
@@ -223,9 +223,8 @@ def _items(
     return found.sort("item")
 
 
-def _notes(files: Sequence[Predictions], notes: Sequence[str], task: Task) -> list[str]:
-    """Notes on the comparison; one metric needs no warning of two."""
-    notes = [note for note in notes if len(task.over_items) > 1 or "balanced accuracy" not in note]
+def _notes(files: Sequence[Predictions], notes: list[str]) -> list[str]:
+    """Notes on the comparison."""
     repeats = {file.name: max(file.rows.group_by("item").len()["len"].to_list()) for file in files}
     if len(set(repeats.values())) > 1:
         told = ", ".join(f"{name} {number}" for name, number in repeats.items())

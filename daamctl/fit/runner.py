@@ -239,8 +239,9 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     metrics: dict[str, float | int | None] = {}
     if "test_f1" in selected:
         f1 = [float(entry["test_f1"] or 0.0) for entry in history]
-        metrics = {"entity_f1": selected["test_f1"], "entity_f1_best_on_test": max(f1), "entity_f1_last": f1[-1]}
-        metrics["dev_entity_f1"] = selected.get("dev_f1")
+        name = trial.clips.task.primary
+        metrics = {name: selected["test_f1"], f"{name}_best_on_test": max(f1), f"{name}_last": f1[-1]}
+        metrics[f"dev_{name}"] = selected.get("dev_f1")
     metrics |= {
         "accuracy": selected["test_accuracy"],
         "accuracy_best_on_test": max(tested),

@@ -168,7 +168,7 @@ class Trial(Trainable):
             return {}
 
         def value(rows: pl.DataFrame, logits: Tensor) -> float:
-            return task.values(rows, logits.argmax(-1).cpu().numpy())[task.primary]
+            return task.values(rows, task.answers(logits.double().cpu().numpy()))[task.primary]
 
         parts = {"dev": self.split.dev, "test": self.split.test}
         return {name: partial(value, self.clips.rows[rows]) for name, rows in parts.items()}

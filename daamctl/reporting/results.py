@@ -11,10 +11,10 @@ from statistics import mean
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Chance, Evaluation
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST, recalls
 from daamctl.artifacts.terms import listed
-from daamctl.data.task import FIGURES
+from daamctl.data.task import FIGURES, Chance
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,

@@ -36,9 +36,9 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameE
 from daamctl.evaluation.comparison import item_table, method_intervals, speakers_known
 from daamctl.evaluation.conformal import smallest_probabilities
 from daamctl.evaluation.consistency import check_method, differences, is_scored
+from daamctl.evaluation.primary import primary_rows
 from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
-from daamctl.evaluation.tagging import entity_rows
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
@@ -325,10 +325,10 @@ def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     evaluation, method = found.evaluation, found.method
     unit, item = evaluation.main_unit, evaluation.item
-    items = {one: [items_of(fold.predictions(), one) for fold in chosen] for one in UNITS}
+    items = {one: [items_of(fold.predictions(), one, fold.task) for fold in chosen] for one in UNITS}
     intervals = method_intervals({method: item_table(chosen, items[unit])}, task=evaluation.task)[method]
     rows = method_rows(method, chosen, items, unit, intervals)
-    rows["figures"] += entity_rows({method: chosen}, [method], "").get("figures", [])
+    rows["figures"] += primary_rows({method: chosen}, [method], "").get("figures", [])
     scores = Scores(unit, {table: frame_of(table, part) for table, part in rows.items()})
     figures = []
     for name in dict.fromkeys((evaluation.task.primary, *evaluation.metrics)):

@@ -54,8 +54,8 @@ from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
+from daamctl.data.metrics import ACCURACY
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
-from daamctl.evaluation.metrics import score
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
 from daamctl.figures import static
@@ -108,7 +108,7 @@ def run(layout: Layout, config: Config) -> Path:
     unit = config.evaluate.unit
 
     def accuracy_of(predictions: pl.DataFrame) -> float:
-        return score(items_of(predictions, unit))["accuracy"]
+        return ACCURACY.compute(items_of(predictions, unit))
 
     audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, accuracy_of)
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
@@ -159,7 +159,7 @@ def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[Laye
     """
     folds, layers = [part.fold for part in probes], probes[0].layers
     tables = {
-        str(layer): item_table(folds, [items_of(part.predictions[index], unit) for part in probes])
+        str(layer): item_table(folds, [items_of(part.predictions[index], unit, part.fold.task) for part in probes])
         for index, layer in enumerate(layers)
     }
     task = folds[0].task

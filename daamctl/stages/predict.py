@@ -18,9 +18,9 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.data.spans import EntityScores
-from daamctl.data.task import task_of
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ConfigError, CorpusError, first_few
-from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all
@@ -44,7 +44,7 @@ class Predicted:
 
     Args:
         rows: the table, see `daamctl.models.predict`, or for a tagger `daamctl.models.tagging`.
-        scores: every metric over the items whose label is known; None without labels, and for a tagger.
+        scores: every metric over the n items whose label is known; None without labels, and for a tagger.
         entities: of a tagger, scores over the sentences whose tags are known; None without tags.
         unknown: labels that are no class of the model, with the number of their items.
         held, size: share of the items with a label whose set holds it, and mean number of classes in their sets.
@@ -116,7 +116,7 @@ def run(
         log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
     if words:
         return _tagged(found, model.record.classes)
-    return _scored(found, model.record.classes)
+    return _scored(found, task_of(modality, model.record.classes))
 
 
 def as_text(rows: pl.DataFrame, suffix: str) -> str:
@@ -142,13 +142,14 @@ def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
     return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
 
 
-def _scored(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
+def _scored(rows: pl.DataFrame, task: Task) -> Predicted:
     """The result of a classifier, with metrics over the items that have a prediction and a known label."""
     if "label" not in rows.columns:
         return Predicted(rows, None, {})
+    classes = task.classes
     items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
-    strange = items.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
-    items = items.filter(pl.col("label").is_in(list(classes)))
+    strange = items.filter(~pl.col("label").is_in(classes))["label"].value_counts(sort=True)
+    items = items.filter(pl.col("label").is_in(classes))
     unknown = dict(strange.iter_rows())
     if items.is_empty():
         return Predicted(rows, None, unknown)
@@ -163,7 +164,7 @@ def _scored(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
             "logits": pl.Series(logits.tolist(), dtype=pl.List(pl.Float64)),
         }
     )
-    scores = score_items(items_of(frame, "clip"), len(classes))
+    scores = {**task.score(items_of(frame, "clip", task)), "n": len(items)}
     if "set" not in items.columns:
         return Predicted(rows, scores, unknown)
     held, size = items.select(pl.col("label").is_in(pl.col("set")).mean(), pl.col("set").list.len().mean()).row(0)

@@ -95,16 +95,18 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
                 method, features, layers, folder / f"{name}-{method}", layout, config, tracker, force=force
             )
     cost, whole = _cost(config, features), layers_name(every)
-    items = {name: item_table(own, [items_of(one.predictions(), unit) for one in own]) for name, own in folds.items()}
+    items = {
+        name: item_table(own, [items_of(one.predictions(), unit, task) for one in own]) for name, own in folds.items()
+    }
     design, tested = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
     tested = primary_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
     rows: list[LayerRow] = []
     for layers in sets:
         name, found = layers_name(layers), tested[layers_name(layers)]
         rows += run_rows(name, layers, folds[name], unit)
-        if found.entity_f1 is not None:
+        if found.primary is not None and "accuracy" in task.metrics:
             rows.append(LayerRow(name, layers, method, "accuracy", found.accuracy))
-        value = found.accuracy if found.entity_f1 is None else found.entity_f1
+        value = found.accuracy if found.primary is None else found.primary
         time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
         rows.append(
             LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,

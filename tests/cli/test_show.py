@@ -154,6 +154,9 @@ def test_tables_as_text_csv_and_json() -> None:
     assert {row["method"] for row in json.loads(call("demo/mha", "scores", "--json").stdout)} == {"mha"}
     families = [row["family"] for row in json.loads(call("demo/mha", "comparisons", "--json").stdout)]
     assert sorted(families) == ["all pairs", "all pairs", "reference", "reference"]  # two metrics
+    none = "'demo' has no entities of mha; tables with rows: figures, scores, comparisons, confusion, speakers, history"
+    assert call("demo/mha", "entities").stdout.strip() == none
+    assert json.loads(call("demo", "entities", "--json").stdout) == []
     refused = call("demo", "figure")
     assert refused.exit_code == 3
     assert "unknown table 'figure'" in refused.output

@@ -35,13 +35,7 @@ from daamctl.analysis.probe import Rows, fit_probe
 from daamctl.analysis.rank_tests import LEVEL, Orders, Values, agreement, is_ranking, order_of, random_orders
 from daamctl.analysis.scores import Scored
 from daamctl.artifacts.audit import Audit, LayerTest, Verdict
-from daamctl.artifacts.embeddings import (
-    METADATA_FILE,
-    EmbeddingsMetadata,
-    StoredVectors,
-    is_held,
-    open_embeddings,
-)
+from daamctl.artifacts.embeddings import METADATA_FILE, EmbeddingsMetadata, StoredVectors, is_held, open_embeddings
 from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.layer_sets import Ablation, find_ablation
 from daamctl.artifacts.results import WEIGHTS, Fold
@@ -173,11 +167,7 @@ def _split(fold: Fold) -> Parts:
 
 
 def audit_scores(
-    layout: Layout,
-    config: Config,
-    folds: Sequence[Fold],
-    scores: Mapping[str, Scored],
-    accuracy_of: AccuracyOf,
+    layout: Layout, config: Config, folds: Sequence[Fold], scores: Mapping[str, Scored], accuracy_of: AccuracyOf
 ) -> tuple[Audit, list[LayerTest], pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 

@@ -91,9 +91,7 @@ CORPUS = Corpus(
     classes=CLASSES,
     prepare=prepare,
     fingerprint=Fingerprint(
-        per_class=dict.fromkeys(CLASSES, 31_900),
-        per_group={"train": 120_000, "test": 7_600},
-        balanced=True,
+        per_class=dict.fromkeys(CLASSES, 31_900), per_group={"train": 120_000, "test": 7_600}, balanced=True
     ),
     how_to_get=GET_IT,
     obtain=obtain,

@@ -19,15 +19,7 @@ URL = "http://emodb.bilderbar.info/download/download.zip"
 
 FILE_NAME = re.compile(r"^(?P<speaker>\d\d)(?P<text>[ab]\d\d)(?P<emotion>[A-Z])(?P<version>[a-z])$")
 # letters of the German names (Wut, Langeweile, Ekel, Angst, Freude, Trauer)
-EMOTIONS = {
-    "W": "anger",
-    "L": "boredom",
-    "E": "disgust",
-    "A": "fear",
-    "F": "happiness",
-    "T": "sadness",
-    "N": "neutral",
-}
+EMOTIONS = {"W": "anger", "L": "boredom", "E": "disgust", "A": "fear", "F": "happiness", "T": "sadness", "N": "neutral"}
 MEN = ("03", "10", "11", "12", "15")
 WOMEN = ("08", "09", "13", "14", "16")
 # The n-th man with the n-th woman: five speaker-disjoint folds, each with both sexes, as IEMOCAP's sessions have.
@@ -71,10 +63,7 @@ def prepare(root: Path) -> pl.DataFrame:
     return pl.DataFrame([_row(path, root) for path in files], schema=_SCHEMA)
 
 
-_SCHEMA = {
-    **PREPARED,
-    "text": pl.String,
-}
+_SCHEMA = {**PREPARED, "text": pl.String}
 
 
 def _row(path: Path, root: Path) -> dict[str, object]:

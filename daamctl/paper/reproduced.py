@@ -12,17 +12,7 @@ from daamctl.artifacts.layer_sets import Ablation, minus, over_runs
 from daamctl.artifacts.results import marked
 from daamctl.artifacts.scores import BEST_ON_TEST, Figure
 from daamctl.paper.numbers import Experiment
-from daamctl.reporting.document import (
-    DASH,
-    Cell,
-    Kind,
-    Linked,
-    Number,
-    layers_text,
-    percent,
-    plural,
-    spread,
-)
+from daamctl.reporting.document import DASH, Cell, Kind, Linked, Number, layers_text, percent, plural, spread
 from daamctl.reporting.verdict import names
 
 EPOCHS = {

@@ -12,19 +12,7 @@ from statistics import mean, stdev
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import SearchPart
 from daamctl.reporting import figures
-from daamctl.reporting.document import (
-    DASH,
-    Block,
-    Cell,
-    Number,
-    Plot,
-    Section,
-    Table,
-    Text,
-    percent,
-    points,
-    spread,
-)
+from daamctl.reporting.document import DASH, Block, Cell, Number, Plot, Section, Table, Text, percent, points, spread
 from daamctl.reporting.terms import runs
 from daamctl.reporting.verdict import order, sentence
 

@@ -174,8 +174,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     check_method(method, folds)
     if changed := differences(folds[0], config):
         raise ArtifactError(
-            f"'{trained}' was trained with other settings than now: {first_few(changed)}",
-            path=layout.method(method),
+            f"'{trained}' was trained with other settings than now: {first_few(changed)}", path=layout.method(method)
         )
     if folds[0].result["run"]["eval_batches"] is not None:
         raise MethodError(f"{method} cannot be exported: its prediction depends on the other items of a batch (D1)")

@@ -343,13 +343,7 @@ def _find_finished(
     return None
 
 
-def _make_missing(
-    work: Path,
-    head: EmbeddingsMetadata,
-    make: Make,
-    config: Config,
-    layout: Layout,
-) -> dict[str, str]:
+def _make_missing(work: Path, head: EmbeddingsMetadata, make: Make, config: Config, layout: Layout) -> dict[str, str]:
     """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
     work.mkdir(parents=True, exist_ok=True)

@@ -38,12 +38,7 @@ PLAIN_FRACTION = 0.15
 
 @dataclass(frozen=True)
 class Topic:
-    """Terms of one class.
-
-    Args:
-        things: what notices of this topic are about.
-        actions: what is done with them; forms that follow "to".
-    """
+    """Terms of one class: things, what is done with them (forms that follow "to"), and how they are."""
 
     things: tuple[str, ...]
     actions: tuple[str, ...]

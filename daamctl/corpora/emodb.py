@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import PREPARED, Corpus, Durations, Fingerprint
+from daamctl.corpora.base import PREPARED, Corpus, Durations, Fingerprint, counts
 from daamctl.errors import CorpusError
 
 URL = "http://emodb.bilderbar.info/download/download.zip"
@@ -95,27 +95,8 @@ CORPUS = Corpus(
     prepare=prepare,
     # counts of the release; per speaker and group over the four default classes
     fingerprint=Fingerprint(
-        per_class={
-            "anger": 127,
-            "boredom": 81,
-            "disgust": 46,
-            "fear": 69,
-            "happiness": 71,
-            "sadness": 62,
-            "neutral": 79,
-        },
-        per_speaker={
-            "03": 39,
-            "08": 42,
-            "09": 30,
-            "10": 21,
-            "11": 35,
-            "12": 22,
-            "13": 36,
-            "14": 41,
-            "15": 34,
-            "16": 39,
-        },
+        per_class=counts(EMOTIONS.values(), 127, 81, 46, 69, 71, 62, 79),
+        per_speaker=counts(sorted(GROUPS), 39, 42, 30, 21, 35, 22, 36, 41, 34, 39),
         per_group={"group1": 81, "group2": 51, "group3": 71, "group4": 63, "group5": 73},
     ),
     how_to_get=GET_IT,

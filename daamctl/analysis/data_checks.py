@@ -320,7 +320,7 @@ def check_duplicate_labels(
 
 
 def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pairs:
-    """Find near duplicates by the cosine of mean-of-layers vectors of x (N, L, D), features standardised over all clips.
+    """Find near duplicates by the cosine of mean-of-layers vectors of x (N, L, D), standardised over all clips.
 
     Large encoders have a few features with huge values, which would make most clips similar without standardisation.
     Pairs of equal numbers in `content` (N,) do not count.

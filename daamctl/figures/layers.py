@@ -13,7 +13,7 @@ MAP_WIDTH, SHARES_WIDTH = 4.2, 2.3
 
 @dataclass(frozen=True)
 class LayerRun:
-    """The maps (L, D) of one fold, e.g. `fold 2, seed 1`, or their mean; contributions (L,) of the layers in percent."""
+    """The maps (L, D) of one fold, e.g. `fold 2, seed 1`, or their mean; contributions (L,) of the layers in %."""
 
     name: str
     trained: Array

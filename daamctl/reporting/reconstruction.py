@@ -31,16 +31,9 @@ from daamctl.reporting.document import (
     plural,
 )
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import say
 
 ALPHA = 0.05
-CLAIM = (
-    "The DAAM authors' post shows a VQ-VAE with this block and says that it improves reconstructions, above all of "
-    "complex textures. It prints pictures, but neither a figure nor a model without the block (docs/sources.md#vq-vae)."
-)
-UNIT = (
-    "Intervals (95 %) and sign-flip tests are over test images, with seeds averaged and Holm's correction over blocks. "
-    "They say how these trained models differ on other images. How much other trainings would differ, the seeds show."
-)
 FIRST = "psnr"
 """The score that decides the verdict."""
 
@@ -101,7 +94,8 @@ def document(
     )
     pictures = {"original": originals, **{arm: one.pictures for arm, one in arms.items()}}
     shown = gallery(pictures, "reconstructions.png", "Test crops and their reconstructions, one row per block")
-    first: list[Block] = [Text(verdict(found)), facts, Text(CLAIM), _scores(found, names), _differences(found, names)]
+    first: list[Block] = [Text(verdict(found)), facts, Text(say("claim"))]
+    first += [_scores(found, names), _differences(found, names)]
     examples = f"Test crops at fixed places, and their reconstructions with seed {found.seeds[0]}."
     others = ", ".join(f"`{name}` {value}" for name, value in settings.items() if name not in reconstructed)
     closed = [f"`{name}`: {settings[name]}" for name in reconstructed]
@@ -112,7 +106,7 @@ def document(
             Section("verdict", "Does the block help?", first),
             Section("pictures", "Reconstructions", [Text(examples), shown]),
             Section("training", "Training", [drawn(_curves(arms)), _cost(found, arms)]),
-            Section("codes", "Codes", [Text(CODES), _codes(found, arms)]),
+            Section("codes", "Codes", [Text(say("codes")), _codes(found, arms)]),
             Section("blocks", "What the blocks do", _blocks(arms)),
             Section(
                 "protocol",
@@ -203,7 +197,7 @@ def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
                 ]
             )
     columns = ["Block", "Score", f"Minus {found.reference}{UNCORRECTED}", "p (Holm)", "Seeds better", "Detectable"]
-    note = f"{UNIT} A detectable difference would be found on these images in 80 % of cases."
+    note = say("note_differences")
     return Table("differences", f"Differences from {found.reference}", columns, rows, frozenset({1, 4}), note=note)
 
 
@@ -233,12 +227,6 @@ def _cost(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:
         )
     columns = ["Block", "Parameters", "In each block", "Crops/s (median)", "A training (s)", "GPU memory (MiB)"]
     return Table("cost", "Size and cost", columns, rows, frozenset({2}))
-
-
-CODES = (
-    "Perplexity is exp of the entropy of how often each code is chosen, over all test crops: it equals the number of "
-    "codes if all are used alike."
-)
 
 
 def _codes(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:

@@ -29,6 +29,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.entities import ALPHA, METRIC
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import say
 from daamctl.reporting.verdict import against, source
 
 SPREAD = 0.6
@@ -177,11 +178,8 @@ def _table(found: Sequence[Point]) -> Table:
             one = point.f1(name)
             cells.append(DASH if one is None else pooled(one))
         lines.append(cells)
-    trials = listed([f"{len(point.evaluation.seeds)} ({point.name})" for point in found])
-    note = (
-        f"Means over trials, which draw other sentences and begin with other weights; trials: {trials}. Intervals "
-        f"resample test {found[0].evaluation.task.source}s and take the trained models as given."
-    )
+    trials = [f"{len(point.evaluation.seeds)} ({point.name})" for point in found]
+    note = say("note_shots", trials, found[0].evaluation.task.source)
     columns = ["Method", *(point.name for point in found)]
     return Table("shots", f"Entity F1 in percent{INTERVAL}, by number of shots", columns, lines, note=note)
 
@@ -207,10 +205,5 @@ def _differences(found: Sequence[Point]) -> Table:
     unit = found[0].evaluation.task.source
     columns = ["Shots", "Method", "Reference", f"Over {unit}s{UNCORRECTED}", "p (Holm)",
                f"Over trials{INTERVAL}", "Ahead in"]  # fmt: skip
-    note = (
-        "Both are differences of the mean F1, paired: methods share test sentences and, in each trial, training "
-        f"sentences. Over {unit}s: models as given; approximate randomisation, corrected by Holm within a number of "
-        "shots. Over trials: Student's t, for other samples and initial weights, the test sentences as given."
-    )
-    return Table("shots-differences", "Entity F1 minus that of the reference, in points", columns, lines,
-                 frozenset({1, 2}), note)  # fmt: skip
+    caption, note = "Entity F1 minus that of the reference, in points", say("note_shots_differences", unit)
+    return Table("shots-differences", caption, columns, lines, frozenset({1, 2}), note)

@@ -53,13 +53,12 @@ UNRANKED = "does not rank layers"
 def importance(
     summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
-    """Importance Factor maps, layer scores, their stability and their audit.
+    """Importance Factor maps, layer scores, their stability and their audit; `labels`: method -> label in the report.
 
     Args:
         summary: result of the importance stage; None if it has not run.
         maps: label -> maps of a method with a density.
         pngs: pictures of the importance stage, by file name.
-        labels: method -> label in the report.
     """
     title = "Which layers matter"
     if summary is None:
@@ -92,10 +91,9 @@ def ablation(
     None: no layers were chosen, and the papers have no such results.
 
     Args:
-        result: result of the ablation; None if it has not run.
-        summary: result of the importance stage, whose audit tests every score; None if it has not run.
+        result: result of the ablation, `summary` of the importance stage, whose audit tests every score; None if the
+            stage has not run.
         published: tables of the papers' results for few layers.
-        labels: method -> label in the report.
     """
     title = "Training on few layers"
     if result is None:
@@ -297,10 +295,25 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
         label, entry, score = labels.get(name, name), summary.methods.get(name), summary.scores.get(name)
         alts: dict[str, str] = {}
         if entry:
-            alts[entry.heatmap] = _heatmap_alt(label, entry)
-            alts[entry.layers_picture] = _bars_alt(label, entry, summary.by_layer(name, "contribution"))
+            size = f"{len(entry.layers)} layers by {entry.num_features} features"
+            correlation = entry.correlation_with_untrained
+            same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
+            alts[entry.heatmap] = (
+                f"Importance Factor of {label}, {size}, trained beside untrained. On average: "
+                f"{_highest_clause(entry)}.{same}"
+            )
+            span, shares = "the same for every layer", summary.by_layer(name, "contribution").values()
+            if entry.ranking:
+                ends = (choose(shares, key=lambda row: row.value) for choose in (min, max))
+                low, high = (f"{100 * row.value:.2f} % (layer {row.layers[0]})" for row in ends)
+                span = f"from {low} to {high}"
+            alts[entry.layers_picture] = f"Layer contribution in {label}, trained beside untrained: {span}."
         if score:
-            alts[score.band] = _band_alt(label, score, summary.by_layer(name, score.kind))
+            highest = _highest_layers(score, summary.by_layer(name, score.kind))
+            alts[score.band] = (
+                f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
+                f"{len(score.folds)} runs, trained beside untrained. Highest layers: {highest}."
+            )
         if score and score.replacement:
             alts[score.replacement] = (
                 f"Accuracy of the trained {label} while layers are replaced by their mean, and while they are put "
@@ -308,32 +321,6 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
             )
         blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
     return [Folded(f"Pictures of every method ({len(blocks)})", blocks)] if blocks else []
-
-
-def _heatmap_alt(label: str, entry: DensityMaps) -> str:
-    correlation = entry.correlation_with_untrained
-    same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
-    return (
-        f"Importance Factor of {label}, {len(entry.layers)} layers by {entry.num_features} features, trained "
-        f"beside untrained. On average: {_highest_clause(entry)}.{same}"
-    )
-
-
-def _bars_alt(label: str, entry: DensityMaps, shares: Shares) -> str:
-    if not entry.ranking:
-        return f"Layer contribution in {label}, trained beside untrained: the same for every layer."
-    low, high = min(shares.values(), key=lambda row: row.value), max(shares.values(), key=lambda row: row.value)
-    return (
-        f"Layer contribution in {label}, trained beside untrained: from {100 * low.value:.2f} % (layer "
-        f"{low.layers[0]}) to {100 * high.value:.2f} % (layer {high.layers[0]})."
-    )
-
-
-def _band_alt(label: str, score: LayerScores, values: Shares) -> str:
-    return (
-        f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score, values)}."
-    )
 
 
 def _highest_layers(entry: LayerScores, values: Shares) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.artifacts.reconstruction import ArmScores, Reconstruction, ScoredArm, ScoreOf
+from daamctl.artifacts.reconstruction import ArmScores, Reconstruction, ScoredArm
 from daamctl.figures.gallery import gallery
 from daamctl.figures.spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
@@ -40,11 +40,7 @@ FIRST = "psnr"
 
 @dataclass(frozen=True)
 class ScoreName:
-    """How a score is shown.
-
-    Args:
-        better: +1 if more is better, -1 if less is.
-    """
+    """How a score is shown; `better`: +1 if more is better, -1 if less is."""
 
     label: str
     better: int
@@ -80,9 +76,8 @@ def document(
     Args:
         arms: arm -> its trainings.
         originals: the examples, uint8 (E, S, S, 3).
-        names: score -> how it is shown.
-        settings: dotted name -> value of all settings of crops, model and training.
-        reconstructed: those that the source does not state.
+        settings: dotted name -> value of all settings of crops, model and training; the source does not state those in
+            `reconstructed`.
     """
     runs = [run for one in arms.values() for run in one.runs]
     facts = Facts(
@@ -154,25 +149,21 @@ def _sentence(arm: ScoredArm, found: ArmScores) -> str:
 
 def _scores(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
     arrows = {name: "↑" if one.better > 0 else "↓" for name, one in names.items()}
-    columns = ["Block", *(f"{one.label} {arrows[name]}{_end(name)}" for name, one in names.items())]
-    rows: list[list[Cell]] = [
-        [arm.arm, *(_with_interval(arm.scores[name], name) for name in names)] for arm in found.arms
-    ]
+    ends = {name: INTERVAL if name in WITH_INTERVAL else "" for name in names}
+    columns = ["Block", *(f"{one.label} {arrows[name]}{ends[name]}" for name, one in names.items())]
+    rows: list[list[Cell]] = []
+    for arm in found.arms:
+        cells: list[Cell] = [arm.arm]
+        for name in names:
+            score = arm.scores[name]
+            low, high = (score.interval.low, score.interval.high) if ends[name] else (None, None)
+            cells.append(Number(score.value, "plain" if ends[name] else "fine", low=low, high=high))
+        rows.append(cells)
     return Table("scores", "Scores on test crops, mean over seeds", columns, rows)
 
 
 WITH_INTERVAL = ("psnr", "ssim")
 """Scores whose intervals are shown; those of the others, with five digits, would not fit."""
-
-
-def _end(name: str) -> str:
-    return INTERVAL if name in WITH_INTERVAL else ""
-
-
-def _with_interval(score: ScoreOf, name: str) -> Number:
-    if name in WITH_INTERVAL:
-        return Number(score.value, "plain", low=score.interval.low, high=score.interval.high)
-    return Number(score.value, "fine")
 
 
 def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:

@@ -54,11 +54,10 @@ def drawn(figure: Figure) -> Plot:
 
 
 def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Picture]:
-    """A larger picture of every view.
+    """A larger picture of `what` of every view.
 
     Args:
         names: label of a method -> start of the file name.
-        what: what the pictures show, for the text alternative.
     """
     return [
         Picture(f"{names[method]}-{figure.key}.png", f"{what} of {method}.", static.png(panels))
@@ -82,12 +81,7 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
 def profile(
     layers: Sequence[LayerRow], label: str, limits: tuple[float, float], height: float, chance: float | None = None
 ) -> Panel:
-    """Score of a linear probe of every layer.
-
-    Args:
-        limits: of the axis of scores, in percent.
-        height: of the panel, in inches.
-    """
+    """Score of a linear probe of every layer; limits in percent, height in inches."""
     band = None
     if all(one.low is not None and one.high is not None for one in layers):
         band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
@@ -107,10 +101,9 @@ def answers(
     label: str,
     alt: str,
 ) -> Figure:
-    """Accuracy of a linear probe of every layer, and of every method, on axes with the same limits.
+    """Accuracy of a linear probe of every layer, if any, and of every method, on axes with the same limits.
 
     Args:
-        layers: probed layers; empty: the methods alone.
         methods: method -> accuracy, and the ends of its interval.
     """
     values = [100 * mean for mean, _ in methods.values()]
@@ -248,7 +241,9 @@ def confusion(methods: Mapping[str, NDArray[np.int64]], classes: Sequence[str], 
 
 def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
     """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs."""
-    if sum(map(_page_bytes, methods.values())) > MAX_MAP_BYTES:
+    # Of a run, the page holds two maps (`daamctl.figures.interactive`): a byte per cell, and base64 makes 4 of 3.
+    cells = [len(maps.runs) * min(maps.mean.trained.size, MAX_CELLS) for maps in methods.values()]
+    if 2 * sum(cells) * 4 / 3 > MAX_MAP_BYTES:
         methods = {name: replace(maps, runs=[maps.mean]) for name, maps in methods.items()}
     views: dict[tuple[str, ...], list[Panel]] = {}
     printed: dict[tuple[str, ...], list[Panel]] = {}
@@ -268,13 +263,6 @@ def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
             if run is maps.mean:
                 printed[method,] = [trained, untrained, shares]
     return Figure("importance", alt, views, ("Method", "Run", "Map"), printed=printed, per_picture=4)
-
-
-def _page_bytes(maps: MethodMaps) -> float:
-    """Bytes that the maps of a method take in the page, see `daamctl.figures.interactive`."""
-    cells = min(maps.mean.trained.size, MAX_CELLS)
-    num_maps = 2 * len(maps.runs)  # trained and untrained
-    return num_maps * cells * 4 / 3  # one byte per cell; base64 makes four characters of three bytes
 
 
 def _row_figure(

@@ -45,8 +45,8 @@ class Predicted:
     Args:
         rows: the table, see `daamctl.models.predict`, or for a tagger `daamctl.models.tagging`.
         scores: every metric over the n items whose label is known; None without labels, and for a tagger.
-        entities: of a tagger, scores over the sentences whose tags are known; None without tags.
         unknown: labels that are no class of the model, with the number of their items.
+        entities: of a tagger, scores over the sentences whose tags are known; None without tags.
         held, size: share of the items with a label whose set holds it, and mean number of classes in their sets.
     """
 
@@ -114,9 +114,7 @@ def run(
     if len(failed):
         names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
         log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
-    if words:
-        return _tagged(found, model.record.classes)
-    return _scored(found, task_of(modality, model.record.classes))
+    return _scored(found, task_of(modality, model.record.classes), words=words)
 
 
 def as_text(rows: pl.DataFrame, suffix: str) -> str:
@@ -134,23 +132,18 @@ def _write(out: Path, rows: pl.DataFrame) -> None:
         write_text(out, as_text(rows, out.suffix.lower()))
 
 
-def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
-    """The result of a tagger."""
+def _scored(rows: pl.DataFrame, task: Task, *, words: bool) -> Predicted:
+    """The result, with scores over the items, or sentences, that have a prediction and a known label."""
     if "label" not in rows.columns:
         return Predicted(rows, None, {})
-    strange = rows.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
-    return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
-
-
-def _scored(rows: pl.DataFrame, task: Task) -> Predicted:
-    """The result of a classifier, with metrics over the items that have a prediction and a known label."""
-    if "label" not in rows.columns:
-        return Predicted(rows, None, {})
-    classes = task.classes
-    items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
-    strange = items.filter(~pl.col("label").is_in(classes))["label"].value_counts(sort=True)
-    items = items.filter(pl.col("label").is_in(classes))
-    unknown = dict(strange.iter_rows())
+    items, classes = rows, task.classes
+    if not words:
+        items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
+    known = pl.col("label").is_in(classes)
+    unknown = dict(items.filter(~known)["label"].value_counts(sort=True).iter_rows())
+    if words:
+        return Predicted(rows, None, unknown, scores_of(rows, classes))
+    items = items.filter(known)
     if items.is_empty():
         return Predicted(rows, None, unknown)
     # The softmax of the logarithms of probabilities gives the probabilities again.

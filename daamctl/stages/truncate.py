@@ -137,11 +137,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
 
 
 def _fitting(method: str, config: Config, features: Features) -> tuple[list[Layers], list[str]]:
-    """All layers, shorter prefixes by falling k, and single layers; without those that the method does not fit.
-
-    Raises:
-        MethodError: it does not fit all layers.
-    """
+    """All layers, shorter prefixes by falling k, and single layers; without those that the method does not fit."""
     every = features.layers
     prefixes = [every[:number] for number in range(len(every), 0, -1) if every[number - 1] >= 1]
     wanted = list(dict.fromkeys([*prefixes, *((layer,) for layer in every)]))

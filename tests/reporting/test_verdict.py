@@ -181,5 +181,5 @@ def test_equal_predictions_are_a_caution() -> None:
     section = headline(labelled(parsed(data)), declared=True)
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
-        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",
+        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown."
     ]

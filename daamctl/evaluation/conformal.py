@@ -1,10 +1,10 @@
 """Prediction sets: the classes of an item that together hold the true one with a given probability.
 
 Split conformal prediction for items in groups, e.g. of speakers: Lee, Barber and Willett 2023, "Distribution-free
-inference with hierarchical data", arXiv 2306.06342 (docs/sources.md#prediction-sets). The set of an item of a new speaker
-holds its class with at least the probability asked for, if the new speaker is like those that the sets are calibrated
-on. Each of K speakers weighs 1 / (K + 1), whatever its number of items. A new one could be anything, so the probability
-is at most K / (K + 1).
+inference with hierarchical data", arXiv 2306.06342 (docs/sources.md#prediction-sets). The set of an item of a new
+speaker holds its class with at least the probability asked for, if the new speaker is like those that the sets are
+calibrated on. Each of K speakers weighs 1 / (K + 1), whatever its number of items. A new one could be anything, so
+the probability is at most K / (K + 1).
 """
 
 from __future__ import annotations

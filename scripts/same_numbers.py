@@ -21,7 +21,7 @@ import typer
 from daamctl.store.differences import TOLERANCE, by_row, differences
 
 STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
-NOT_COMPARED = r"(?i)sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules"
+NOT_COMPARED = r"(?i)sha256|files|_s$|_per_s|\(s\)|/s\b|seconds|git_commit|versions|time|bytes|joules"
 
 
 def main(

@@ -41,11 +41,7 @@ BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
-
-    Args:
-        severity: ok, note or warning.
-    """
+    """The outcome of one check."""
 
     check: str
     severity: Severity
@@ -59,10 +55,8 @@ class Pairs:
     """Pairs of clips from different utterances that are near duplicates, but not equal.
 
     Args:
-        across: pairs whose groups differ.
+        across: pairs whose groups differ, with ids of the first of them.
         mislabelled: pairs whose labels differ.
-        across_examples: ids of the first of them.
-        mislabelled_examples: ids of the first of them.
     """
 
     across: int
@@ -237,12 +231,7 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
 
 
 def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Finding:
-    """Find speakers, or utterances with several clips, that are in more than one group.
-
-    Args:
-        clips: N rows.
-        column: speaker or utterance_id.
-    """
+    """Find speakers, or utterances with several clips (the two columns), that are in more than one group."""
     what, said = ("speaker", task.source) if column == "speaker" else ("utterance", task.item)
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
         text = f"{task.unknown}: whether two groups share {with_article(said)} cannot be checked."
@@ -266,7 +255,6 @@ def check_duplicates(
     """Find exactly equal clips of different utterances.
 
     Args:
-        clips: N rows.
         content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
         stored: whether `content` is about embeddings rather than clips.
     """
@@ -311,9 +299,7 @@ def check_duplicate_labels(
 ) -> Finding:
     """Find equal or almost equal embeddings, or clips of one utterance, with different labels.
 
-    Args:
-        clips: N rows.
-        content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
+    `content` (N,): numbers that are equal if embeddings, or the clips themselves, are.
     """
     equal = [rows for rows in _equal_sets(clips, content) if clips["label"].gather(rows).n_unique() > 1]
     labels = clips.group_by("utterance_id").agg(pl.col("label").n_unique().alias("labels"))
@@ -334,14 +320,10 @@ def check_duplicate_labels(
 
 
 def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pairs:
-    """Find near duplicates by the cosine of mean-of-layers vectors, each feature standardised over all clips.
+    """Find near duplicates by the cosine of mean-of-layers vectors of x (N, L, D), standardised over all clips.
 
     Large encoders have a few features with huge values, which would make most clips similar without standardisation.
-
-    Args:
-        clips: N rows.
-        x: (N, L, D).
-        content: (N,) numbers that are equal if embeddings are; such pairs do not count.
+    Pairs of equal numbers in `content` (N,) do not count.
     """
     unit = _unit_vectors(x)
     utterance, group, label = (

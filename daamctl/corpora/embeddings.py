@@ -26,10 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a file of embeddings and check its values.
-
-    Returns:
-        One row per item, in the order of the file, with the columns of `PREPARED_EMBEDDINGS`.
+    """Read a file of embeddings and check its values; one row per item, in the order of the file.
 
     Raises:
         CorpusError: names every fault.

@@ -73,7 +73,7 @@ def prepare(root: Path) -> pl.DataFrame:
 
 _SCHEMA = {
     **PREPARED,
-    "text": pl.String,
+    "sentence": pl.String,
 }
 
 
@@ -93,7 +93,7 @@ def _row(path: Path, root: Path) -> dict[str, object]:
         "group": GROUPS[match["speaker"]],
         "start_s": 0.0,
         "duration_s": None,
-        "text": match["text"],
+        "sentence": match["text"],
     }
 
 

@@ -26,7 +26,7 @@ import typer
 from transformers import LlamaConfig, LlamaModel
 
 from benchmarks.harness import Ways, apart, conclude, figures, in_turns, ratio
-from daamctl.encoders.base import EncoderOptions
+from daamctl.config import ExtractConfig
 from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer
 
 WAYS = ("pooled", "hidden states")
@@ -110,7 +110,7 @@ def small_llama(layers: int, width: int, tokens: int) -> TextEncoder:
         byte_tokenizer(),
         device="cpu",
         precision="float32",
-        options=EncoderOptions(max_tokens=tokens, special_tokens=True),
+        options=ExtractConfig(max_tokens=tokens, pool_special_tokens=True),
     )
 
 

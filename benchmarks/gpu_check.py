@@ -484,8 +484,8 @@ def text(sizes: Sizes) -> Iterator[Row]:
 
     from transformers import AutoConfig, AutoModel
 
+    from daamctl.config import ExtractConfig
     from daamctl.encoders import ENCODERS
-    from daamctl.encoders.base import EncoderOptions
     from daamctl.encoders.text import BYTE_TOKENS, TextEncoder
 
     preset = ENCODERS[sizes.pick("llama2-13b", "llama-micro")]
@@ -495,7 +495,7 @@ def text(sizes: Sizes) -> Iterator[Row]:
         with torch.device(sizes.device):
             model = AutoModel.from_config(AutoConfig.for_model(preset.model_type, **shape, **BYTE_TOKENS))
         model = model.to(torch.bfloat16).eval().requires_grad_(False)
-        options = EncoderOptions(max_tokens=512)
+        options = ExtractConfig(max_tokens=512)
         common: dict[str, Any] = {"device": sizes.device, "precision": "bfloat16", "options": options}
         bench = replace(bench, ours=TextEncoder("llama", model, bench.plain.reader, **common))
         ours = extraction.ways(bench)["ours"]

@@ -9,8 +9,8 @@ from daamctl import starter
 from daamctl.adapters import FINETUNES
 from daamctl.config import PIPELINES_DIR, nearest_root, pipeline_names
 from daamctl.corpora import CORPORA
+from daamctl.data import METRICS
 from daamctl.encoders import ENCODERS
-from daamctl.evaluation import METRICS
 from daamctl.methods import METHODS, variants
 from daamctl.reconstruction import BLOCKS
 

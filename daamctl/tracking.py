@@ -32,6 +32,7 @@ from urllib.parse import urlencode
 
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
+from daamctl.data.task import TASKS
 from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
 from daamctl.store.files import locked, read_json, sha256_file, write_json
@@ -47,7 +48,7 @@ CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
 MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
-MEANS = ("accuracy", "entity_f1")
+MEANS = tuple(dict.fromkeys(task.primary for task in TASKS.values()))
 """Results of folds whose mean their parent shows."""
 DATABASE = "mlflow.db"
 TRACKING = Path(".daamctl") / "tracking"

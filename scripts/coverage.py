@@ -53,10 +53,11 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
                     engine.FEW_UNITS = limit
                     found += engine.mean_intervals([one], speaker, classes=kinds, resamples=1_000)
             engine.FEW_UNITS = 0
-            gaps = grouped_means(one - two, speaker)
-            (plain,) = engine.mean_intervals([gaps], np.arange(speakers), resamples=1_000)
+            (plain,) = engine.mean_intervals([one - two], speaker, resamples=1_000)
             engine.FEW_UNITS = few
-            exact = engine.flip_interval(gaps) or (None if speakers <= 20 else plain)
+            sizes = np.bincount(speaker)
+            sums = np.bincount(speaker, one - two)
+            exact = engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean(), resamples=1_000)
             none += exact is None
             for index, interval in enumerate([*found, plain, exact]):
                 value = MEAN if index < 4 else truth

@@ -1,23 +1,31 @@
-"""Kill a run at random moments, start it again, and compare its results with those of an undisturbed run.
+"""Kill a command at random moments, start it again, and compare its results with those of an undisturbed run.
 
-    python scripts/kills.py PIPELINE [--kills 60] [--folder DIR] [--longest 20]
+    python scripts/kills.py "daamctl run demo"
+    python scripts/kills.py "dvc repro report@demo" --kills 20
+    python scripts/kills.py "daamctl run mine" --pipeline mine.yaml    # e.g. one that fine-tunes
+    python scripts/kills.py "daamctl mlm --encoder MODEL --from TEXTS --finetune" --longest 10
 
-Makes two projects, `undisturbed` and `killed`, in the folder and runs `daamctl run PIPELINE` in both. In the second,
-SIGKILL ends the run and all its processes after a random time. When a run ends before its time, its results are
-compared, its data are removed, and it starts from the beginning. Exit code 1: a run failed, results differ, or files
-are left behind in the work folder.
+Makes two projects, `undisturbed` and `killed`, in the folder and runs the command in both. Paths in it are absolute.
+In the second, SIGKILL ends it after a random time: its process group, and every other time also the server of DVC's
+stages. When a command ends before its time, its results are compared, its data are removed, and it starts from the
+beginning. Exit code 1: a command failed, results differ, or files are left behind in the work folder.
+
+Without network and data run demo, demo-random, demo-text, demo-tokens, digits, demo-vqvae (reconstruct) and every
+pipeline over their corpora and presets named *-micro or wavlm-demo.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +38,8 @@ MOST_PER_RUN = 10
 
 
 def main(
-    pipeline: str,
+    command: str,
+    pipeline: Annotated[Path | None, typer.Option(help="File to add to pipelines/.")] = None,
     kills: Annotated[int, typer.Option(help="Number of kills.")] = 60,
     longest: Annotated[float, typer.Option(help="Longest time until a kill, in seconds.")] = 20.0,
     folder: Annotated[Path | None, typer.Option(help="Where the projects are made; default: a temporary one.")] = None,
@@ -39,9 +48,12 @@ def main(
     """Kill, start again, compare."""
     root = Path(tempfile.mkdtemp(prefix="daamctl-kills-")) if folder is None else folder
     undisturbed, killed = root / "undisturbed", root / "killed"
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    run = shlex.split(command)
     for project in (undisturbed, killed):
-        subprocess.run([sys.executable, "-m", "daamctl", "init", str(project)], check=True, capture_output=True)
-    run = [sys.executable, "-m", "daamctl", "run", pipeline]
+        subprocess.run(["daamctl", "init", project], check=True, capture_output=True)
+        if pipeline is not None:
+            shutil.copy(pipeline, project / "pipelines")
     started = time.monotonic()
     subprocess.run(run, cwd=undisturbed, check=True, capture_output=True)
     typer.echo(f"undisturbed: {time.monotonic() - started:.0f} s")
@@ -58,6 +70,8 @@ def main(
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                if done % 2:
+                    kill_those_in(killed)
                 done, of_round = done + 1, of_round + 1
                 stage = newest_stage(killed / "data")
                 stages[stage] = stages.get(stage, 0) + 1
@@ -75,13 +89,27 @@ def main(
             typer.echo(compared.stdout + "".join(f"left behind: {name}\n" for name in strays))
             raise typer.Exit(1)
         shutil.rmtree(killed / "data")
+        shutil.rmtree(killed / ".dvc/cache", ignore_errors=True)  # DVC would take results from there
     typer.echo(f"{done} kills, {rounds} finished runs, all results equal; last written before a kill: {stages}")
 
 
+def kill_those_in(project: Path) -> None:
+    """Kill every process whose working folder is the project."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if link.readlink() == project.resolve():
+                os.kill(int(link.parent.name), signal.SIGKILL)
+
+
 def newest_stage(data: Path) -> str:
-    """Stage whose folder changed last."""
-    found = [path for path in data.glob("*/*") if path.is_dir()] + list(data.glob(".work/*"))
-    return max(found, key=lambda path: path.stat().st_mtime).relative_to(data).parts[0] if found else "none"
+    """Stage that wrote a file last."""
+    times: dict[tuple[str, ...], float] = {}
+    for path in data.rglob("*"):
+        with suppress(OSError):  # what the server of DVC's stages leaves may still go away
+            if path.is_file():
+                times[path.relative_to(data).parts] = path.stat().st_mtime
+    newest = max(times, key=lambda parts: times[parts], default=("none",))
+    return newest[newest[0] == ".work"]
 
 
 if __name__ == "__main__":

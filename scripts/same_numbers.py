@@ -20,7 +20,7 @@ import polars as pl
 import typer
 
 STAGES = ("evaluate", "ablate", "importance", "truncate", "compare", "score", "mlm", "report")
-NOT_COMPARED = re.compile(r"(?i)sha256|files|_s$|_per_s|seconds|git_commit|versions|code_versions|time|bytes|joules")
+NOT_COMPARED = re.compile(r"(?i)sha256|files|_s$|_per_s|\(s\)|/s\b|seconds|git_commit|versions|time|bytes|joules")
 
 
 def main(

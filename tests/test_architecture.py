@@ -18,9 +18,9 @@ import pytest
 from daamctl.adapters import FINETUNES
 from daamctl.config import Config, load_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
+from daamctl.data import METRICS
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES
 from daamctl.engines import ENGINES
-from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
 from daamctl.methods import METHODS, resolve_method
 from daamctl.stage_table import STAGES

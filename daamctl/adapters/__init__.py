@@ -76,11 +76,9 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
     """Apply a fine-tuning method to an encoder. The encoder is changed in place, so pass a fresh one.
 
     Args:
-        name: a name from `FINETUNES`.
         encoder: its `model` is a Hugging Face base model, `modality` is speech, text, image or tokens, `embed_dim` is
             D, `hidden(inputs)` returns the last hidden state (B, T, D) of `model`, and `hidden_layers(inputs)` those
             of all layers.
-        num_classes: C.
         seed: seed of all random values; with equal seeds, methods that share the classifier get the same one.
 
     Raises:

@@ -52,7 +52,6 @@ def check_effect(
         model: a fine-tuned encoder with its initial values; autocast is left to the caller.
         inputs: a batch from the encoder's `collate`.
         mask: (B, T), from `collate`.
-        targets: (B,) class ids.
         loss: maps logits (B, C) and targets to a scalar.
 
     Returns:

@@ -45,16 +45,11 @@ class FineTuned(nn.Module):
     """An adapted encoder and a classifier on its last hidden state, or on what a module makes of all of them.
 
     Args:
-        name: name of the method in the table.
-        encoder: see `build_finetune`.
         head: maps the last hidden state (B, T, D) and the mask (B, T) to logits (B, C), in float32; for words, the mask
             (B, W, T) to the logits (N, C) of N words.
-        adaptation: what has been done to the encoder.
 
     Attributes:
-        published: whether this reproduces the released scripts.
-        adapted: names of the adapted modules.
-        notes: caveats for the report.
+        published, adapted, notes: see `Adaptation`.
         added: names of the tensors that did not come with the encoder, trained or not, including the classifier's.
     """
 
@@ -109,7 +104,6 @@ class FineTuned(nn.Module):
 
         Args:
             lr: learning rate; for LoRA+, that of A and of the classifier.
-            weight_decay: decoupled decay.
         """
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for name, value in self.trained().items():
@@ -187,7 +181,6 @@ def visible_positions(inputs: Mapping[str, Tensor], mask: Tensor, length: int) -
 
     Args:
         mask: positions that the classifier averages; (B, T), or (B, W, T) for words.
-        length: T.
 
     Returns:
         the encoder's own mask if it has one for these positions, else the classifier's; None: all.

@@ -18,12 +18,7 @@ def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 class MeanHead(nn.Module):
-    """Mean over the positions in the mask, followed by one linear map.
-
-    Args:
-        embed_dim: D.
-        num_classes: C.
-    """
+    """Mean over the positions in the mask, followed by one linear map."""
 
     def __init__(self, embed_dim: int, num_classes: int) -> None:
         super().__init__()
@@ -36,12 +31,7 @@ class MeanHead(nn.Module):
 
 
 class ProjectedHead(nn.Module):
-    """Published, speech: the mean is projected by a random map that is never trained, then classified.
-
-    Args:
-        embed_dim: D.
-        num_classes: C.
-    """
+    """Published, speech: the mean is projected by a random map that is never trained, then classified."""
 
     def __init__(self, embed_dim: int, width: int, num_classes: int) -> None:
         super().__init__()
@@ -55,12 +45,7 @@ class ProjectedHead(nn.Module):
 
 
 class PatchHead(nn.Module):
-    """Published, images: mean over the patches, a frozen layer norm (as BEiT's pooler), then the classifier.
-
-    Args:
-        norm: layer norm over D.
-        num_classes: C.
-    """
+    """Published, images: mean over the patches, a frozen layer norm (as BEiT's pooler), then the classifier."""
 
     def __init__(self, norm: nn.LayerNorm, num_classes: int) -> None:
         super().__init__()
@@ -74,12 +59,7 @@ class PatchHead(nn.Module):
 
 
 class LastPositionHead(nn.Module):
-    """Published, text: a random score map without bias that is never trained (D4), applied at the last position (D46).
-
-    Args:
-        embed_dim: D.
-        num_classes: C.
-    """
+    """Published, text: a random score map without bias, never trained (D4), applied at the last position (D46)."""
 
     def __init__(self, embed_dim: int, num_classes: int) -> None:
         super().__init__()

@@ -31,11 +31,7 @@ def houlsby(encoder: Any) -> Adaptation:
 
 
 class Bottleneck(nn.Module):
-    """The low-rank update that the adapter adds to its input.
-
-    Args:
-        width: D.
-    """
+    """The low-rank update that the adapter adds to its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,27 +1,24 @@
-"""Insert peft's adapters into an encoder in place, without a wrapper, so that its call does not change."""
+"""What the methods of peft share. Their adapters are inserted in place, without a wrapper: the encoder's call stays."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
 
 from torch import nn
 
+from daamctl.adapters.module_lookup import are_fused, projections
+from daamctl.attention import call_projections
 
-def inject(model: nn.Module, config: Any) -> None:
-    """Put adapters of one peft configuration into a model.
 
-    peft would match a list of names also as endings of other names; `exactly` gives what it takes to the letter.
-
-    Args:
-        model: changed in place; its own weights are frozen.
-        config: a peft configuration with `target_modules`.
-    """
-    from peft import inject_adapter_in_model
-
-    inject_adapter_in_model(config, model)
+def attention_maps(model: nn.Module, roles: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Names of the maps with these roles, which the model then calls; notes; whether their weights are transposed."""
+    names, notes = projections(model, roles), call_projections(model)
+    if are_fused(names):
+        notes += ("query, key and value are one map in this encoder, and adapted together",)
+    return names, notes, not isinstance(model.get_submodule(names[0]), nn.Linear)
 
 
 def exactly(names: tuple[str, ...]) -> str:
-    """A pattern that matches these names and no others."""
+    """A pattern that matches these names and no others; peft would match a list also as endings of other names."""
     return "|".join(map(re.escape, names))

@@ -13,12 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
-
 from daamctl.adapters.base import Adaptation
-from daamctl.adapters.inject import exactly, inject
-from daamctl.adapters.module_lookup import are_fused, projections
-from daamctl.attention import call_projections
+from daamctl.adapters.inject import attention_maps, exactly
 
 TARGETS = ("query", "value")
 """The maps that have an adapter: those of the released scripts and of LoRA's own paper."""
@@ -70,17 +66,12 @@ def dora_r8(encoder: Any) -> Adaptation:
 def _lora(
     encoder: Any, rank: int, *, targets: Iterable[str] = TARGETS, ratio: float = 1.0, **settings: Any
 ) -> Adaptation:
-    from peft import LoraConfig
+    from peft import LoraConfig, inject_adapter_in_model
 
-    model = encoder.model
-    names = projections(model, targets)
-    notes = call_projections(model)
-    if are_fused(names):
-        notes += ("query, key and value are one map in this encoder, and adapted together",)
-    transposed = not isinstance(model.get_submodule(names[0]), nn.Linear)
+    names, notes, transposed = attention_maps(encoder.model, targets)
     config = LoraConfig(
         r=rank, lora_alpha=ALPHA, target_modules=exactly(names), fan_in_fan_out=transposed, lora_dropout=0.0, **settings
     )
-    inject(model, config)
+    inject_adapter_in_model(config, encoder.model)
     # By name, not by number of axes: peft's own optimiser for LoRA+ would also speed up the classifier's bias.
     return Adaptation(names, notes, lr_factor=lambda name: ratio if ".lora_B." in name else 1.0)

@@ -52,7 +52,6 @@ class LowRank(nn.Module):
 
     Args:
         inputs: width of the adapted map's input.
-        rank: r.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:

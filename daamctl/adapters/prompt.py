@@ -56,11 +56,7 @@ def _text(model: Any) -> str:
 
 
 def _image(model: Any) -> str:
-    """Put the vectors behind the embedding of the patches.
-
-    Raises:
-        MethodError: the encoder does not embed patches in a module of their own.
-    """
+    """Put the vectors behind the embedding of the patches."""
     embeddings = getattr(model, "embeddings", nn.Identity())
     patches = next((module for module in embeddings.modules() if isinstance(module, nn.Conv2d)), None)
     if patches is None:
@@ -77,11 +73,7 @@ def _image(model: Any) -> str:
 
 
 def _prepend(model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Forward pre-hook of a text encoder.
-
-    Raises:
-        MethodError: vectors and text together are longer than the encoder's table of positions.
-    """
+    """Forward pre-hook of a text encoder."""
     kwargs = dict(kwargs)
     ids = kwargs.pop("input_ids")
     room = _positions(model) - NUM_VECTORS
@@ -108,11 +100,7 @@ def _positions(model: nn.Module) -> float:
 
 
 def _insert(module: Any, args: Any, output: Any) -> Tensor:
-    """Forward hook of the embedding of patches.
-
-    Raises:
-        MethodError: it does not give one sequence, but e.g. a map for windows or convolutions.
-    """
+    """Forward hook of the embedding of patches."""
     if not isinstance(output, Tensor) or output.dim() != 3:
         raise MethodError(f"prompt-tuning: {type(module).__name__} gives no sequence of patches", fix="use lora-r8")
     prompted: Tensor = module.prompt(output)

@@ -53,7 +53,6 @@ def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any
 
     Args:
         name: a fine-tuning method; only published variants have such notes.
-        modality: speech, text or image.
         settings: those of the sections `extract` and `finetune`.
     """
     if not is_published(name):

@@ -50,11 +50,7 @@ def _cloned(make: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _train(model: nn.Module, names: Iterable[str], what: str, fix: str) -> Adaptation:
-    """Unfreeze the tensors with these names.
-
-    Raises:
-        MethodError: there are none, or they are in half precision, in which an optimiser's steps are lost.
-    """
+    """Unfreeze the tensors with these names."""
     values = {name: model.get_parameter(name) for name in names}
     if not values:
         raise MethodError(f"{type(model).__name__} has no {what}", fix=fix)

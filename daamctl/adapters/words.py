@@ -6,12 +6,7 @@ from torch import Tensor, nn
 
 
 class WordHead(nn.Module):
-    """Mean over the tokens of each word, followed by one linear map.
-
-    Args:
-        embed_dim: D.
-        num_classes: C.
-    """
+    """Mean over the tokens of each word, followed by one linear map."""
 
     def __init__(self, embed_dim: int, num_classes: int) -> None:
         super().__init__()

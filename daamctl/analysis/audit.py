@@ -35,13 +35,7 @@ from daamctl.analysis.probe import Rows, fit_probe
 from daamctl.analysis.rank_tests import LEVEL, Orders, Values, agreement, is_ranking, order_of, random_orders
 from daamctl.analysis.scores import Scored
 from daamctl.artifacts.audit import Audit, LayerTest, Verdict
-from daamctl.artifacts.embeddings import (
-    METADATA_FILE,
-    EmbeddingsMetadata,
-    StoredVectors,
-    is_held,
-    open_embeddings,
-)
+from daamctl.artifacts.embeddings import METADATA_FILE, EmbeddingsMetadata, StoredVectors, is_held, open_embeddings
 from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.layer_sets import Ablation, find_ablation
 from daamctl.artifacts.results import WEIGHTS, Fold
@@ -99,11 +93,8 @@ class AuditData:
     """Embeddings and probes of the audit, shared by all methods.
 
     Args:
-        clips: (N,) clips, in the order of the vectors.
-        accuracy_of: see `AccuracyOf`.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
-        y: (N,) class ids.
-        layers: the L layer numbers.
+        y: (N,) class ids of the clips, which have the order of the vectors.
         probes: (test group, dev group, seed if it draws the training sentences) -> linear probes of every layer.
         means: the same key -> mean over the training clips, (L, D).
     """
@@ -173,17 +164,12 @@ def _split(fold: Fold) -> Parts:
 
 
 def audit_scores(
-    layout: Layout,
-    config: Config,
-    folds: Sequence[Fold],
-    scores: Mapping[str, Scored],
-    accuracy_of: AccuracyOf,
+    layout: Layout, config: Config, folds: Sequence[Fold], scores: Mapping[str, Scored], accuracy_of: AccuracyOf
 ) -> tuple[Audit, list[LayerTest], pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
     Args:
         folds: finished folds of any method; their layers are probed although no score may rank them.
-        scores: method -> scores of its layers.
 
     Returns:
         What was audited, the tests, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
@@ -249,11 +235,7 @@ def audit_scores(
 
 
 def _open_data(layout: Layout, config: Config, accuracy_of: AccuracyOf, missing: list[str]) -> AuditData | None:
-    """Read or open the embeddings; if they do not exist, None, with a line in `missing`.
-
-    Raises:
-        ArtifactError: they are damaged.
-    """
+    """Read or open the embeddings; if they do not exist, None, with a line in `missing`."""
     if not (layout.embeddings / METADATA_FILE).exists():
         missing.append(
             f"No audit: no embeddings in {layout.embeddings}; make them: "
@@ -382,8 +364,8 @@ def replacement_curves(
 
     Args:
         model: maps (B, L, D) to logits; in eval mode.
-        x: (B, L, D) test clips in any floating format; computed on the device and in the format of the model.
-        y: (B,) class ids.
+        x: (B, L, D) test clips in any floating format, of classes y (B,); computed on the device and in the format of
+            the model.
         mean: (L, D) replacements of the layers.
         orders: (R, L) rows of layers, first one replaced (or put back) first.
 
@@ -435,12 +417,11 @@ class Advantage(NamedTuple):
 
 
 def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: bool) -> Advantage:
-    """Compare an order with random ones.
+    """Compare an order with random ones, which are the same in every fold.
 
     Args:
-        own: (F, S) accuracies.
-        others: (F, R, S) accuracies of the random orders, the same orders in every fold.
-        counts: (S,) numbers of layers.
+        own: (F, S) accuracies at S numbers of layers.
+        others: (F, R, S) accuracies of the random orders.
         deletion: a lower accuracy is better.
     """
     sign = -1.0 if deletion else 1.0

@@ -72,7 +72,6 @@ def summary(
     """Summary of the audit in one or two sentences.
 
     Args:
-        scores: audited method -> scores of its layers.
         advantages: method -> fold -> deletion advantage, averaged over seeds; empty if not measured.
         worth: (L,) accuracy of the linear probes; None if none was made.
     """
@@ -109,15 +108,12 @@ def summary(
 
 
 def contrast(importance: Sequence[LearnedScore], weights: Sequence[LearnedScore], worth: ArrayLike) -> Contrast:
-    """Test whether Importance Factors predict the usefulness of layers better than layer weights.
+    """Test whether Importance Factors predict the usefulness of layers, `worth` (L,), better than layer weights.
 
     Tracking: difference of the mean rho with `worth`; p by swapping the mean ranks of the two kinds layer by layer.
     Deletion: difference of the mean advantage; p by swapping the kinds fold by fold (averaged over seeds). A swap is a
     sign flip of the difference. Neighbouring layers are similar and folds share training clips, so both p-values are
     too small rather than too large; the verdict requires both.
-
-    Args:
-        worth: (L,) usefulness of the layers.
     """
     tracking = deletion = None
     worth_ranks = standardized(rankdata(worth))

@@ -42,11 +42,7 @@ BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
-
-    Args:
-        severity: ok, note or warning.
-    """
+    """The outcome of one check."""
 
     check: str
     severity: Severity
@@ -60,10 +56,8 @@ class Pairs:
     """Pairs of clips from different utterances that are near duplicates, but not equal.
 
     Args:
-        across: pairs whose groups differ.
+        across: pairs whose groups differ, with ids of the first of them.
         mislabelled: pairs whose labels differ.
-        across_examples: ids of the first of them.
-        mislabelled_examples: ids of the first of them.
     """
 
     across: int
@@ -242,12 +236,7 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
 
 
 def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Finding:
-    """Find speakers, sentences, or utterances with several clips, that are in more than one group.
-
-    Args:
-        clips: N rows.
-        column: speaker, utterance_id or sentence, which is null where it is not known.
-    """
+    """Find what is in more than one group: speakers, sentences (null: unknown), or utterances with several clips."""
     names = {"speaker": ("speaker", task.source), "sentence": ("sentence", "sentence")}
     what, said = names.get(column, ("utterance", task.item))
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
@@ -274,7 +263,6 @@ def check_duplicates(
     """Find exactly equal clips of different utterances.
 
     Args:
-        clips: N rows.
         content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
         stored: whether `content` is about embeddings rather than clips.
     """
@@ -319,9 +307,7 @@ def check_duplicate_labels(
 ) -> Finding:
     """Find equal or almost equal embeddings, or clips of one utterance, with different labels.
 
-    Args:
-        clips: N rows.
-        content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
+    `content` (N,): numbers that are equal if embeddings, or the clips themselves, are.
     """
     equal = [rows for rows in _equal_sets(clips, content) if clips["label"].gather(rows).n_unique() > 1]
     labels = clips.group_by("utterance_id").agg(pl.col("label").n_unique().alias("labels"))
@@ -342,14 +328,10 @@ def check_duplicate_labels(
 
 
 def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pairs:
-    """Find near duplicates by the cosine of mean-of-layers vectors, each feature standardised over all clips.
+    """Find near duplicates by the cosine of mean-of-layers vectors of x (N, L, D), standardised over all clips.
 
     Large encoders have a few features with huge values, which would make most clips similar without standardisation.
-
-    Args:
-        clips: N rows.
-        x: (N, L, D).
-        content: (N,) numbers that are equal if embeddings are; such pairs do not count.
+    Pairs of equal numbers in `content` (N,) do not count.
     """
     unit = _unit_vectors(x)
     utterance, group, label = (

@@ -4,7 +4,7 @@ Source: "Density Adaptive Attention is All You Need", v4, section 5 and figures 
 (docs/sources.md#importance-factor). DA is the density averaged over a test pass; a value closer to 1 means that the
 feature is closer to the mean of its head. The papers compare a map neither with that of the untrained module nor with
 those of other folds. This module does both, because standardising a few layers per head determines much of the pattern
-before training (D29).
+before training (D29). A map that is no filled, finite matrix is a ValueError.
 """
 
 from __future__ import annotations
@@ -37,18 +37,9 @@ rounding error is 6e-8, and are means over many batches."""
 
 
 def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, "L D"]:
-    """(DA - min DA) / (max DA - min DA), with one minimum and maximum for the whole map.
+    """(DA - min DA) / (max DA - min DA), in [0, 1], with one minimum and maximum for the whole map.
 
     A map that is constant within `ROUNDING` has no ranking and gives zeros.
-
-    Args:
-        density: DA, shape (L, D).
-
-    Returns:
-        Shape (L, D), in [0, 1].
-
-    Raises:
-        ValueError: the map is not a filled, finite matrix.
     """
     values = _checked(density)
     if ties_all(values):
@@ -58,18 +49,9 @@ def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Ma
 
 
 def layer_contribution(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, " L"]:
-    """100 * sum_j DA[l, j] / sum DA: each layer's share of the density (inferred; the papers give no formula).
+    """100 * sum_j DA[l, j] / sum DA: each layer's share of the density in percent; the papers give no formula.
 
     A map that sums to zero has no shares and gives zeros.
-
-    Args:
-        density: DA, shape (L, D).
-
-    Returns:
-        Percent, shape (L,).
-
-    Raises:
-        ValueError: the map is not a filled, finite matrix.
     """
     values = _checked(density)
     total = values.sum()
@@ -79,11 +61,7 @@ def layer_contribution(density: Float[NDArray[np.floating], "L D"]) -> Float64[M
 
 
 def mean_density(densities: Sequence[Float[NDArray[np.floating], "L D"]]) -> Float64[Map, "L D"]:
-    """Mean of the maps of several folds.
-
-    Raises:
-        ValueError: there is no map, or shapes differ.
-    """
+    """Mean of the maps of several folds; a ValueError if there is none, or shapes differ."""
     shapes = {np.shape(density) for density in densities}
     if len(shapes) != 1:
         raise ValueError(f"need maps of one shape, got {sorted(shapes)}")
@@ -127,14 +105,10 @@ def ties(score: float, other: float, scores: Float[NDArray[np.floating], " L"]) 
 
 
 def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
-    """Kendall's tau-b between the layer scores of every two runs (folds and seeds).
+    """Kendall's tau-b between the layer scores (L,) of every two runs (folds and seeds).
 
-    Args:
-        scores: one array of shape (L,) per run.
-
-    Returns:
-        tau_mean and tau_min over the pairs, None without pairs; pairs: their number. Pairs with a constant score are
-        left out, because they have no tau.
+    tau_mean and tau_min over the pairs, None without pairs; pairs: their number. Pairs with a constant score are left
+    out, because they have no tau.
     """
     taus = [tau for left, right in combinations(scores, 2) if (tau := rank_correlation(left, right)) is not None]
     mean = float(np.mean(taus)) if taus else None
@@ -153,14 +127,8 @@ def rank_correlation(left: Float[NDArray[np.floating], " L"], right: Float[NDArr
 def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
     """How much of a layer score the position of a layer inside its head explains.
 
-    Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads).
-
-    Args:
-        scores: (L,).
-        num_heads: h.
-
-    Returns:
-        None with one head or fewer than two layers per head: the position then explains nothing, or everything.
+    Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads). None with
+    one head or fewer than two layers per head: the position then explains nothing, or everything.
     """
     number = len(scores)
     size = number // num_heads
@@ -184,11 +152,7 @@ def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *,
 
 
 def geometry_caution(correlation: float | None, positions: HeadPositions | None) -> str | None:
-    """Caution for a map that reflects geometry rather than learning; None if neither rule applies.
-
-    Args:
-        correlation: correlation of the trained with the untrained map, see `map_correlation`.
-    """
+    """Caution for a map that reflects geometry rather than learning, by `map_correlation` and `head_positions`."""
     found = []
     if correlation is not None and correlation > GEOMETRY_CORRELATION:
         found.append(f"it is almost equal to that of the untrained module (Pearson r = {correlation:.3f})")
@@ -215,11 +179,7 @@ def is_geometry(positions: HeadPositions | None) -> bool:
 def map_correlation(
     trained: Float[NDArray[np.floating], "L D"], untrained: Float[NDArray[np.floating], "L D"]
 ) -> float | None:
-    """Pearson correlation over all L * D entries; None when a map is constant.
-
-    Raises:
-        ValueError: shapes differ, or a map is not a filled, finite matrix.
-    """
+    """Pearson correlation over all L * D entries; None when a map is constant. A ValueError if shapes differ."""
     left, right = _checked(trained), _checked(untrained)
     if left.shape != right.shape:
         raise ValueError(f"maps of shapes {np.shape(trained)} and {np.shape(untrained)} cannot be compared")

@@ -33,7 +33,6 @@ def choose_sets(
 
     Args:
         ranking: layers from most to least important; if empty, there are no highest and lowest sets.
-        presets: names from `PRESETS`.
 
     Returns:
         Name, e.g. `highest-3`, -> layers, ascending.
@@ -70,14 +69,9 @@ def set_name(layers: Sequence[int]) -> str:
 
 
 def cut_ties(ranking: Sequence[int], ks: Sequence[int], score: Mapping[int, float]) -> dict[str, tuple[int, int]]:
-    """Highest and lowest sets that contain only some of the layers with the same score.
+    """Highest and lowest sets of a ranking, with ties by layer number, that contain only some layers of the same score.
 
-    Args:
-        ranking: layers by score, highest first, ties by layer number.
-        score: layer -> score.
-
-    Returns:
-        Name of the set -> a layer in it, and one with the same score outside.
+    Name of the set -> a layer in it, and one with the same score outside.
     """
     values = np.array(list(score.values()))
     borders = {f"highest-{k}": (ranking[k - 1], ranking[k]) for k in ks if ranking}
@@ -91,11 +85,6 @@ def alone_tests(method: str, score: Mapping[int, float], trained: Mapping[tuple[
     The score of a set is the mean score of its layers. Both tests are one-sided. Over sets: rank correlation; with few
     sets, the smallest possible p is large. Over folds, with seeds averaged: sign flips between the sets with the
     highest and the lowest score; this shows that the two differ, not that the score predicts other sets.
-
-    Args:
-        method: whose score it is.
-        score: layer -> score.
-        trained: set of layers -> its figure in every run.
 
     Returns:
         `alone` and `alone-folds` for each k with at least two sets; none if all layers have the same score.
@@ -131,9 +120,6 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
 
     They do if their mean differences have opposite signs and differ by more than the sample standard deviation of
     either over its runs.
-
-    Args:
-        probe: the same difference for the probe.
     """
     if found.mean is None or probe.mean is None or found.std is None or probe.std is None:
         return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -57,12 +56,8 @@ def read_learned(path: Path) -> Learned | None:
     return Learned(
         num_heads=len(offset),
         kernel=settings.get("kernel", "2xi"),
-        offset=_span(offset),
+        offset=(float(offset.min()), float(offset.max())),
         offset_mean=float(offset.mean()),
-        scaled_variance=_span(variance),
+        scaled_variance=(float(variance.min()), float(variance.max())),
         scaled_variance_mean=float(variance.mean()),
     )
-
-
-def _span(values: Any) -> tuple[float, float]:
-    return float(values.min()), float(values.max())

@@ -121,11 +121,9 @@ def fit_probe(
     """Fit a probe on one fold as stage `train` does.
 
     Args:
-        x: (N, L, D), finite, in any floating format; one layer at a time is read.
-        y: (N,) class ids.
+        x: finite, in any floating format; one layer at a time is read.
         rows: the fold; without a dev part the penalty is chosen by leaving out training clips.
         layers: places of the layers of the probe among the L layers.
-        num_classes: C.
         refit: fit again on train and dev with the chosen penalty.
 
     Returns:
@@ -157,16 +155,9 @@ def probe_layers(
     refit: bool = True,
     on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
-    """Probe every layer and the fusions of all layers, fold by fold.
+    """Probe every layer and the fusions of all layers, fold by fold; see `fit_probe`.
 
-    Args:
-        x: see `fit_probe`.
-        y: (N,) class ids.
-        folds: K of them.
-        num_classes: C.
-        score: scores the test clips of a fold.
-        refit: see `fit_probe`.
-        on_step: called K * (L + 3) times.
+    `on_step` is called K * (L + 3) times.
     """
     every = range(x.shape[1])
     probes: dict[int | str, tuple[Sequence[int], Callable[[Sizes], FusionClassifier]]] = {
@@ -196,8 +187,7 @@ def probe_layers(
 def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
     """Choose a candidate in every fold without looking at its test group, as `ridge-best-layer` chooses its layer.
 
-    Returns:
-        Results of the chosen candidates, and their K indices.
+    Results of the chosen candidates, and their K indices.
     """
     folds = range(len(candidates[0].ranks))
     chosen = [min(range(len(candidates)), key=lambda index: candidates[index].ranks[fold]) for fold in folds]

@@ -59,15 +59,11 @@ class Agreement(NamedTuple):
 
 
 def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:
-    """Test whether layers with a high score are more useful.
+    """Test whether layers with a high score (L,) are more useful; None if one of the two is constant.
 
     Args:
-        score: (L,).
         worth: (L,) usefulness, e.g. accuracy of a probe; both are in the order of depth.
-        seed: seed of the random permutations; without effect up to `EXACT_UP_TO` layers.
-
-    Returns:
-        The test; None if one of the two is constant.
+        seed: of the random permutations; without effect up to `EXACT_UP_TO` layers.
 
     Raises:
         ValueError: the lengths differ.
@@ -112,8 +108,12 @@ def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> RankTest 
     if ranks is None or others is None:
         return None
     rho = float(ranks @ others)
-    orders = _permutations(len(ranks), seed)
-    return RankTest(rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO))
+    exact = len(ranks) <= EXACT_UP_TO
+    if exact:
+        orders = np.array(list(permutations(range(len(ranks)))))
+    else:
+        orders = random_orders(len(ranks), PERMUTATIONS, seed=seed)
+    return RankTest(rho, _share(others[orders] @ ranks, rho, exact))
 
 
 def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
@@ -150,9 +150,3 @@ def _share(statistics: Values, observed: float, exact: bool) -> float:
     """Share of statistics at least as large as the observed one; random ones do not include it, so it is added."""
     as_large = int((statistics >= observed - 1e-9 * max(1.0, abs(observed))).sum())
     return as_large / len(statistics) if exact else (1 + as_large) / (1 + len(statistics))
-
-
-def _permutations(number: int, seed: int) -> Orders:
-    if number <= EXACT_UP_TO:
-        return np.array(list(permutations(range(number))))
-    return random_orders(number, PERMUTATIONS, seed=seed)

@@ -29,13 +29,10 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Scored:
-    """The layer scores of one method.
+    """The layer scores of one method, of F finished folds and L layers.
 
     Args:
-        folds: F finished folds.
-        layers: L layer numbers.
-        trained: scores by fold, shape (F, L).
-        untrained: scores before training, shape (F, L).
+        trained: scores by fold, shape (F, L); `untrained`: before training.
         mean: shape (L,): mean over folds of the weights, or the Importance Factor of the mean map.
     """
 
@@ -83,9 +80,6 @@ def read_maps(folds: Sequence[Fold]) -> list[Maps]:
 def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
     """Scores of a method: its Importance Factor, or its layer weights if it has no density, or None.
 
-    Args:
-        maps: see `read_maps`.
-
     Raises:
         ArtifactError: weights do not fit their fold's layers or are not finite, or folds differ in their number.
     """
@@ -119,11 +113,7 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
 
 
 def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int) -> None:
-    """Check the arrays of a fold against its number of layers.
-
-    Raises:
-        ArtifactError: one is missing, has another shape or is not finite.
-    """
+    """Check the arrays of a fold against its number of layers."""
     path, num_layers = fold.folder / f"{name}.safetensors", len(fold.result["run"]["layers"])
     for part in ("trained", "untrained"):
         if part not in values:

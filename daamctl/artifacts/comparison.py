@@ -5,14 +5,14 @@ Scores are fractions. Differences are first minus second.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.artifacts.evaluation import MethodFairness
-from daamctl.artifacts.layer_sets import OverRuns
-from daamctl.artifacts.scores import Compared
-from daamctl.artifacts.statistics import CorrectedTTest, Design
+from daamctl.artifacts.scores import Compared, Figure, Score
+from daamctl.artifacts.statistics import Design
 from daamctl.store.records import parse_record, read_sealed
 
 Side = Literal["first", "second"]
@@ -110,66 +110,27 @@ class PairedResult:
 
 
 @dataclass(frozen=True)
-class PrintCheck:
-    """Whether a printed mean and deviation agree with the printed folds.
-
-    Args:
-        text: mean and deviation as printed; None if not printed.
-        std_is: "sample", "population", "neither" or "not printed".
-        disagrees: whether the mean or the deviation contradicts the folds.
-    """
-
-    text: str | None
-    mean_agrees: bool
-    std_is: str
-    disagrees: bool
-
-
-@dataclass(frozen=True)
-class FoldAccuracy:
-    """Accuracy of one fold.
-
-    Args:
-        fold: name of the column or of the test group.
-        session: number of the session that was tested; None if columns are repeats or groups have no number.
-    """
-
-    fold: str
-    session: int | None
-    value: float
-
-
-@dataclass(frozen=True)
-class RowFigures:
-    """Scores of a published row, or of a trained method reduced to what a published row has.
+class Row:
+    """What a published row is, or a trained method reduced to what a published row has, besides its figures.
 
     Args:
         corpus: corpus, as the side spells it.
+        printed: mean and deviation as printed; None if not printed, and for trained methods.
+        wrong: what of these contradicts the printed folds: mean, deviation.
         fairness: how well a trained method was trained; None for published rows.
-        print: check of the printed values; None for trained methods.
-        as_published: accuracy under the published scoring (per clip, best epoch on the test group).
-        as_reported: metric -> score as reported; None for published rows.
-        folds: accuracy of every fold under the published scoring.
     """
 
     name: str
     label: str
     corpus: str
-    fairness: MethodFairness | None
-    print: PrintCheck | None
-    as_published: OverRuns
-    as_reported: dict[str, OverRuns] | None
-    folds: list[FoldAccuracy]
+    printed: str | None = None
+    wrong: list[str] = field(default_factory=list)
+    fairness: MethodFairness | None = None
 
-
-@dataclass(frozen=True)
-class SessionDifference:
-    """Accuracies of two rows on the same session."""
-
-    session: int
-    first: float
-    second: float
-    difference: float
+    @property
+    def published(self) -> bool:
+        """Whether it is a published row."""
+        return self.fairness is None
 
 
 @dataclass(frozen=True)
@@ -177,23 +138,13 @@ class PrintedPair:
     """A published row beside a trained method or another published row.
 
     Args:
-        figures: first and second: their scores.
-        difference: difference of the accuracies under the published scoring.
-        folds: differences by session; None if the folds cannot be paired.
-        not_aligned: why the folds cannot be paired; else None.
-        same_columns: whether the sessions are printed in the same order.
-        test: None unless both rows are published and their folds can be paired.
+        not_aligned: why the folds cannot be paired by session; else None.
         about_test: what the test assumes, or why there is none.
     """
 
-    first: str
-    second: str
-    figures: dict[Side, RowFigures]
-    difference: float
-    folds: list[SessionDifference] | None
+    first: Row
+    second: Row
     not_aligned: str | None
-    same_columns: bool
-    test: CorrectedTTest | None
     about_test: str
 
 
@@ -203,14 +154,27 @@ class PrintedResult:
 
     Args:
         settings: different settings, as far as a published table states them.
+        figures: accuracy of every row under the published scoring (`BEST_ON_TEST`: per clip, best epoch on the test
+            group), and of trained methods also the figures as reported.
+        scores: the same accuracy of every fold, the mean over its seeds. fold: number of the session that was tested;
+            None if columns are repeats or groups have no number. test_group: name of the column or of the test group.
+        comparisons: of every pair in that accuracy; its test: `PrintedPair.about_test`.
         notes: notes for the reader of the results.
         kind: "both-printed" if both sides are published, else "printed".
     """
 
     settings: SettingDifferences
-    comparisons: list[PrintedPair]
+    figures: list[Figure]
+    scores: list[Score]
+    comparisons: list[Compared]
+    pairs: list[PrintedPair]
     notes: list[str]
     kind: Literal["printed", "both-printed"]
+
+
+def by_session(scores: Sequence[Score], row: Row) -> dict[int, float]:
+    """Session -> accuracy of a row, in the order of its columns; without folds that are no sessions."""
+    return {score.fold: score.value for score in scores if score.method == row.name and score.fold is not None}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import InstanceOf
 from daamctl.artifacts.scores import OF_EVALUATE, Figure, Scores, table_file
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.data.task import Task, task_of
+from daamctl.data.task import Chance, Task, task_of
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
 
@@ -55,26 +55,6 @@ class Counts:
     wholes: int
     weighted: int = 0
     merged: int = 0
-
-
-@dataclass(frozen=True)
-class Chance:
-    """Scores of constant predictions, which need no model.
-
-    Args:
-        majority_fraction: its share of the items, the accuracy of always predicting it.
-        uniform_fraction: 1 / C for C classes, the balanced accuracy of a constant prediction.
-        uniform_log_loss: ln C.
-        share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
-        per_class: class -> number of items.
-    """
-
-    majority_class: str
-    majority_fraction: float
-    uniform_fraction: float
-    uniform_log_loss: float
-    share_log_loss: float
-    per_class: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -297,6 +277,7 @@ class Evaluation:
         seeds: seeds of the methods over stored layers.
         selection: rule that selected the epoch: "dev-group", "best-on-test" or "last".
         refit: whether the held-out group joined the training part at the end.
+        chance: unit -> scores of constant predictions; empty if the task has no classes.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         files: SHA-256 of the stage's other files.

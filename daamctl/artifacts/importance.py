@@ -13,6 +13,7 @@ from pathlib import Path
 from daamctl.artifacts import audit
 from daamctl.artifacts.audit import Audit, LayerTest
 from daamctl.artifacts.layer_sets import LayerRow, read_rows
+from daamctl.data.task import FIGURES
 from daamctl.store.artifact import Artifact
 
 PROBE = "ridge-last"
@@ -155,10 +156,9 @@ class Importance:
 
     @property
     def profile(self) -> list[LayerRow]:
-        """How well each layer alone carries what is asked: entity F1 of words, accuracy of other items."""
-        probes = [row for row in self.rows if row.method == PROBE and row.fold is None]
-        found = [row for row in probes if row.kind == "entity_f1"]
-        return found or [row for row in probes if row.kind == "accuracy"]
+        """How well each layer alone carries what is asked, by the primary figure."""
+        probes = [row for row in self.rows if row.method == PROBE and row.fold is None and row.kind in FIGURES]
+        return [row for row in probes if row.kind != "accuracy"] or probes
 
     def by_layer(self, method: str, kind: str) -> dict[int, LayerRow]:
         """Layer -> figure of a method over all runs."""

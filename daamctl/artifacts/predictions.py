@@ -7,11 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import Compared, tie_tiers
 from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
-ALPHA = 0.05
-"""Level of the tests."""
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
     "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
@@ -79,16 +77,8 @@ class Verdict:
 
     @property
     def tiers(self) -> list[list[str]]:
-        """Models that cannot be told apart: one, and those after it up to the next that is significantly worse."""
-        tiers = [[self.models[0]]]
-        for name in self.models[1:]:
-            pair = self.pair(tiers[-1][0], name)
-            is_worse = pair.low is None or pair.high is None or pair.low + pair.high > 0  # in the mean over groups
-            if is_significant(pair) and is_worse:
-                tiers.append([name])
-            else:
-                tiers[-1].append(name)
-        return tiers
+        """Models that cannot be told apart (`tie_tiers`)."""
+        return tie_tiers([one for one in self.pairs if one.metric == self.metric])
 
     @property
     def metrics(self) -> list[str]:
@@ -137,11 +127,6 @@ class Verdict:
     def tier(self, model: str) -> int:
         """Number of the tier of a model, from 1."""
         return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
-
-
-def is_significant(pair: Compared) -> bool:
-    """Whether two models can be told apart, after Holm's correction over all pairs."""
-    return pair.p_holm is not None and pair.p_holm <= ALPHA
 
 
 def _ends(interval: Interval) -> dict[str, float]:

@@ -7,7 +7,7 @@ marks such as *undertrained*.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,10 @@ TEXT, INTEGER, NUMBER = pl.String(), pl.Int64(), pl.Float64()
 _KINDS: dict[Any, pl.DataType] = {str: TEXT, int: INTEGER, float: NUMBER, bool: pl.Boolean()}
 LEVEL = 0.95
 """Of all intervals."""
+ALPHA = 0.05
+"""Level of two-sided tests."""
+ALL_PAIRS = "all pairs"
+"""Family of comparisons."""
 BEST_ON_TEST, LAST = "accuracy_best_on_test", "accuracy_last"
 """Metrics per clip of the same training at the epoch that is best on the test clips, and at the last epoch."""
 F1_STRICT, F1_BEST_ON_TEST = "entity_f1_strict", "entity_f1_best_on_test"
@@ -72,13 +76,13 @@ class Score:
 class Compared:
     """Two methods compared in one metric, over all test items, averaged over seeds.
 
-    family: comparisons with the reference, or with the best single layer. low, high: 95 % interval of the difference;
-    interval: how it was made: bootstrap (of `resamples` draws), jackknife, or sign-flip (all values that the test does
-    not reject). p: of the test over `units` units, p_holm after Holm's correction, floor its smallest possible value;
-    exact: whether all flips were tried. p_folds: of the corrected t-test over folds. detectable: smallest difference
-    that a paired t-test on as many units would have detected with 80 % power. wins: items that only `first` got right
-    in more than half of its seeds, losses: only `second`. ahead: those of the `runs` common runs in which `first` has
-    the higher accuracy, behind: `second`. None: there is no such test or interval.
+    family: comparisons with the reference, with the best single layer, or of all pairs. low, high: 95 % interval of
+    the difference; interval: how it was made: bootstrap (of `resamples` draws), jackknife, or sign-flip (all values
+    that the test does not reject). p: of the test over `units` units, p_holm after Holm's correction, floor its
+    smallest possible value; exact: whether all flips were tried. p_folds: of the corrected t-test over folds.
+    detectable: smallest difference that a paired t-test on as many units would have detected with 80 % power. wins:
+    items that only `first` got right in more than half of its seeds, losses: only `second`. ahead: those of the `runs`
+    common runs in which `first` has the higher accuracy, behind: `second`. None: there is no such test or interval.
     """
 
     family: str = "reference"
@@ -109,6 +113,11 @@ class Compared:
     runs: int | None = None
     ahead: int | None = None
     behind: int | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the two can be told apart after Holm's correction."""
+        return self.p_holm is not None and self.p_holm <= ALPHA
 
     @property
     def units_needed(self) -> int | None:
@@ -294,6 +303,11 @@ class Scores:
         rows = self.frames["comparisons"].filter(metric=metric, family=family)
         return [Compared(**row) for row in rows.iter_rows(named=True)]
 
+    def tiers(self, metric: str) -> dict[str, int]:
+        """Method -> its tier, from 1 (`tie_tiers`); empty if no two methods were compared."""
+        tiers = enumerate(tie_tiers(self.comparisons(metric, ALL_PAIRS)), 1)
+        return {name: number for number, tier in tiers for name in tier}
+
     def confusion(self, method: str, unit: str | None = None) -> NDArray[np.int64]:
         """Counts (C, C); row: actual class, column: predicted class."""
         counts = self._own("confusion", method).filter(unit=unit or self.unit)["count"].to_numpy()
@@ -311,6 +325,24 @@ class Scores:
 
     def _own(self, table: str, method: str) -> pl.DataFrame:
         return self.frames[table].filter(method=method)
+
+
+def tie_tiers(pairs: Sequence[Compared]) -> list[list[str]]:
+    """Methods in tiers, the best first.
+
+    A tier begins with its best method and holds those after it, up to the first that is significantly worse.
+
+    Args:
+        pairs: all pairs of the methods in one metric, after Holm's correction.
+    """
+    values = {one.first: one.first_value for one in pairs} | {one.second: one.second_value for one in pairs}
+    apart = {frozenset((one.first, one.second)) for one in pairs if one.is_significant}
+    tiers: list[list[str]] = []
+    for name in sorted(values, key=lambda name: (-values[name], name)):
+        if not tiers or frozenset((tiers[-1][0], name)) in apart:
+            tiers.append([])
+        tiers[-1].append(name)
+    return tiers
 
 
 def recalls(counts: NDArray[np.int64]) -> list[float | None]:

@@ -104,28 +104,6 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """Average ranks of methods over folds (Friedman's test, Nemenyi's critical difference).
-
-    Args:
-        average_ranks: method -> average rank, best first; 1 is best.
-        critical_difference: methods whose ranks differ by less do not differ significantly.
-        groups: groups of methods whose ranks span less than that; each as large as possible, best first.
-        chi2: Friedman's statistic.
-        k: number of methods.
-    """
-
-    average_ranks: dict[str, float]
-    critical_difference: float
-    groups: list[list[str]]
-    chi2: float
-    p: float
-    n: int
-    k: int
-    alpha: float
-
-
-@dataclass(frozen=True)
 class Family:
     """Methods compared in pairs: tests that are corrected together by Holm, separately for each metric.
 
@@ -134,7 +112,6 @@ class Family:
         alpha: two-sided level of the tests.
         floor: smallest possible p-value of the primary test; None without a test.
         reference: the method that all others are compared with; None if there is none.
-        ranks: metric -> ranks over folds; None with fewer than three methods or two folds.
     """
 
     methods: list[str]
@@ -143,7 +120,6 @@ class Family:
     alpha: float
     floor: float | None
     design: Design
-    ranks: dict[str, Ranks | None]
     notes: list[str]
 
     @property
@@ -155,9 +131,9 @@ class Family:
 class NonInferiority(NamedTuple):
     """Whether a method is at most a margin worse than a reference.
 
-    accuracy: over all items, averaged over seeds; entity_f1: likewise, of words. difference: entity F1, or else
-    accuracy, minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by
-    the margin or more; floor: the smallest p that the units allow. None without independent units.
+    accuracy: over all items, averaged over seeds; primary: the primary figure if it is another. difference: the primary
+    figure minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by the
+    margin or more; floor: the smallest p that the units allow. None without independent units.
     """
 
     accuracy: float
@@ -166,4 +142,4 @@ class NonInferiority(NamedTuple):
     high: float | None
     p: float | None
     floor: float | None
-    entity_f1: float | None = None
+    primary: float | None = None

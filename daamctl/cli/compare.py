@@ -20,10 +20,9 @@ if TYPE_CHECKING:
         PrintedResult,
         SettingDifference,
     )
-    from daamctl.artifacts.layer_sets import OverRuns
+    from daamctl.artifacts.scores import Figure
 
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
-ALIASES = {"entity_f1": "entity F1", **FIGURES}
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
@@ -120,7 +119,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
         if entry.doubt:
             show_line(f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
     accuracies = [one for one in result.comparisons if one.metric == "accuracy"]
-    tested = accuracies[0]
+    tested = (accuracies or result.comparisons)[0]
     show_line(
         f"p: {f'{tested.test} over {tested.unit}s' if tested.test else 'no test'}; p folds: "
         f"{'nadeau-bengio over folds' if design.n_folds > 1 else 'no test'}; Holm correction over "
@@ -134,12 +133,11 @@ def _show_paired(result: PairedResult, item: str) -> None:
         f"Design: {design.n_items} items, {design.n_folds or 'no common'} folds, {sources}; {escaped(design.reason)}; "
         f"seeds {seeds}",
     )
-    show_line(
-        f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
-    )
     wins = {(one.first, one.second): (one.wins, one.losses, one.ties) for one in accuracies}
-    counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
-    _table(["method", "wins", "losses", "ties"], counts)
+    if wins:
+        show_line(f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)")
+        counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
+        _table(["method", "wins", "losses", "ties"], counts)
     shown = MANY_SHOWN if len(result.pairs) > 1 else ONE_SHOWN
     rows = []
     for entry in result.pairs:
@@ -155,10 +153,17 @@ def _show_paired(result: PairedResult, item: str) -> None:
 
 def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
     """One row per metric."""
+    from daamctl.data.task import FIGURES as NAMES
+
     rows = []
     for one in result.comparisons:
         if (one.first, one.second) == (entry.first, entry.second):
-            row = [_pair(entry), ALIASES[one.metric], _percent(one.first_value), _percent(one.second_value)]
+            row = [
+                _pair(entry),
+                {**NAMES, **FIGURES}[one.metric],
+                _percent(one.first_value),
+                _percent(one.second_value),
+            ]
             ends = DASH if one.low is None or one.high is None else f"{_points(one.low)} to {_points(one.high)}"
             row += [_points(one.difference), ends]
             rows.append([*row, *map(_p, (one.p, one.p_holm, one.p_folds, one.p_folds_holm)), _percent(one.detectable)])
@@ -166,40 +171,41 @@ def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
 
 
 def _show_printed(result: PrintedResult, item: str) -> None:
+    from daamctl.artifacts.comparison import by_session
+    from daamctl.artifacts.scores import BEST_ON_TEST
+
     ours = result.kind == "printed"
     head = ["", "row", "printed", "mean of its folds"]
     if ours:
         head = [*head[:3], "per clip, best on test", f"as reported by {item}, WA", "UA"]
-    cells = []
-    for entry in result.comparisons:
-        for letter, one in zip("AB", entry.figures.values(), strict=True):
-            shown = DASH
-            if one.print:
-                shown = (one.print.text or DASH) + (" ✗" if one.print.disagrees else "")
-            row = [letter, one.label, shown, _spread(one.as_published)]
-            if ours:
-                row += [_spread(one.as_reported[name]) if one.as_reported else DASH for name in FIGURES]
-            cells.append(row)
-        cells.append(["", "A - B", "", _points(entry.difference), *(["", ""] if ours else [])])
+    cells, pairs = [], list(zip(result.pairs, result.comparisons, strict=True))
+    for entry, compared in pairs:
+        for letter, one in (("A", entry.first), ("B", entry.second)):
+            found = {figure.metric: _spread(figure) for figure in result.figures if figure.method == one.name}
+            shown = (one.printed or DASH) + (" ✗" if one.wrong else "") if one.published else DASH
+            row = [letter, one.label, shown, found[BEST_ON_TEST]]
+            cells.append([*row, *(found.get(name, DASH) for name in FIGURES)] if ours else row)
+        cells.append(["", "A - B", "", _points(compared.difference), *(["", ""] if ours else [])])
     show_line(
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
     _table(head, cells)
-    rows = [
-        [_pair(entry), str(row.session), _percent(row.first), _percent(row.second), _points(row.difference)]
-        for entry in result.comparisons
-        for row in entry.folds or []
-    ]
+    rows = []
+    for entry in result.pairs:
+        if entry.not_aligned is None:
+            first, second = (by_session(result.scores, row) for row in (entry.first, entry.second))
+            for session in sorted(first):
+                values = first[session], second[session]
+                rows.append([_pair(entry), str(session), *map(_percent, values), _points(values[0] - values[1])])
     if rows:
         show_line("\n[bold]By session[/]")
         _table(["method", "session", "A", "B", "A - B"], rows)
-    tests = [(_pair(entry), entry.test) for entry in result.comparisons if entry.test]
-    if tests:
-        about = next(entry.about_test for entry in result.comparisons if entry.test)
-        show_line(f"\n[bold]Test[/] {escaped(about)}")
+    tested = [pair for pair in pairs if pair[1].test]
+    if tested:
+        show_line(f"\n[bold]Test[/] {escaped(tested[0][0].about_test)}")
         head = ["method", "A - B", "p", "p (Holm)"]
-        _table(head, [[name, _points(test.mean), _p(test.p), _p(test.p_holm)] for name, test in tests])
-    for reason in dict.fromkeys(entry.about_test for entry in result.comparisons if not entry.test):
+        _table(head, [[_pair(entry), _points(one.difference), _p(one.p), _p(one.p_holm)] for entry, one in tested])
+    for reason in dict.fromkeys(entry.about_test for entry, one in pairs if not one.test):
         show_line(escaped(reason))
 
 
@@ -210,7 +216,7 @@ def _pair(entry: PairedMethods | PrintedPair) -> str:
     if isinstance(entry, PairedMethods):
         labels = entry.first_label, entry.second_label
     else:
-        labels = entry.figures["first"].label, entry.figures["second"].label
+        labels = entry.first.label, entry.second.label
     first, second = (label.rpartition("/")[2] for label in labels)
     return first if first == second else f"{first} - {second}"
 
@@ -225,10 +231,10 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _spread(figure: OverRuns) -> str:
+def _spread(figure: Figure) -> str:
     if figure.std is None:
         return _percent(figure.mean)
-    return f"{_percent(figure.mean)} ± {_percent(figure.std)} (n = {figure.n})"
+    return f"{_percent(figure.mean)} ± {_percent(figure.std)} (n = {figure.runs})"
 
 
 def _percent(value: float | None) -> str:

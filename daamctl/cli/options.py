@@ -230,6 +230,14 @@ class Run:
         In("run plan", "extract.device train.device finetune.device reconstruct.device"),
         In("mlm predict serve"),
     ] = None
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Add to every item the set of classes that holds the true one with probability P, e.g. 0.9.",
+        ),
+        In("predict serve"),
+    ] = None
     precision: Annotated[
         str | None,
         typer.Option(help="Precision: auto, float32, bfloat16 or float16."),

@@ -64,6 +64,7 @@ def command(
         encoder=encoder,
         batch_size=batch_size,
         device=run.device or "auto",
+        coverage=run.coverage,
     )
     if out is not None:
         show_path(out)
@@ -89,12 +90,14 @@ def _show(rows: pl.DataFrame) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return "; ".join(value)
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _show_scores(found: Predicted) -> None:
     """Print the metrics to standard error, so that they do not mix with a table on standard output."""
-    from daamctl.evaluation import METRICS
+    from daamctl.data import METRICS
 
     if found.unknown:
         labels = ", ".join(f"{label} ({number})" for label, number in found.unknown.items())
@@ -107,7 +110,10 @@ def _show_scores(found: Predicted) -> None:
     if found.scores is None:
         return
     typer.echo(f"{found.scores['n']} items with a label:", err=True)
-    for name in METRICS:
+    for name in (name for name in found.scores if name != "n"):
         metric, value = METRICS.load(name), float(found.scores[name])
         shown = f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.3f}"
         typer.echo(f"  {metric.alias:<24}{shown}", err=True)
+    if found.held is not None and found.size is not None:
+        typer.echo(f"  {'Class in its set':<24}{100 * found.held:.1f} %", err=True)
+        typer.echo(f"  {'Classes per set':<24}{found.size:.2f}", err=True)

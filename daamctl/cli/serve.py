@@ -41,4 +41,13 @@ def command(
 
     limits = Limits(max_mb, max_seconds, max_texts, together, max_total_mb, max_connections, timeout)
     hosts = allow_host or ()
-    serve.run(model, host=host, port=port, encoder=encoder, device=run.device or "auto", limits=limits, hosts=hosts)
+    serve.run(
+        model,
+        host=host,
+        port=port,
+        encoder=encoder,
+        device=run.device or "auto",
+        coverage=run.coverage,
+        limits=limits,
+        hosts=hosts,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,6 +66,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
     """
     import polars as pl
 
+    from daamctl.errors import ArtifactError
     from daamctl.evaluation.scores import csv_of, read_scores
 
     rows = read_scores(layout, table)
@@ -75,6 +77,12 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         typer.echo(csv_of(rows), nl=False)
     elif form == "json":
         typer.echo(rows.write_json())
+    elif rows.is_empty():
+        of, filled = f" of {method}" if method else "", []
+        for name in TABLE_NAMES:
+            with suppress(ArtifactError):
+                filled += [] if read_scores(layout, name).is_empty() else [name]
+        show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
         cells = (
             ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
@@ -97,6 +105,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         UnknownNameError: the method was not evaluated.
     """
     from daamctl.artifacts.evaluation import read_evaluation
+    from daamctl.artifacts.terms import listed
     from daamctl.errors import UnknownNameError
     from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
@@ -113,7 +122,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
     names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
     cells = []
-    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else "entity F1 %"
+    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else f"{evaluation.task.metric} %"
     head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
     for name in names:
         if only not in (None, name) and name != reference:
@@ -127,6 +136,9 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     print_table(head, cells, width=PLAIN_WIDTH)
     if evaluation.by_accuracy and evaluation.num_folds > 1:
         show_line("Accuracies are means over folds; intervals and differences are over all items.")
+    if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
+        told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
+        show_line(f"Tiers of methods that cannot be told apart from their best, over all pairs: {'; '.join(told)}.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
         show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:

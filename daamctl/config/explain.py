@@ -46,11 +46,7 @@ def settings() -> dict[str, FieldInfo]:
 
 
 def find(name: str) -> list[str]:
-    """The setting of this name, or those of the section of this name.
-
-    Raises:
-        ConfigError: there is none; it proposes the nearest names.
-    """
+    """The setting of this name, or those of the section of this name; else a ConfigError with the nearest names."""
     known = settings()
     if found := [other for other in known if other == name or other.startswith(f"{name}.")]:
         return found

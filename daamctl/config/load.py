@@ -31,11 +31,7 @@ MOST_LEVELS = 50
 
 
 def find_root() -> Path:
-    """Find the project folder, as `nearest_root` does.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Find the project folder, as `nearest_root` does; a ConfigError if there is none."""
     root = nearest_root()
     if root is None:
         raise ConfigError(f"no {PARAMS_FILE} here or above; daamctl init DIR makes a project")
@@ -45,8 +41,7 @@ def find_root() -> Path:
 def nearest_root() -> Path | None:
     """DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml; None if there is none.
 
-    Raises:
-        ConfigError: DAAMCTL_ROOT is no project folder.
+    A ConfigError if DAAMCTL_ROOT is no project folder.
     """
     named = os.environ.get("DAAMCTL_ROOT")
     if named:
@@ -85,11 +80,7 @@ def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str,
 def inspect_config(
     root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config | None, list[str]]:
-    """Read settings and list all problems; invalid settings get their defaults, so that the rest can be inspected.
-
-    Args:
-        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
-        overrides: dotted key -> value, applied last.
+    """As `load_config`, but list all problems; invalid settings get their defaults, so that the rest can be inspected.
 
     Raises:
         ConfigError: a file is missing or is not YAML.
@@ -107,11 +98,7 @@ def inspect_config(
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
-    """Turn `section.key=value` words into dotted key -> YAML value.
-
-    Raises:
-        ConfigError: a word has no `=` or its value is not YAML.
-    """
+    """Turn `section.key=value` words into dotted key -> YAML value; a ConfigError if a word is none."""
     result: dict[str, Any] = {}
     for item in items:
         key, sign, text = item.partition("=")
@@ -152,9 +139,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def _parse(text: str) -> Any:
     """The value of a YAML document.
 
-    Raises:
-        yaml.YAMLError: it is not valid, nested too deeply for libyaml's recursion, or so full of aliases that ten lines
-            stand for billions of values.
+    A YAMLError if it is not valid, nested too deeply for libyaml's recursion, or so full of aliases that ten lines
+    stand for billions of values.
     """
     depth = 0
     for event in yaml.parse(text, Loader=YAML_LOADER):
@@ -218,6 +204,7 @@ def _refuse_repeated_keys(root: yaml.Node) -> None:
 def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     tree = read_yaml(root / PARAMS_FILE)
     problems: list[str] = []
+    difference: dict[str, Any] = {}
     if pipeline is not None:
         known = pipeline_names(root)
         if pipeline not in known:
@@ -229,11 +216,11 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
         if "pipelines" in difference:
             problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
-    else:
-        difference = {}
     last: dict[str, Any] = {}
     for key, value in overrides.items():
-        _merge(last, _nest(key.split("."), value))
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        _merge(last, value)
     _merge(tree, _recipe(tree, difference, last))
     _merge(tree, difference)
     _merge(tree, last)
@@ -270,12 +257,6 @@ def _merge(tree: dict[str, Any], difference: Mapping[str, Any]) -> None:
             _merge(tree[key], value)
         else:
             tree[key] = value
-
-
-def _nest(keys: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(keys):
-        value = {key: value}
-    return dict(value)
 
 
 def _explain(error: Any) -> str:

@@ -31,13 +31,10 @@ def obtain(folder: Path) -> Path:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read the parts of a copy.
+    """Read the parts of a copy; ids count the lines of each part from 1.
 
     Args:
         root: the folder of train.csv and test.csv, or of a copy of the hub's data set.
-
-    Returns:
-        One row per item; ids count the lines of each part from 1.
 
     Raises:
         CorpusError: there is neither, or a row does not have this form.
@@ -91,19 +88,11 @@ CORPUS = Corpus(
     classes=CLASSES,
     prepare=prepare,
     fingerprint=Fingerprint(
-        per_class=dict.fromkeys(CLASSES, 31_900),
-        per_group={"train": 120_000, "test": 7_600},
-        balanced=True,
+        per_class=dict.fromkeys(CLASSES, 31_900), per_group={"train": 120_000, "test": 7_600}, balanced=True
     ),
     how_to_get=GET_IT,
     obtain=obtain,
     url=f"https://huggingface.co/datasets/{HUB_ID}",
-    aliases={
-        "world": "World",
-        "sports": "Sports",
-        "business": "Business",
-        "sci/tech": "Sci/Tech",
-        "scitech": "Sci/Tech",
-    },
+    aliases={**{name.lower(): name for name in CLASSES}, "scitech": "Sci/Tech"},
     modality="text",
 )

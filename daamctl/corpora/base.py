@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -16,58 +16,27 @@ from numpy.typing import NDArray
 from daamctl.artifacts.utterances import Modality
 from daamctl.data.task import Task, task_of
 
-PREPARED: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-    "start_s": pl.Float64,
-    "duration_s": pl.Float64,
-}
+_TYPES = {"index": pl.Int64, "position": pl.Int64, "start_s": pl.Float64, "duration_s": pl.Float64}
+
+
+def _schema(columns: str) -> dict[str, Any]:
+    """Column -> its type; those that `_TYPES` does not name are text."""
+    return {name: _TYPES.get(name, pl.String) for name in columns.split()}
+
+
+PREPARED = _schema("utterance_id path label speaker group start_s duration_s")
 """Columns returned by a speech corpus's `prepare`. A null duration means the whole file; a null group, that groups are
 yet to be formed."""
-PREPARED_TEXT: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "text": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-}
+PREPARED_TEXT = _schema("utterance_id text label speaker group")
 """Columns of a text corpus. If the authors are unknown, `speaker` is the utterance_id."""
-PREPARED_IMAGE: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "index": pl.Int64,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-}
+PREPARED_IMAGE = _schema("utterance_id path index label speaker group")
 """Columns of an image corpus; `index` is the row within a Parquet file of images, null if the file is a single
 image."""
-
-PREPARED_TOKENS: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "sentence": pl.String,
-    "position": pl.Int64,
-    "text": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-}
+PREPARED_TOKENS = _schema("utterance_id sentence position text label speaker group")
 """Columns of a token corpus: one row per word (`text`). `sentence` names its sentence and `position` counts from 0;
 utterance_id is `<sentence>-<position, four digits>`. `label` is the tag in BIO. If documents or authors are unknown,
 `speaker` is the sentence."""
-
-PREPARED_EMBEDDINGS: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "clip_id": pl.String,
-    "path": pl.String,
-    "index": pl.Int64,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-}
+PREPARED_EMBEDDINGS = _schema("utterance_id clip_id path index label speaker group")
 """Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
@@ -88,6 +57,11 @@ def class_counts(rows: pl.DataFrame, classes: tuple[str, ...]) -> str:
         low, high = min(counts), max(counts)
         return f"{len(classes)} with {low if low == high else f'{low} to {high}'} each"
     return ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
+
+
+def counts(names: Iterable[str], *numbers: int) -> dict[str, int]:
+    """Expected counts, one per name."""
+    return dict(zip(names, numbers, strict=True))
 
 
 @dataclass(frozen=True)
@@ -124,11 +98,9 @@ class Durations:
 
     def lengths(self, number: int) -> NDArray[np.float64]:
         """Lengths (N,) in seconds, at the quantiles of `number` recordings, in a seeded order."""
-        log_mean = math.log(self.mean_s) - self.log_std**2 / 2
-        normal = NormalDist(log_mean, self.log_std)
+        normal = NormalDist(math.log(self.mean_s) - self.log_std**2 / 2, self.log_std)
         quantiles = [normal.inv_cdf((index + 0.5) / number) for index in range(number)]
-        lengths: NDArray[np.float64] = np.random.default_rng(0).permutation(np.exp(quantiles))
-        return lengths
+        return np.asarray(np.random.default_rng(0).permutation(np.exp(quantiles)))
 
 
 @dataclass(frozen=True)
@@ -136,7 +108,6 @@ class Corpus:
     """One corpus: the object that each corpus file defines as `CORPUS`.
 
     Args:
-        name: its name in the table of corpora.
         licence: terms of use, and where to apply for it.
         classes: default classes, in label order; empty: all classes found, sorted (manifests).
         obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
@@ -147,7 +118,6 @@ class Corpus:
         durations: published lengths of its recordings; None: unknown, or no recordings.
         aliases: alternative spellings of class names -> canonical name.
         modality: what it contains; None: depends on the table itself (manifests).
-        how_to_get: one sentence: how to obtain it and the command to register it.
         facts: facts of given embeddings, from their file; None: it consists of something else.
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from daamctl.corpora import hub, images
-from daamctl.corpora.base import PREPARED_IMAGE, Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Fingerprint
 from daamctl.corpora.fetch import fetch, is_whole, made_whole, unpack
 from daamctl.errors import CorpusError
 from daamctl.progress import progress
@@ -54,17 +54,11 @@ RESTORE = "restore the folder from the release"
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of a copy.
+    """One part of a copy."""
 
-    Args:
-        digest: hash of its images and labels.
-        labels: (n,) class numbers.
-        images: contents of PNG files; can be iterated once.
-    """
-
-    digest: str
+    digest: str  # of its images and labels
     labels: Sequence[int]
-    images: Iterator[bytes]
+    images: Iterator[bytes]  # contents of PNG files
 
 
 def obtain(folder: Path) -> Path:
@@ -80,21 +74,25 @@ def obtain(folder: Path) -> Path:
 
 
 def adopt(given: Path, own: Path) -> Path:
-    """Convert a copy to tables in the folder `own`, atomically.
+    """Convert a copy to tables in the folder `own`, atomically, unless they were made from an equal copy.
 
     Args:
         given: the folder of train.bin and test.bin, its parent, or a copy of the hub's data set.
-        own: target; if it was made from an equal copy, nothing is done.
-
-    Returns:
-        `own`.
 
     Raises:
         CorpusError: `given` is none of these, or is damaged.
     """
     if given.resolve() == own.resolve():
         return own
-    parts = _binary(given / INNER if (given / INNER).is_dir() else given) or _saved(given)
+    binary = given / INNER if (given / INNER).is_dir() else given
+    if files := {part: path for part in hub.PARTS if (path := binary / f"{part}.bin").is_file()}:
+        names = binary / NAMES
+        if names.is_file() and tuple(names.read_text(encoding="utf-8").split()) != CLASSES:
+            raise CorpusError(f"{names} does not list the 100 classes of CIFAR-100 in their order", fix=RESTORE)
+        parts = {part: _records(path) for part, path in files.items()}
+    else:
+        tables = hub.read_parts(given, (images.COLUMN, "img"), (LABEL,))
+        parts = {part: _table(table, given) for part, table in tables.items()}
     if not parts:
         raise CorpusError(
             f"{given} does not look like CIFAR-100: no train.bin or test.bin (the binary version), no Parquet files",
@@ -112,40 +110,13 @@ def adopt(given: Path, own: Path) -> Path:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read the labels of the parts that `adopt` wrote.
-
-    Raises:
-        CorpusError: there are none.
-    """
+    """Read the labels of the parts that `adopt` wrote."""
     parts = [part for part in hub.PARTS if (root / f"{part}.parquet").is_file()]
     if not parts:
         raise CorpusError(f"{root} has no train.parquet or test.parquet", fix=GET_IT)
-    return pl.concat(_rows(root, part) for part in parts)
-
-
-def _rows(root: Path, part: str) -> pl.DataFrame:
-    labels = images.read_labels(root / f"{part}.parquet", LABEL, fix=AGAIN)
-    identity = [f"{part}-{index:05d}" for index in range(len(labels))]
-    return pl.DataFrame(
-        {
-            "utterance_id": identity,
-            "path": [f"{part}.parquet"] * len(labels),
-            "index": list(range(len(labels))),
-            "label": [CLASSES[label] for label in labels],
-            "speaker": identity,
-            "group": [part] * len(labels),
-        },
-        schema=PREPARED_IMAGE,
+    return pl.concat(
+        images.rows_of(root / f"{part}.parquet", LABEL, CLASSES, f"{part}-{{:05d}}", part, fix=AGAIN) for part in parts
     )
-
-
-def _binary(folder: Path) -> Mapping[str, _Part]:
-    """Parts of the binary version; empty without such files."""
-    files = {part: path for part in hub.PARTS if (path := folder / f"{part}.bin").is_file()}
-    names = folder / NAMES
-    if files and names.is_file() and tuple(names.read_text(encoding="utf-8").split()) != CLASSES:
-        raise CorpusError(f"{names} does not list the 100 classes of CIFAR-100 in their order", fix=RESTORE)
-    return {part: _records(path) for part, path in files.items()}
 
 
 def _records(path: Path) -> _Part:
@@ -160,12 +131,6 @@ def _records(path: Path) -> _Part:
     return _Part(
         hashlib.sha256(content.tobytes()).hexdigest(), labels, map(images.png, map(np.ascontiguousarray, pixels))
     )
-
-
-def _saved(folder: Path) -> Mapping[str, _Part]:
-    """Parts of a copy of the hub's data set."""
-    tables = hub.read_parts(folder, (images.COLUMN, "img"), (LABEL,))
-    return {part: _table(table, folder) for part, table in tables.items()}
 
 
 def _table(table: pa.Table, folder: Path) -> _Part:

@@ -64,12 +64,10 @@ class Sentence:
 
 
 def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> list[Sentence]:
-    """Read a file of columns.
+    """Read a file of columns, in UTF-8.
 
     Args:
-        path: the file, in UTF-8.
         columns: expected number of columns; None: two or more, as many as in its first line.
-        fix: what to do if it cannot be read.
 
     Raises:
         CorpusError: the file is missing or not UTF-8, or a line has another number of columns, no word or no tag.
@@ -80,7 +78,10 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     document = 0
     start = "" if columns is None else f"; {columns} are expected"
     for number, line in enumerate([*_lines(path, fix), ""], 1):
-        fields = _fields(line)
+        fields: list[str] = []  # separated by tabs or else by spaces; none in an empty line
+        if line.strip():
+            by_tab = "\t" in line
+            fields = [one.strip(" ") for one in line.split("\t")] if by_tab else [one for one in line.split(" ") if one]
         if fields and fields[0] != DOCUMENT:
             columns = columns or max(2, len(fields))
             if len(fields) != columns:
@@ -107,18 +108,11 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
 
 
 def read_parts(files: Mapping[str, Path], *, columns: int, what: str, fix: str) -> pl.DataFrame:
-    """Read the files of columns of an official split.
+    """Read the files of columns of an official split as `token_rows`.
 
     Args:
         files: group -> file.
         columns: as for `read_columns`.
-        what: name of the corpus, for messages.
-
-    Returns:
-        Rows as `token_rows` makes them.
-
-    Raises:
-        CorpusError: a file is missing or damaged.
     """
     missing = [path for path in files.values() if not path.is_file()]
     if missing:
@@ -135,9 +129,6 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
     Args:
         parts: group, file and sentences of each part; group None: groups are yet to be formed, or given by the
             sentences.
-
-    Returns:
-        One row per word, with the columns of `PREPARED_TOKENS`.
 
     Raises:
         CorpusError: the name of a sentence occurs twice.
@@ -172,10 +163,7 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
 
 
 def part_files(root: Path) -> dict[str, Path]:
-    """Files of the parts of an official split in a folder: train, dev, test and other names in `corpora.groups.PARTS`.
-
-    Returns:
-        Group -> file, in the order train, dev, test.
+    """Group -> file of an official split in a folder: train, dev and test, also by other names in `groups.PARTS`.
 
     Raises:
         CorpusError: two files are of the same part.
@@ -200,11 +188,9 @@ def classes_of(types: Iterable[str]) -> tuple[str, ...]:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a file of columns, a table, or a folder with the parts of an official split.
+    """Read a file of columns, a table, or a folder with the parts of an official split; `group` is null without one.
 
-    Returns:
-        One row per word, with the columns of `PREPARED_TOKENS`; `group` is null if none is given.
-
+    Raises:
     Raises:
         CorpusError: the file or folder is wrong; the message names the line or row.
     """
@@ -219,11 +205,8 @@ def prepare(root: Path) -> pl.DataFrame:
         raise CorpusError(
             f"{root} is of an unknown kind (allowed: {', '.join((*COLUMNS, *TABLES))}, or a folder)", fix=GET_IT
         )
-    return official_groups(token_rows([(part, path, _read(path)) for part, path in files.items()]))
-
-
-def _read(path: Path) -> list[Sentence]:
-    return read_rows(path) if path.suffix.lower() in TABLES else read_columns(path)
+    reader = {path: read_rows if path.suffix.lower() in TABLES else read_columns for path in files.values()}
+    return official_groups(token_rows([(part, path, reader[path](path)) for part, path in files.items()]))
 
 
 def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sentence]:
@@ -232,7 +215,6 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     Args:
         path: Parquet or JSON lines.
         tagged: whether there must be tags; without them, those of a sentence are empty.
-        fix: what to do if it is no such table.
 
     Raises:
         CorpusError: a column is missing, or a row has no words, as many tags as words, or a tag of no scheme.
@@ -286,15 +268,6 @@ def _lines(path: Path, fix: str) -> list[str]:
             fix=f"convert it, e.g. iconv -f LATIN1 -t UTF-8 {path.name}",
         ) from error
     return text.replace("\r\n", "\n").split("\n")  # not splitlines, which also splits at rare characters within words
-
-
-def _fields(line: str) -> list[str]:
-    """Columns of a line, separated by tabs or else by spaces; none for an empty line."""
-    if not line.strip():
-        return []
-    return (
-        [field.strip(" ") for field in line.split("\t")] if "\t" in line else [part for part in line.split(" ") if part]
-    )
 
 
 CORPUS = Corpus(

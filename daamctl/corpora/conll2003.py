@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Fingerprint, counts
 from daamctl.corpora.conll import classes_of, read_parts
 
 FILES = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
@@ -24,11 +24,7 @@ GET_IT = (
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a copy.
-
-    Raises:
-        CorpusError: a file is missing, or a line does not have four columns.
-    """
+    """Read a copy; see `read_parts`."""
     files = {part: root / name for part, name in FILES.items()}
     return read_parts(files, columns=4, what="CoNLL-2003", fix=GET_IT)
 
@@ -41,17 +37,7 @@ CORPUS = Corpus(
     prepare=prepare,
     # words of the parts and entities (B-) as published; the other tags as counted after conversion to BIO
     fingerprint=Fingerprint(
-        per_class={
-            "O": 250_660,
-            "B-PER": 10_059,
-            "I-PER": 6_991,
-            "B-ORG": 9_323,
-            "I-ORG": 5_290,
-            "B-LOC": 10_645,
-            "I-LOC": 1_671,
-            "B-MISC": 5_062,
-            "I-MISC": 1_717,
-        },
+        per_class=counts(classes_of(TYPES), 250_660, 10_059, 6_991, 9_323, 5_290, 10_645, 1_671, 5_062, 1_717),
         per_group={"train": 203_621, "dev": 51_362, "test": 46_435},
     ),
     how_to_get=GET_IT,

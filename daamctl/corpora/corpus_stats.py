@@ -25,8 +25,8 @@ class CorpusStats:
     Args:
         modality: their modality; None: not known yet (manifests).
         classes: C; None: not known yet.
-        rows: N rows with `group` and `label`, of words also `utterance_id`; made up from the published counts if there
-            is no table. None: not known yet.
+        rows: N rows with `group` and `label`, of words also `utterance_id`; from the published counts if there is no
+            table. None: not known yet.
         lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
         at_least: a row may become several clips.
         about: number and lengths are based on published durations, not on recordings.

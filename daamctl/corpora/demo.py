@@ -112,13 +112,7 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of the plan.
-
-    Args:
-        letter: who speaks.
-        num_samples: length.
-        stream: numbers that seed the turn's own random stream.
-    """
+    """One turn of the plan; `stream` seeds its own random stream."""
 
     session: int
     dialogue: str
@@ -131,12 +125,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class Spoken:
-    """An utterance.
+    """An utterance: int16 samples (N,), and at each of them the pitch in Hz, and the row of `VOWELS`.
 
     Args:
-        samples: int16, shape (num_samples,).
-        pitch: in Hz at every sample, of the same shape.
-        vowels: row of `VOWELS` at every sample, of the same shape.
         tilt: pole of the low-pass on the voice source.
     """
 
@@ -147,15 +138,7 @@ class Spoken:
 
 
 def generate(root: Path, *, seed: int = 0) -> Path:
-    """Generate the corpus in `root`, unless it exists already.
-
-    Args:
-        root: folder for Session1 to Session5, written atomically.
-        seed: other seeds give other recordings of the same plan.
-
-    Returns:
-        `root`.
-    """
+    """Generate Session1 to Session5 in `root`, atomically, unless they exist; other seeds give other recordings."""
     marker = f"daamctl demo corpus, version {VERSION}, seed {seed}\n"
     if is_whole(root, marker):
         return root
@@ -206,15 +189,6 @@ def speaker_of(session: int, letter: str, seed: int) -> Speaker:
         rate=1.0 + rng.normal(0.0, 0.06),
         noise_db=rng.uniform(-66.0, -56.0),
     )
-
-
-def synthesize(speaker: Speaker, style: Style, num_samples: int, rng: np.random.Generator) -> np.ndarray:
-    """One utterance.
-
-    Returns:
-        int16 samples, shape (num_samples,).
-    """
-    return speak(speaker, style, num_samples, rng).samples
 
 
 def speak(speaker: Speaker, style: Style, num_samples: int, rng: np.random.Generator) -> Spoken:
@@ -319,8 +293,12 @@ def _write_session(folder: Path, turns: list[Turn], seed: int) -> None:
     for turn in turns:
         # the second number keeps this stream apart from those of the plan and the voices
         rng = _rng((*turn.stream, 1))
-        samples = synthesize(speakers[turn.letter], STYLES[turn.emotion], turn.num_samples, rng)
-        _write_wav(folder / "sentences" / "wav" / turn.dialogue / f"{turn.name}.wav", samples)
+        spoken = speak(speakers[turn.letter], STYLES[turn.emotion], turn.num_samples, rng)
+        wav = folder / "sentences" / "wav" / turn.dialogue / f"{turn.name}.wav"
+        wav.parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(wav), "wb") as file:
+            file.setparams((1, 2, SAMPLING_RATE, turn.num_samples, "NONE", "not compressed"))
+            file.writeframes(spoken.samples.tobytes())
         start = clock.get(turn.dialogue, 6.29) + rng.uniform(0.1, 1.2)
         clock[turn.dialogue] = start + turn.num_samples / SAMPLING_RATE
         labels.setdefault(turn.dialogue, []).append(_label_lines(turn, start, clock[turn.dialogue], rng))
@@ -353,15 +331,6 @@ def _label_lines(turn: Turn, start: float, end: float, rng: np.random.Generator)
         for rater, s in zip((3, 4), scores, strict=True)
     ]
     return "\n".join(lines) + "\n"
-
-
-def _write_wav(path: Path, samples: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLING_RATE)
-        file.writeframes(samples.tobytes())
 
 
 def _fingerprint() -> Fingerprint:

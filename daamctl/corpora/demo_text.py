@@ -38,12 +38,7 @@ PLAIN_FRACTION = 0.15
 
 @dataclass(frozen=True)
 class Topic:
-    """Terms of one class.
-
-    Args:
-        things: what notices of this topic are about.
-        actions: what is done with them; forms that follow "to".
-    """
+    """Terms of one class: things, what is done with them (forms that follow "to"), and how they are."""
 
     things: tuple[str, ...]
     actions: tuple[str, ...]
@@ -62,9 +57,7 @@ TOPICS = {
         _words("fresh warm sour sweet"),
     ),
     "gardening": Topic(
-        _words("hedge seed_bed soil pot bean_row spade"),
-        _words("plant water dig trim"),
-        _words("fresh green dry wild"),
+        _words("hedge seed_bed soil pot bean_row spade"), _words("plant water dig trim"), _words("fresh green dry wild")
     ),
     "repairs": Topic(
         _words("roof ladder lamp hinge drill fence"),
@@ -72,9 +65,7 @@ TOPICS = {
         _words("broken loose rusty wooden"),
     ),
     "sailing": Topic(
-        _words("boat rope mast anchor hull rudder"),
-        _words("tie hoist sail fold"),
-        _words("wet calm windy wooden"),
+        _words("boat rope mast anchor hull rudder"), _words("tie hoist sail fold"), _words("wet calm windy wooden")
     ),
 }
 NAMES = _words("Mara Oskar Lena Tomas Ilka Bruno Signe Pavel Runa Emil")

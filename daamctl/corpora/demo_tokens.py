@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.corpora.base import Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Fingerprint, counts
 from daamctl.corpora.conll import classes_of, read_parts
 from daamctl.corpora.fetch import is_whole, made_whole
 from daamctl.store.files import write_text
@@ -87,11 +87,7 @@ def _pick(rng: np.random.Generator, items: Sequence[str]) -> str:
 
 
 def generate(root: Path, *, seed: int = 0) -> Path:
-    """Generate the corpus in `root`, atomically, unless it exists already.
-
-    Returns:
-        `root`.
-    """
+    """Generate the corpus in `root`, atomically, unless it exists already."""
     marker = f"daamctl demo tokens, version {VERSION}, seed {seed}\n"
     if not is_whole(root, marker):
         log.info("generating the demo sentences in %s", root)
@@ -115,15 +111,7 @@ CORPUS = Corpus(
     classes=classes_of(TYPES),
     prepare=prepare,
     fingerprint=Fingerprint(
-        per_class={
-            "O": 2503,
-            "B-person": 279,
-            "I-person": 126,
-            "B-place": 210,
-            "I-place": 92,
-            "B-product": 202,
-            "I-product": 92,
-        },
+        per_class=counts(classes_of(TYPES), 2503, 279, 126, 210, 92, 202, 92),
         per_group={"train": 1723, "dev": 608, "test": 1173},
     ),
     how_to_get="daamctl download demo-tokens makes it",

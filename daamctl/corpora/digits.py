@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from daamctl.corpora import images
-from daamctl.corpora.base import PREPARED_IMAGE, Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Fingerprint, counts
 from daamctl.corpora.fetch import is_whole, made_whole
 from daamctl.corpora.groups import assign_groups
 
@@ -40,19 +40,8 @@ def obtain(folder: Path) -> Path:
 
 def prepare(root: Path) -> pl.DataFrame:
     """Read the images that `obtain` wrote; the five groups are always the same."""
-    labels = images.read_labels(root / FILE, LABEL, fix="make it again: daamctl download digits --force")
-    identity = [f"digit-{index:04d}" for index in range(len(labels))]
-    rows = pl.DataFrame(
-        {
-            "utterance_id": identity,
-            "path": [FILE] * len(labels),
-            "index": list(range(len(labels))),
-            "label": [CLASSES[label] for label in labels],
-            "speaker": identity,
-            "group": [None] * len(labels),
-        },
-        schema=PREPARED_IMAGE,
-    )
+    again = "make it again: daamctl download digits --force"
+    rows = images.rows_of(root / FILE, LABEL, CLASSES, "digit-{:04d}", None, fix=again)
     return assign_groups(rows, NUM_GROUPS, stratify=True)
 
 
@@ -63,7 +52,7 @@ CORPUS = Corpus(
     classes=CLASSES,
     prepare=prepare,
     fingerprint=Fingerprint(
-        per_class=dict(zip(CLASSES, (178, 182, 177, 183, 181, 182, 181, 179, 174, 180), strict=True)),
+        per_class=counts(CLASSES, 178, 182, 177, 183, 181, 182, 181, 179, 174, 180),
         per_group={"group1": 360, "group2": 360, "group3": 359, "group4": 359, "group5": 359},
     ),
     how_to_get=GET_IT,

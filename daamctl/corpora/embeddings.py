@@ -27,11 +27,9 @@ log = logging.getLogger(__name__)
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a file of embeddings and check its values.
+    """Read a file of embeddings and check its values; one row per item, in the order of the file.
 
-    Returns:
-        One row per item, in the order of the file, with the columns of `PREPARED_EMBEDDINGS`, and
-        `sentence` if the file has it.
+    `sentence` is among the columns if the file has it.
 
     Raises:
         CorpusError: names every fault.

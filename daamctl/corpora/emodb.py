@@ -12,22 +12,14 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import PREPARED, Corpus, Durations, Fingerprint
+from daamctl.corpora.base import PREPARED, Corpus, Durations, Fingerprint, counts
 from daamctl.errors import CorpusError
 
 URL = "http://emodb.bilderbar.info/download/download.zip"
 
 FILE_NAME = re.compile(r"^(?P<speaker>\d\d)(?P<text>[ab]\d\d)(?P<emotion>[A-Z])(?P<version>[a-z])$")
 # letters of the German names (Wut, Langeweile, Ekel, Angst, Freude, Trauer)
-EMOTIONS = {
-    "W": "anger",
-    "L": "boredom",
-    "E": "disgust",
-    "A": "fear",
-    "F": "happiness",
-    "T": "sadness",
-    "N": "neutral",
-}
+EMOTIONS = {"W": "anger", "L": "boredom", "E": "disgust", "A": "fear", "F": "happiness", "T": "sadness", "N": "neutral"}
 MEN = ("03", "10", "11", "12", "15")
 WOMEN = ("08", "09", "13", "14", "16")
 # The n-th man with the n-th woman: five speaker-disjoint folds, each with both sexes, as IEMOCAP's sessions have.
@@ -71,10 +63,7 @@ def prepare(root: Path) -> pl.DataFrame:
     return pl.DataFrame([_row(path, root) for path in files], schema=_SCHEMA)
 
 
-_SCHEMA = {
-    **PREPARED,
-    "sentence": pl.String,
-}
+_SCHEMA = {**PREPARED, "sentence": pl.String}
 
 
 def _row(path: Path, root: Path) -> dict[str, object]:
@@ -106,27 +95,8 @@ CORPUS = Corpus(
     prepare=prepare,
     # counts of the release; per speaker and group over the four default classes
     fingerprint=Fingerprint(
-        per_class={
-            "anger": 127,
-            "boredom": 81,
-            "disgust": 46,
-            "fear": 69,
-            "happiness": 71,
-            "sadness": 62,
-            "neutral": 79,
-        },
-        per_speaker={
-            "03": 39,
-            "08": 42,
-            "09": 30,
-            "10": 21,
-            "11": 35,
-            "12": 22,
-            "13": 36,
-            "14": 41,
-            "15": 34,
-            "16": 39,
-        },
+        per_class=counts(EMOTIONS.values(), 127, 81, 46, 69, 71, 62, 79),
+        per_speaker=counts(sorted(GROUPS), 39, 42, 30, 21, 35, 22, 36, 41, 34, 39),
         per_group={"group1": 81, "group2": 51, "group3": 71, "group4": 63, "group5": 73},
     ),
     how_to_get=GET_IT,

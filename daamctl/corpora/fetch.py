@@ -103,11 +103,7 @@ def fetch(
 def _attempt(url: str, part: Path, fix: str) -> str | None:
     """Send one request and append to `part`, or overwrite it if the server ignores ranges.
 
-    Returns:
-        The temporary failure to try again after; None if the file has arrived.
-
-    Raises:
-        DownloadError: a lasting failure.
+    The temporary failure to try again after; None if the file has arrived. A lasting one is a DownloadError.
     """
     import requests
 

@@ -21,20 +21,14 @@ class HintedFingerprint(Fingerprint):
     """A fingerprint with the causes of common wrong counts.
 
     Args:
-        hints: (class, speaker, group or `TOTAL`; count found) -> the likely cause. The total is over the default
-            classes.
+        hints: (class, speaker, group or `TOTAL`, which is over the default classes; count found) -> the likely cause.
     """
 
     hints: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
-    """List the differences between the rows of a corpus and its fingerprint, one phrase each.
-
-    Args:
-        corpus: the corpus.
-        rows: all rows that its `prepare` returned, before classes are selected.
-    """
+    """The differences between all rows that a corpus's `prepare` returned and its fingerprint, one phrase each."""
     expected = corpus.fingerprint
     if expected is None:
         return []

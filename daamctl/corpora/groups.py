@@ -31,21 +31,16 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
 def assign_groups(
     rows: pl.DataFrame, num_groups: int, *, stratify: bool = False, unit: str = "speaker"
 ) -> pl.DataFrame:
-    """Assign every speaker, or other unit, to one of `group1` ... so that the groups are about equal.
+    """Assign every speaker to one of `group1` ... so that the groups are about equal, in a new column `group`.
 
     A speaker is assigned to the group that increases the sum over classes and groups of (share of the class in the
     group)^2 least; of equally good groups, to the smallest. With one speaker per row, the rows of every class are
-    dealt out in turn.
+    dealt out in turn. With fewer speakers than groups, every speaker is a group.
 
     Args:
-        rows: rows with `speaker`, and with `label` to stratify. With fewer speakers than groups, every speaker is a
-            group.
         stratify: balance every class, and take speakers of the same size and classes in a pseudo-random order (by a
             hash of their names). Otherwise balance only the sizes, and take speakers of equal size by name.
         unit: the column that groups never share.
-
-    Returns:
-        The rows with a new column `group`.
     """
     label = pl.col("label") if stratify else pl.lit("")
     counts = rows.group_by(unit, label.alias("label")).len().sort(unit, "label")
@@ -62,9 +57,13 @@ def assign_groups(
         pairs = [(total[name], contents[group].get(name, 0), count) for name, count in own.items()]
         return sum(count * (2 * present + count) / whole**2 for whole, present, count in pairs)
 
+    def rank(name: str) -> str:
+        """Sort key among speakers of equal size."""
+        return hashlib.sha256(name.encode()).hexdigest() if stratify else name
+
     groups = {}
     # class by class among equally large speakers, so that the remainders of the classes go to different groups
-    order = sorted(members, key=lambda name: (-sum(members[name].values()), [*members[name]], _rank(name, stratify)))
+    order = sorted(members, key=lambda name: (-sum(members[name].values()), [*members[name]], rank(name)))
     for speaker in order:
         own = members[speaker]
         best = min(range(len(contents)), key=lambda group: (growth(own, group), sizes[group]))
@@ -103,21 +102,10 @@ def unevenness(rows: pl.DataFrame) -> float:
 def even_number(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> int | None:
     """The number of groups nearest to `num_groups`, at least 3 and at most twice it, that gives even groups.
 
-    Args:
-        rows: as in `assign_groups`.
-        num_groups: number of groups that was asked for.
-        stratify: as in `assign_groups`.
-
-    Returns:
-        The number, the larger one of two equally near ones; None if no number gives even groups.
+    The larger one of two equally near ones; None if no number gives even groups.
     """
     most = min(rows["speaker"].n_unique(), 2 * num_groups)
     for number in sorted(range(3, most + 1), key=lambda number: (abs(number - num_groups), -number)):
         if unevenness(assign_groups(rows, number, stratify=stratify)) <= EVEN:
             return number
     return None
-
-
-def _rank(name: str, stratify: bool) -> str:
-    """Sort key among speakers of equal size."""
-    return hashlib.sha256(name.encode()).hexdigest() if stratify else name

@@ -22,14 +22,7 @@ _SAVED = ("dataset_dict.json", "state.json")
 
 
 def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
-    """Download the train and test part of a data set into `folder`, atomically.
-
-    Args:
-        folder: target; if it is complete, nothing is done.
-        fix: what to do if the machine cannot reach the hub.
-
-    Returns:
-        `folder`.
+    """Download the train and test part of a data set into `folder`, atomically, unless they are there.
 
     Raises:
         DownloadError: the hub cannot be reached, or does not have it.
@@ -52,49 +45,37 @@ def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
 
 
 def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
-    """Read the parts `train` and `test` of a copy of a data set.
+    """Read the parts `train` and `test` of a copy of a data set, those that exist.
 
     Args:
         columns: for each column to read, its possible names; the first is its name in the result.
 
-    Returns:
-        Part -> table, for the parts that exist; empty if there are none.
-
     Raises:
         CorpusError: a file is damaged, or lacks a column.
     """
-    try:
-        tables = _saved(folder) if any((folder / name).is_file() for name in _SAVED) else _parquet(folder)
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        raise CorpusError(f"{folder} is not a complete copy of a data set: {error}", fix="copy it again") from error
-    return {part: _select(table, columns, folder) for part, table in tables.items()}
-
-
-def _saved(folder: Path) -> dict[str, pa.Table]:
-    from datasets import DatasetDict, load_from_disk
-
-    saved = load_from_disk(str(folder))
-    parts = saved if isinstance(saved, DatasetDict) else {str(saved.split): saved}
-    return {part: parts[part].with_format("arrow")[:] for part in PARTS if part in parts}
-
-
-def _parquet(folder: Path) -> dict[str, pa.Table]:
     import pyarrow.parquet as pq
 
-    files: dict[str, list[Path]] = {}
-    for path in sorted(folder.rglob("[!.]*.parquet")):
-        match = _PART.match(path.stem) or _PART.fullmatch(path.parent.name if path.parent != folder else "")
-        if match:
-            files.setdefault(match[1].lower(), []).append(path)
-    return {part: pq.read_table(files[part], partitioning=None) for part in PARTS if part in files}
+    try:
+        if any((folder / name).is_file() for name in _SAVED):
+            from datasets import DatasetDict, load_from_disk
 
-
-def _select(table: pa.Table, columns: tuple[tuple[str, ...], ...], folder: Path) -> pa.Table:
-    chosen = {}
-    for names in columns:
-        name = next((name for name in names if name in table.column_names), None)
-        if name is None:
-            shown = ", ".join(table.column_names)[:200]
-            raise CorpusError(f"{folder}: a table lacks the column {' or '.join(names)}; it has {shown}")
-        chosen[names[0]] = table[name]
-    return type(table).from_pydict(chosen)
+            saved = load_from_disk(str(folder))
+            parts = saved if isinstance(saved, DatasetDict) else {str(saved.split): saved}
+            tables = {part: parts[part].with_format("arrow")[:] for part in PARTS if part in parts}
+        else:
+            files: dict[str, list[Path]] = {}
+            for path in sorted(folder.rglob("[!.]*.parquet")):
+                match = _PART.match(path.stem) or _PART.fullmatch(path.parent.name if path.parent != folder else "")
+                if match:
+                    files.setdefault(match[1].lower(), []).append(path)
+            tables = {part: pq.read_table(files[part], partitioning=None) for part in PARTS if part in files}
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise CorpusError(f"{folder} is not a complete copy of a data set: {error}", fix="copy it again") from error
+    chosen: dict[str, pa.Table] = {}
+    for part, table in tables.items():
+        names = [next((name for name in one if name in table.column_names), None) for one in columns]
+        if None in names:
+            shown, lacking = ", ".join(table.column_names)[:200], " or ".join(columns[names.index(None)])
+            raise CorpusError(f"{folder}: a table lacks the column {lacking}; it has {shown}")
+        chosen[part] = table.select(names).rename_columns([one[0] for one in columns])
+    return chosen

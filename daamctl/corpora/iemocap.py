@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import PREPARED, Corpus, Durations
+from daamctl.corpora.base import PREPARED, Corpus, Durations, counts
 from daamctl.corpora.fingerprint import TOTAL, HintedFingerprint
 from daamctl.errors import CorpusError
 
@@ -132,23 +132,12 @@ def _parse(line: str, path: Path, number: int) -> dict[str, object]:
     }
 
 
+SPEAKERS = [f"Ses0{session}{letter}" for session in range(1, 6) for letter in "FM"]
 CLASSES = ("sadness", "neutral", "happiness", "anger")
 ALIASES = {
-    "sad": "sadness",
-    "neu": "neutral",
-    "hap": "happiness",
-    "exc": "happiness",
-    "happy": "happiness",
-    "excited": "happiness",
-    "happiness_excited": "happiness",
-    "ang": "anger",
+    **LABELS,
+    **dict.fromkeys(("happy", "excited", "happiness_excited"), "happiness"),
     "angry": "anger",
-    "fru": "frustration",
-    "sur": "surprise",
-    "fea": "fear",
-    "dis": "disgust",
-    "oth": "other",
-    "xxx": "undecided",
 }
 
 CORPUS = Corpus(
@@ -159,18 +148,7 @@ CORPUS = Corpus(
     prepare=prepare,
     fingerprint=HintedFingerprint(
         per_class={"sadness": 1084, "neutral": 1708, "happiness": 1636, "anger": 1103},
-        per_speaker={
-            "Ses01F": 528,
-            "Ses01M": 557,
-            "Ses02F": 481,
-            "Ses02M": 542,
-            "Ses03F": 522,
-            "Ses03M": 629,
-            "Ses04F": 528,
-            "Ses04M": 503,
-            "Ses05F": 590,
-            "Ses05M": 651,
-        },
+        per_speaker=counts(SPEAKERS, 528, 557, 481, 542, 522, 629, 528, 503, 590, 651),
         per_group={"Session1": 1085, "Session2": 1023, "Session3": 1151, "Session4": 1031, "Session5": 1241},
         hints={
             ("happiness", 595): "label 'exc' is missing?",

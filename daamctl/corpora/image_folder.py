@@ -26,20 +26,12 @@ GET_COCO = (
 
 
 def prepare_folder(root: Path) -> pl.DataFrame:
-    """List the images of a folder and its sub-folders; groups are yet to be formed.
-
-    Raises:
-        CorpusError: there are none.
-    """
+    """List the images of a folder and its sub-folders; groups are yet to be formed."""
     return _rows(root, {root: None}, GET_IMAGES)
 
 
 def prepare_coco(root: Path) -> pl.DataFrame:
-    """List the images of `train2017` (train part) and `val2017` (test part).
-
-    Raises:
-        CorpusError: a folder is missing, or there are no images.
-    """
+    """List the images of `train2017` (train part) and `val2017` (test part)."""
     missing = [name for name in COCO_PARTS if not (root / name).is_dir()]
     if missing:
         raise CorpusError(f"{root} has no folder {' and '.join(missing)}", fix=GET_COCO)
@@ -55,15 +47,8 @@ def _rows(root: Path, folders: dict[Path, str | None], fix: str) -> pl.DataFrame
     ]
     if not found:
         raise CorpusError(f"{root} has no images ({', '.join(FORMATS)})", fix=fix)
-    names = [path for path, _ in found]
-    columns = {
-        "utterance_id": names,
-        "path": names,
-        "index": [None] * len(found),
-        "label": [LABEL] * len(found),
-        "speaker": names,
-        "group": [part for _, part in found],
-    }
+    names, parts = zip(*found, strict=True)
+    columns = [names, names, [None] * len(found), [LABEL] * len(found), names, parts]
     return pl.DataFrame(columns, schema=PREPARED_IMAGE)
 
 

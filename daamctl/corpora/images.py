@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
+from daamctl.corpora.base import PREPARED_IMAGE
 from daamctl.progress import progress
 from daamctl.store.files import atomic_path
 from daamctl.store.tables import read_parquet
@@ -82,25 +83,29 @@ def write_images(
             writer.write_table(pa.table([column, [int(label) for _, label in rows]], schema=schema))
 
 
-def read_labels(path: Path, label_column: str, *, fix: str) -> list[int]:
-    """Class numbers of a table that `write_images` wrote.
+def rows_of(
+    path: Path, label_column: str, classes: Sequence[str], name: str, group: str | None, *, fix: str
+) -> pl.DataFrame:
+    """Rows of a corpus from a table that `write_images` wrote; every image is its own source.
+
+    Args:
+        name: of an item, as a format of its number, e.g. `digit-{:04d}`.
 
     Raises:
         ArtifactError: the file is missing or damaged; `fix` is the advice in the message.
     """
     labels: list[int] = read_parquet(path, columns=[label_column], fix=fix)[label_column].to_pylist()
-    return labels
+    numbers = range(len(labels))
+    identity = [name.format(number) for number in numbers]
+    columns = [identity, [path.name] * len(labels), numbers, [classes[label] for label in labels], identity]
+    return pl.DataFrame([*columns, [group] * len(labels)], schema=PREPARED_IMAGE)
 
 
 def header_problems(rows: pl.DataFrame, root: Path) -> pl.Series:
-    """Read the header of every image.
+    """The problem of the header of every image, or null.
 
     Args:
         rows: images with `path`, relative to `root`, and `index`, the row in a Parquet table or null.
-        root: the folder that paths are relative to.
-
-    Returns:
-        The problem of each image, or null.
     """
     from PIL import Image
 

@@ -7,8 +7,7 @@
 The table is CSV, Parquet or JSON lines. Paths are relative to its folder. Absolute paths are allowed, but artifacts
 made from them work on this machine only. `start_s` and `end_s` are seconds within the file; by default a piece reaches
 from the beginning to the end. `speaker` is the source of an item, the unit of independence; without it every text or
-image is its own source. `sentence` names what is said,
-if others say it too. `group` is the unit of the folds. Groups named train and test, and perhaps dev (or val), are
+image is its own source. `sentence` names what is said, if others say it too. `group` is the unit of the folds. Groups named train and test, and perhaps dev (or val), are
 an official split; without groups, `assign_groups` forms speaker-disjoint ones. Further columns are kept (from CSV as
 text).
 """
@@ -58,14 +57,10 @@ GET_IT = (
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a manifest.
+    """Read a manifest: a table (CSV, Parquet, JSON lines), or a folder of images.
 
-    Args:
-        root: the table (CSV; Parquet; JSON lines), or the folder of images.
-
-    Returns:
-        One row per recording or piece of one, text or image, with the columns of its modality in `corpora.base`;
-        `group` is null if none is given.
+    One row per recording or piece of one, text or image, with the columns of its modality in `corpora.base`; `group` is
+    null if none is given.
 
     Raises:
         CorpusError: the table or folder is wrong; names every kind of fault, each with the column and the lines.
@@ -135,11 +130,7 @@ def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
 
 
 def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:
-    """Note missing and reserved columns; a missing column is filled in, so that the others can be checked.
-
-    Raises:
-        CorpusError: the items themselves are missing.
-    """
+    """Note missing and reserved columns; a missing column is filled in, so that the others can be checked."""
     path = faults.path
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED[modality] if name not in found]
@@ -153,11 +144,11 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     if CONTENT[modality] in missing:
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
-    if reserved and modality == "speech":
-        advice = "remove or rename them; a piece of a file is given by start_s and end_s"
-        faults.add(f"has the columns {', '.join(reserved)}, which are measured on the files", advice)
-    elif reserved:
-        faults.add(f"has the columns {', '.join(reserved)}, but lists images", "remove or rename them")
+    if reserved:
+        speech = modality == "speech"
+        advice = "; a piece of a file is given by start_s and end_s"
+        why = "which are measured on the files" if speech else "but lists images"
+        faults.add(f"has the columns {', '.join(reserved)}, {why}", f"remove or rename them{advice if speech else ''}")
     if rows.is_empty():
         faults.add("has no rows", GET_IT)
     return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
@@ -217,13 +208,8 @@ def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
     path = pl.col("path")
     whole = path.str.replace(r"\.[^./]*$", "")
     stem = whole.str.split("/").list.last()
-    name = (
-        pl.when(path.n_unique().over(stem) == 1)
-        .then(stem)
-        .when(path.n_unique().over(whole) == 1)
-        .then(whole)
-        .otherwise(path)
-    )
+    longer = pl.when(path.n_unique().over(whole) == 1).then(whole).otherwise(path)
+    name = pl.when(path.n_unique().over(stem) == 1).then(stem).otherwise(longer)
     if modality == "image":
         return name
     start = "@" + (pl.col("start_s") * 1000).round().cast(pl.Int64).cast(pl.String) + "ms"

@@ -29,11 +29,7 @@ def sources_file(root: Path) -> Path:
 
 
 def register(root: Path, corpus: str, folder: Path) -> None:
-    """Record where a corpus is on this machine.
-
-    Args:
-        corpus: key of the corpus.
-        folder: its root folder; for manifests the manifest file, or the folder that is one.
+    """Record where a corpus is on this machine: its root folder; of a manifest the file, or the folder that is one.
 
     Raises:
         CorpusError: another manifest file of the same name is registered and still there.
@@ -44,7 +40,13 @@ def register(root: Path, corpus: str, folder: Path) -> None:
         entries = _read(path)
         kind, is_file, _ = corpus.partition(":")
         if is_file:
-            _check_free(kind, _expand(root, entries.get(corpus)), absolute)
+            known, table = _expand(root, entries.get(corpus)), _without_suffix(absolute)  # in any format of a table
+            if known is not None and known.exists() and _without_suffix(_absolute(known)) != table:
+                what = "manifest" if kind == MANIFEST else "file"
+                raise CorpusError(
+                    f"another {what} named '{table.name}' is registered: {known}",
+                    fix=f"rename {absolute}, so that tables made from the two can be told apart",
+                )
             entries[kind] = _shorten(root, absolute)
         entries[corpus] = _shorten(root, absolute)
         write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
@@ -56,10 +58,7 @@ def source_of(root: Path, corpus: str) -> Path | None:
 
 
 def files_root(project_root: Path, corpus: str) -> Path:
-    """Folder that the paths in a corpus's tables are relative to, for recordings and images.
-
-    Args:
-        corpus: key of the corpus, as in `UtteranceTable.corpus` and `ClipTable.corpus`.
+    """Folder that the paths in the tables of a corpus, given by its key, are relative to, for recordings and images.
 
     Raises:
         CorpusError: the corpus is not registered on this machine, or its folder is gone.
@@ -106,13 +105,3 @@ def _expand(root: Path, entry: str | None) -> Path | None:
 
 def _without_suffix(source: Path) -> Path:
     return source.with_suffix("") if is_table(source) else source
-
-
-def _check_free(kind: str, registered: Path | None, new: Path) -> None:
-    if registered is None or not registered.exists() or _without_suffix(_absolute(registered)) == _without_suffix(new):
-        return  # the same table, possibly in another format
-    raise CorpusError(
-        f"another {'manifest' if kind == MANIFEST else 'file'} named '{_without_suffix(new).name}' is registered: "
-        f"{registered}",
-        fix=f"rename {new}, so that tables made from the two can be told apart",
-    )

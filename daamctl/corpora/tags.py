@@ -6,6 +6,8 @@ Every tag is `O` (outside) or a prefix, a dash and a type. How prefixes mark ent
 - IOB1: I begins and continues; B begins an entity right after one of the same type (CoNLL-2003).
 - IOBES (BIOES): B begins, I continues and E ends an entity of several words; S is an entity of one.
 - BILOU: as IOBES, with L for E and U for S.
+
+A tag that is none of `ALLOWED` is a ValueError; readers have refused it before.
 """
 
 from __future__ import annotations
@@ -37,9 +39,6 @@ def to_bio(tags: Sequence[str]) -> list[str]:
 
     A word begins an entity if its tag says so, or if the word before it is outside, of another type, or the end of an
     entity. So broken sequences are read as conlleval and seqeval's default read them: what continues nothing begins.
-
-    Raises:
-        ValueError: a tag is none of `ALLOWED`.
     """
     parts = [_split(tag) for tag in tags]
     return [
@@ -52,9 +51,6 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme of a corpus, from the prefixes that it uses; between BIO and IOB1, from where entities begin.
 
     Entities that begin with I, and no B where IOB1 has none, make it IOB1. So BIO with a broken entity is still BIO.
-
-    Raises:
-        ValueError: a tag is none of `ALLOWED`.
     """
     prefixes: set[str] = set()
     begins_with_i = needless_b = False
@@ -78,9 +74,6 @@ def broken(tags: Sequence[str], scheme: Scheme) -> list[int]:
 
     In BIO: an I that continues no entity of its type. In IOBES and BILOU: a tag that continues none, and one that must
     be continued, but is not. In IOB1: none.
-
-    Raises:
-        ValueError: a tag is none of `ALLOWED`.
     """
     if scheme == "IOB1":
         return []

@@ -55,6 +55,8 @@ class VectorFile(ABC):
 
     shape: tuple[int, int, int]
     dtype: str
+    _metadata: Mapping[str, str]
+    """Texts about the whole file: name, licence, and the layers as a JSON list."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,10 +92,16 @@ class VectorFile(ABC):
         Raises:
             CorpusError: they are not L different whole numbers from 0, ascending.
         """
-        given = self._layers()
-        if given is None:
+        text = self._metadata.get("layers")
+        if text is None:
             return tuple(range(1, self.shape[1] + 1))
-        numbers = [int(one) for one in given if isinstance(one, int | np.integer) and one >= 0]
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, list):
+            raise CorpusError(f"{self.path}: 'layers' in the metadata is not a JSON list of numbers: {text[:80]}")
+        numbers = [one for one in given if isinstance(one, int) and one >= 0]
         if len(numbers) != len(given) or len(numbers) != self.shape[1] or numbers != sorted(set(numbers)):
             raise CorpusError(
                 f"{self.path}: 'layers' must be {self.shape[1]} ascending whole numbers, one for each layer of "
@@ -104,13 +112,12 @@ class VectorFile(ABC):
 
     def facts(self) -> dict[str, Any]:
         """What the metadata of the embeddings say about their origin: name, source, sha256, and numbers of the file."""
-        told = {name: text for name in ("name", "licence") if (text := self._text(name))}
+        names = {"made_by": "name", "licence": "licence"}
         return {
             "name": f"embeddings from {self.path.name}",
             "source": self.path.name,
             "sha256": sha256_file(self.path),
-            **({"made_by": told["name"]} if "name" in told else {}),
-            **({"licence": told["licence"]} if "licence" in told else {}),
+            **{fact: text for fact, name in names.items() if (text := self._metadata.get(name))},
             "storage": self.storage,
             "layers": list(self.layers),
             "embed_dim": self.shape[2],
@@ -138,10 +145,8 @@ class VectorFile(ABC):
                 problems.append(f"{name} is missing")
         if problems:
             raise CorpusError(f"{self.path}: {'; '.join(problems)}", fix=DESCRIPTION)
-        text = pl.col(pl.String).str.strip_chars().replace("", None)
-        return pl.DataFrame({name: pl.Series(values, dtype=pl.String) for name, values in found.items()}).with_columns(
-            text
-        )
+        table = pl.DataFrame({name: pl.Series(values, dtype=pl.String) for name, values in found.items()})
+        return table.with_columns(pl.col(pl.String).str.strip_chars().replace("", None))
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """The vectors in the order of the file, (n, L, D) at a time, in the format in which they are stored.
@@ -164,26 +169,11 @@ class VectorFile(ABC):
 
     @abstractmethod
     def _open(self) -> tuple[Sequence[int], str]:
-        """Shape and number format of the array.
-
-        Raises:
-            ValueError: there is no such array; the message says what there is.
-        """
-
-    @abstractmethod
-    def _layers(self) -> Sequence[Any] | None: ...
-
-    @abstractmethod
-    def _text(self, name: str) -> str | None:
-        """A text about the whole file; None if it has none."""
+        """Read the metadata, and give shape and number format of the array; a ValueError if there is none."""
 
     @abstractmethod
     def _column(self, name: str) -> Sequence[Any] | None:
-        """The values of a column; None if there is none.
-
-        Raises:
-            ValueError: they are no text.
-        """
+        """The values of a column; None if there is none. A ValueError if they are no text."""
 
     @abstractmethod
     def _blocks(self, size: int) -> Iterator[NDArray[Any]]: ...
@@ -199,16 +189,10 @@ class ParquetVectors(VectorFile):
         self._names = schema.names
         self._metadata = {key.decode(): text.decode() for key, text in told.items()}
         kind, values = schema.field(VECTORS).type, None if first is None else first.column(0)
-        while _is_list(kind):
+        while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             kind, values = kind.value_type, None if values is None else values.flatten()
             shape.append(0 if values is None else len(values) // max(1, math.prod(shape[1:])))
         return shape, {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
-
-    def _layers(self) -> Sequence[Any] | None:
-        return _json_list(self._metadata.get("layers"), self.path)
-
-    def _text(self, name: str) -> str | None:
-        return self._metadata.get(name)
 
     def _column(self, name: str) -> Sequence[Any] | None:
         if name not in self._names:
@@ -248,6 +232,8 @@ class ParquetVectors(VectorFile):
 class NumpyVectors(VectorFile):
     """npz: one array per column, of text or whole numbers; `layers` too; `name` and `licence` are single texts."""
 
+    _metadata: dict[str, str]
+
     def _open(self) -> tuple[Sequence[int], str]:
         with zipfile.ZipFile(self.path) as archive:  # it may expand to any size
             need, free = sum(one.file_size for one in archive.infolist()), free_memory()
@@ -260,15 +246,11 @@ class NumpyVectors(VectorFile):
             self._names = list(file.files)
             vectors = file[_present(VECTORS, self._names)]
         self._vectors: NDArray[Any] = vectors
+        layers, told = self._read("layers"), {name: self._read(name) for name in ("name", "licence")}
+        self._metadata = {name: str(one.item()) for name, one in told.items() if one is not None and one.size == 1}
+        if layers is not None:
+            self._metadata["layers"] = json.dumps(layers.reshape(-1).tolist(), default=str)
         return vectors.shape, str(vectors.dtype)
-
-    def _layers(self) -> Sequence[Any] | None:
-        values = self._read("layers")
-        return None if values is None else list(values.reshape(-1))
-
-    def _text(self, name: str) -> str | None:
-        value = self._read(name)
-        return None if value is None or value.size != 1 else str(value.reshape(-1)[0])
 
     def _column(self, name: str) -> Sequence[Any] | None:
         values = self._read(name)
@@ -302,16 +284,10 @@ class SafetensorsVectors(VectorFile):
 
     def _open(self) -> tuple[Sequence[int], str]:
         with safe_open(self.path, framework="np") as file:
-            self._metadata: Mapping[str, str] = file.metadata() or {}
+            self._metadata = file.metadata() or {}
             part = file.get_slice(_present(VECTORS, list(file.keys())))
             kind = part.get_dtype()
             return part.get_shape(), {"F16": "float16", "F32": "float32", "F64": "float64"}.get(kind, kind)
-
-    def _layers(self) -> Sequence[Any] | None:
-        return _json_list(self._metadata.get("layers"), self.path)
-
-    def _text(self, name: str) -> str | None:
-        return self._metadata.get(name)
 
     def _column(self, name: str) -> Sequence[Any] | None:
         if name not in self._metadata:
@@ -357,19 +333,3 @@ def _present(name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise ValueError(f"it has no array '{name}', only {first_few(list(names))}")
     return name
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-
-
-def _json_list(text: str | None, path: Path) -> Sequence[Any] | None:
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list):
-        raise CorpusError(f"{path}: 'layers' in the metadata is not a JSON list of numbers: {text[:80]}")
-    return found

@@ -26,11 +26,7 @@ GET_IT = (
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read the folder of one language.
-
-    Raises:
-        CorpusError: a part is missing or damaged, or some words lack the language of the others.
-    """
+    """Read the folder of one language; see `read_columns`."""
     places = part_files(root)
     if not places:
         below = sorted(path.name for path in root.iterdir() if path.is_dir() and part_files(path))

@@ -36,12 +36,7 @@ _TITLE = re.compile(r"\s*= [^=].* =\s*")
 
 @dataclass(frozen=True)
 class Article:
-    """One article.
-
-    Args:
-        name: file and number, e.g. `test-07`.
-        text: its paragraphs and headings, joined by spaces.
-    """
+    """One article: file and number, e.g. `test-07`, and its paragraphs and headings, joined by spaces."""
 
     name: str
     text: str
@@ -92,10 +87,12 @@ def read(root: Path) -> Texts:
         raise CorpusError(f"WikiText-2: there is no folder {root}", fix=GET_IT)
     parts: dict[str, list[Article]] = {}
     files: dict[str, TextFile] = {}
-    for part in FILES:
-        path = _find(root, part)
-        if path is None:
+    for part, names in FILES.items():
+        path = next((path for name in names for path in sorted(root.glob(name))), None)
+        if path is None and part == "train":
             continue
+        if path is None:
+            raise CorpusError(f"WikiText-2: {root} has no {part} file ({', '.join(names)})", fix=GET_IT)
         lines = _lines(path)
         parts[part] = _articles(part, lines)
         if not parts[part]:
@@ -123,27 +120,8 @@ def read(root: Path) -> Texts:
     return Texts(held[:number], held[number:], parts["test"], files, split, notes)
 
 
-def _find(root: Path, part: str) -> Path | None:
-    """File of a part; None if there is no train file.
-
-    Raises:
-        CorpusError: another part is missing.
-    """
-    for name in FILES[part]:
-        found = sorted(root.glob(name))
-        if found:
-            return found[0]
-    if part == "train":
-        return None
-    raise CorpusError(f"WikiText-2: {root} has no {part} file ({', '.join(FILES[part])})", fix=GET_IT)
-
-
 def _lines(path: Path) -> list[str]:
-    """Lines of a file.
-
-    Raises:
-        CorpusError: it is not UTF-8, or a Parquet file without a column `text`.
-    """
+    """Lines of a file in UTF-8, or of the column `text` of a Parquet file."""
     if path.suffix == ".parquet":
         try:
             column = pl.read_parquet(path, columns=["text"])["text"].cast(pl.String)

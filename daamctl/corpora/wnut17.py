@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Fingerprint, counts
 from daamctl.corpora.conll import classes_of, read_parts
 from daamctl.corpora.fetch import fetch, is_whole, made_whole
 
@@ -38,11 +38,7 @@ def obtain(folder: Path) -> Path:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a copy.
-
-    Raises:
-        CorpusError: a file is missing or damaged.
-    """
+    """Read a copy; see `read_parts`."""
     files = {part: root / name for part, (name, _) in FILES.items()}
     return read_parts(files, columns=2, what="WNUT-17", fix=GET_IT)
 
@@ -54,21 +50,7 @@ CORPUS = Corpus(
     classes=classes_of(TYPES),
     prepare=prepare,
     fingerprint=Fingerprint(
-        per_class={
-            "O": 95_707,
-            "B-corporation": 321,
-            "I-corporation": 80,
-            "B-creative-work": 387,
-            "I-creative-work": 557,
-            "B-group": 468,
-            "I-group": 245,
-            "B-location": 772,
-            "I-location": 372,
-            "B-person": 1_559,
-            "I-person": 583,
-            "B-product": 383,
-            "I-product": 423,
-        },
+        per_class=counts(classes_of(TYPES), 95_707, 321, 80, 387, 557, 468, 245, 772, 372, 1_559, 583, 383, 423),
         per_group={"train": 62_730, "dev": 15_733, "test": 23_394},
     ),
     how_to_get=GET_IT,

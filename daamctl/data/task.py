@@ -1,9 +1,10 @@
-"""Tasks: what an item is, what is independent of what, which figure selects and ranks, and how texts speak of all this.
+"""Tasks: what an item is, what is independent of what, which figures there are, and how texts speak of all this.
 
 `task_of` gives the task of a corpus. All else asks the task: `Task` classifies items and is judged by accuracy;
 `Tagging` classifies the words of sentences and is judged by entity F1, because almost every word is outside of
-entities. Another kind of task is a subclass that gives `primary`, `values` and, if its figure is not accuracy, `sums`
-and `figure`; the functions over trials (`daamctl.evaluation.trials`) then give its intervals and tests.
+entities. Another kind of task is a subclass that gives `primary`, `metrics`, `over_items` and, if its figure is not
+accuracy, `values`, `sums` and `figure`; the functions over trials (`daamctl.evaluation.trials`) then give its intervals
+and tests. Without classes it also gives `answers`, and has no confusion matrix and no chance level.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from daamctl.data import METRICS
+from daamctl.data.metrics import Scored, check_classes, confusion_matrix
 from daamctl.data.spans import count_entities, micro_f1, sentence_of
 
 FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1"}
@@ -45,6 +48,26 @@ class Sums:
 
 
 @dataclass(frozen=True)
+class Chance:
+    """Scores of constant predictions, which need no model.
+
+    Args:
+        majority_fraction: its share of the items, the accuracy of always predicting it.
+        uniform_fraction: 1 / C for C classes, the balanced accuracy of a constant prediction.
+        uniform_log_loss: ln C.
+        share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
+        per_class: class -> number of items.
+    """
+
+    majority_class: str
+    majority_fraction: float
+    uniform_fraction: float
+    uniform_log_loss: float
+    share_log_loss: float
+    per_class: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Task:
     """Classification of items. The first seven fields are words for texts, in the singular.
 
@@ -68,7 +91,11 @@ class Task:
     whole: str
     classes: tuple[str, ...] = ()
     primary: ClassVar[str] = "accuracy"
-    """Figure that selects epochs and ranks methods."""
+    """Figure that selects epochs and ranks methods; higher is better."""
+    metrics: ClassVar[tuple[str, ...]] = (
+        "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "log_loss", "ece",
+    )  # fmt: skip
+    """Figures of items, of `METRICS`, in the order of reports."""
     over_items: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy")
     """Figures that are means over items, by which methods are compared too."""
     imbalance: ClassVar[str] = "report balanced accuracy beside accuracy"
@@ -109,6 +136,41 @@ class Task:
             sources: their `speaker`, (N,).
         """
         return self
+
+    def answers(self, outputs: NDArray[np.float64]) -> NDArray[Any]:
+        """What a model with these outputs (N, K) answers, (N,): the class of the largest logit, the first of equals."""
+        return np.asarray(outputs.argmax(axis=1))
+
+    def score(self, items: Scored) -> dict[str, float]:
+        """The figures of items; ValueError if there are classes and the items are not of them (`check_classes`)."""
+        if self.classes:
+            check_classes(items, len(self.classes))
+        return {name: METRICS.load(name).compute(items) for name in self.metrics}
+
+    def confusion(self, items: Scored) -> list[dict[str, Any]]:
+        """How often each class was taken for each other one: actual, predicted, count; nothing without classes."""
+        if not self.classes:
+            return []
+        counts = confusion_matrix(items.targets, items.predictions, len(self.classes))
+        return [
+            {"actual": self.classes[one], "predicted": self.classes[other], "count": int(count)}
+            for (one, other), count in np.ndenumerate(counts)
+        ]
+
+    def chance(self, targets: NDArray[Any]) -> Chance | None:
+        """Scores of constant predictions, from the class ids of N items, (N,), N > 0; None without classes."""
+        if not self.classes:
+            return None
+        counts = np.bincount(targets, minlength=len(self.classes))
+        shares = counts[counts > 0] / counts.sum()
+        return Chance(
+            majority_class=self.classes[int(counts.argmax())],
+            majority_fraction=float(shares.max()),
+            uniform_fraction=1.0 / len(self.classes),
+            uniform_log_loss=float(np.log(len(self.classes))),
+            share_log_loss=float(-(shares * np.log(shares)).sum()),
+            per_class={name: int(count) for name, count in zip(self.classes, counts, strict=True)},
+        )
 
     def values(self, rows: pl.DataFrame, predicted: NDArray[np.int64]) -> dict[str, float]:
         """The figures that need more than the classes of single items, among them the primary one if it is such.

@@ -12,13 +12,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Float32, Shaped
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
+from daamctl.config import ExtractConfig
 from daamctl.devices import autocast
 from daamctl.encoders.cut import cut_of, skip
 from daamctl.encoders.discovery import ModelLayers, find_layers, layer_input
@@ -34,38 +35,6 @@ CPU_POSITIONS = 256
 CLOSE, CLOSE_IN_HALF = 1e-3, 0.05
 """Allowed distance of two vectors that should be equal up to rounding, relative to their length: float32, half
 precision."""
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """How an encoder reads its items, and how the time axis is reduced to one vector per layer.
-
-    Args:
-        layer_00: also return the embedding output.
-        final_norm: take the last layer after the encoder's final norm, if it has one.
-        normalize: speech: scale every clip to zero mean and unit variance; None: if the feature extractor does.
-        all_frames: speech: average over every frame of input zero-padded to `pad_to_s`, without attention mask
-            (published).
-        pad_to_s: length that `all_frames` pads to, in seconds.
-        pad_frames_to: speech: a batch of masked waveforms has a multiple of this many frames.
-        max_tokens: text: longest text to read, added tokens included; the model's own limit may be lower.
-        special_tokens: text: include the tokens that the tokenizer adds.
-        subwords: tokens: average over the first sub-word of a word, or over all.
-        image_bytes: images: normalise bytes on the device, if that gives the values of the processor.
-        class_token: images: include class and register tokens.
-    """
-
-    layer_00: bool = False
-    final_norm: bool = True
-    normalize: bool | None = None
-    all_frames: bool = False
-    pad_to_s: float = 5.0
-    pad_frames_to: int = 1
-    max_tokens: int = sys.maxsize
-    special_tokens: bool = False
-    subwords: Literal["first", "mean"] = "first"
-    image_bytes: bool = False
-    class_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,34 +74,32 @@ class Pooled:
         if not self.values.is_cuda:
             copy = Pooled(self.values.cpu(), self.is_representable.cpu())
             return lambda: copy
-        copied = Pooled(_pinned_like(self.values), _pinned_like(self.is_representable))
-        copied.values.copy_(self.values, non_blocking=True)
-        copied.is_representable.copy_(self.is_representable, non_blocking=True)
+        here = (self.values, self.is_representable)
+        copied = [torch.empty(one.shape, dtype=one.dtype, pin_memory=True) for one in here]
+        for to, one in zip(copied, here, strict=True):
+            to.copy_(one, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(self.values.device))
 
         def wait() -> Pooled:
             arrived.synchronize()
-            return copied
+            return Pooled(*copied)
 
         return wait
-
-
-def _pinned_like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
 class Encoder(ABC):
     """A frozen encoder, ready on its device: from items to one mean vector per layer.
 
-    Each family of models is a subclass, which implements `load_reader`, `random_reader`, `collate_cpu`, `positions` and
-    `facts`. Its constructor ends with `discover`, which finds the layers by running trial items.
+    Each family of models is a subclass, which implements `load_reader`, `random_reader`, `set_up`, `collate_cpu`,
+    `positions` and `facts`.
 
     Args:
-        name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
         reader: its feature extractor, tokenizer or image processor.
         precision: resolved precision of the forward pass.
+        options: how items are read, and how the time axis is reduced to one vector per layer.
+        pad_to_s: seconds that `extract.pooling=all-frames` pads to.
 
     Attributes:
         modality: what it reads.
@@ -153,12 +120,26 @@ class Encoder(ABC):
     _copies: torch.cuda.Stream | None = None
 
     def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
+        self,
+        name: str,
+        model: Any,
+        reader: Any,
+        *,
+        device: str,
+        precision: str,
+        options: ExtractConfig,
+        pad_to_s: float = 5.0,
     ) -> None:
+        self.pad_to_s = pad_to_s
         self.what, self.model, self.reader = f"encoder '{name}'", model, reader
         self.device, self.precision, self.options = device, precision, options
+        self.set_up(model, reader)
 
     # What a family defines
+
+    @abstractmethod
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Finish the constructor: read what `collate_cpu` needs, and call `discover` with trial items."""
 
     @staticmethod
     def load_model(source: str, **options: Any) -> Any:

@@ -91,7 +91,6 @@ def cut_model(model: Any, highest_layer: int, what: str, **options: Any) -> Any:
     """A model with the lower layers of another one, whose tensors it shares.
 
     Args:
-        highest_layer: k, from 1.
         options: of `AutoModel.from_config`.
 
     Raises:

@@ -57,12 +57,28 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         trace.remove()
     layers = _choose(lists, trace, what)
     states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
-    _check_finite(states, what)
-    found = _final_norm(norms, trace, states[-1], output.last_hidden_state)
-    norm, normed = found if found is not None else (None, states[-1])
+    for number, state in enumerate(states):
+        if not bool(state.isfinite().all()):
+            raise EncoderError(
+                f"layer {number} of {what} gives values that are not finite",
+                fix="use --set extract.precision=float32 --set extract.weights_dtype=float32",
+            )
+    norm, normed = None, states[-1]
+    for one in norms:
+        for given, out in trace.calls[one]:
+            if out is not given and _same(given, states[-1]) and _same(out, output.last_hidden_state):
+                norm, normed = one, out
     if not _same(normed, output.last_hidden_state):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
-    _compare(states, normed, getattr(output, "hidden_states", None), what)
+    theirs = getattr(output, "hidden_states", None) or states  # the library may return none
+    if len(theirs) != len(states):
+        raise EncoderError(
+            f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
+        )
+    for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
+        last = number == len(states) - 1  # the library's may be before or after the norm
+        if not (_same(ours, known) or (last and _same(normed, known))):
+            raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
     return ModelLayers(layers, norm, states, normed)
 
 
@@ -101,37 +117,6 @@ def _choose(lists: list[list[nn.Module]], trace: _Trace, what: str) -> list[nn.M
         raise EncoderError(f"{what} is hierarchical: its layers have no common width, from layer 0 on {widths}")
     given = f"they give {shapes[0]}" if shapes else "they do not each run once"
     raise EncoderError(f"the layers of {what} do not give one (batch, tokens, features) each: {given}")
-
-
-def _check_finite(states: list[Tensor], what: str) -> None:
-    for number, state in enumerate(states):
-        if not bool(state.isfinite().all()):
-            raise EncoderError(
-                f"layer {number} of {what} gives values that are not finite",
-                fix="use --set extract.precision=float32 --set extract.weights_dtype=float32",
-            )
-
-
-def _final_norm(norms: set[nn.Module], trace: _Trace, last: Tensor, output: Tensor) -> tuple[nn.Module, Tensor] | None:
-    for norm in norms:
-        for given, normed in trace.calls[norm]:
-            if normed is not given and _same(given, last) and _same(normed, output):
-                return norm, normed
-    return None
-
-
-def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | None, what: str) -> None:
-    """Compare the states found with the library's, if it returns any; its last one may be before or after the norm."""
-    if theirs is None:
-        return
-    if len(theirs) != len(states):
-        raise EncoderError(
-            f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
-        )
-    for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
-        last = number == len(states) - 1
-        if not (_same(ours, known) or (last and _same(normed, known))):
-            raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:

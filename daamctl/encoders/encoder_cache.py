@@ -49,7 +49,6 @@ class EncoderFacts:
 
     Args:
         facts: as in `OpenedEncoder`.
-        embed_dim: D.
     """
 
     facts: dict[str, Any]
@@ -59,9 +58,6 @@ class EncoderFacts:
 
 class LazyEncoder:
     """An encoder that is opened on first use; its facts may come from the cache.
-
-    Args:
-        max_duration_s: longest clip, in seconds.
 
     Raises:
         EncoderError: it must be opened and cannot be; see `open_encoder`.
@@ -83,7 +79,13 @@ class LazyEncoder:
         self._key = self._key_now()
         self._file = folder / f"{self._key}.json"
         cached = None if self._key is None else kept_json(self._file, self._key)
-        self.known = EncoderFacts(**{**cached, "layers": tuple(cached["layers"])}) if cached else self._open_unknown()
+        if cached:
+            self.known = EncoderFacts(**{**cached, "layers": tuple(cached["layers"])})
+            return
+        self._opened = self._open(None)
+        self.known = _facts(self._opened)
+        if self._key is not None and self._key_now() == self._key:  # else its files changed in the meantime
+            keep_json(self._file, self._key, asdict(self.known))
 
     @property
     def encoder(self) -> Encoder:
@@ -101,14 +103,6 @@ class LazyEncoder:
                 )
             self._opened = opened
         return self._opened.encoder
-
-    def _open_unknown(self) -> EncoderFacts:
-        """Open the encoder and cache its facts, unless its files changed in the meantime."""
-        self._opened = self._open(None)
-        found = _facts(self._opened)
-        if self._key is not None and self._key_now() == self._key:
-            keep_json(self._file, self._key, asdict(found))
-        return found
 
     def _open(self, weights_sha256: str | None) -> OpenedEncoder:
         return open_encoder(self.config, device=self.device, weights_sha256=weights_sha256, **self.options)

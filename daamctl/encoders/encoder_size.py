@@ -41,7 +41,6 @@ class EncoderSize:
     """The size of an encoder.
 
     Args:
-        embed_dim: D.
         here: whether its weights are on this machine, or random; else the shape comes from a preset.
     """
 
@@ -132,14 +131,18 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
     return EncoderSize(number, layers, width, here)
 
 
+def weights_format(config: ExtractConfig, modality: Modality, device: str, precision: str) -> str:
+    """Number format that the weights are held in during extraction."""
+    if config.weights_dtype != "auto":
+        return config.weights_dtype
+    return precision if encoder_input(modality) == "text" and not device.startswith("cpu") else "float32"
+
+
 def weight_bytes(size: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
     """Memory that the weights occupy during extraction, in their number format there."""
     import torch
 
-    held: str = config.weights_dtype
-    if held == "auto":
-        held = "float32" if encoder_input(modality) != "text" or device == "cpu" else precision
-    itemsize: int = getattr(torch, held).itemsize
+    itemsize: int = getattr(torch, weights_format(config, modality, device, precision)).itemsize
     return size.num_parameters * itemsize
 
 
@@ -187,14 +190,11 @@ def is_cached(hub_id: str, revision: str | None) -> bool:
 
     if find("config.json") is None:
         return False
-    weights = [path for path in map(find, WEIGHTS) if path is not None]
-    return any(all(find(name) for name in _shards(path)) for path in weights)
-
-
-def _shards(path: Path) -> set[str]:
-    if path.suffix != ".json":
-        return set()
-    return set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    for path in filter(None, map(find, WEIGHTS)):
+        index = json.loads(path.read_text(encoding="utf-8"))["weight_map"] if path.suffix == ".json" else {}
+        if all(map(find, set(index.values()))):
+            return True
+    return False
 
 
 def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:

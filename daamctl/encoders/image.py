@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.base import Encoder
 from daamctl.encoders.discovery import ModelLayers
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
@@ -41,10 +41,7 @@ class ImageEncoder(Encoder):
     """Pools the layers of a vision model.
 
     Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model, frozen, in eval mode, on its device.
         reader: its image processor, in its PIL form.
-        precision: resolved precision of the forward pass.
 
     Raises:
         EncoderError: the processor leaves images of different sizes, or the model's layers cannot be pooled (see
@@ -53,10 +50,8 @@ class ImageEncoder(Encoder):
 
     modality: ClassVar[Modality] = "image"
 
-    def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
-    ) -> None:
-        super().__init__(name, model, reader, device=device, precision=precision, options=options)
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Measure the images that the processor makes; see `Encoder`."""
         self.processor = reader
         self.values: Tensor | None = None  # (3, 256), what bytes are normalised to, if `pixels` gives bytes
         self.counted = torch.zeros(0, dtype=torch.bool)  # (T,), known after the trial
@@ -67,8 +62,8 @@ class ImageEncoder(Encoder):
             raise EncoderError(f"the image processor of {self.what} leaves images of unequal shape: {shapes}")
         self.image_size = tuple(trial[0].shape[1:])
         self.discover(trial)
-        if options.image_bytes and (values := self.values_of_bytes()) is not None:
-            self.values = values.to(device)
+        if self.options.image_bytes and (values := self.values_of_bytes()) is not None:
+            self.values = values.to(self.device)
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
@@ -89,7 +84,7 @@ class ImageEncoder(Encoder):
         if not bool(patches.any()):
             raise EncoderError(f"no position of {self.what} depends on the image")
         self.num_class_tokens = int((~patches).sum())
-        self.counted = torch.ones_like(patches) if self.options.class_token else patches
+        self.counted = torch.ones_like(patches) if self.options.pool_class_token else patches
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Resize one RGB image: (3, H, W), float32 and normalised, or bytes to look up in `values`."""
@@ -145,7 +140,7 @@ class ImageEncoder(Encoder):
         return {
             "processor": processor_facts(self.processor),
             "image_size": list(self.image_size),
-            "class_tokens": {"number": self.num_class_tokens, "pooled": self.options.class_token},
+            "class_tokens": {"number": self.num_class_tokens, "pooled": self.options.pool_class_token},
         }
 
 

@@ -16,9 +16,6 @@ RANDOM = "none needed (random weights)"
 def licence_of(config: ExtractConfig) -> str | None:
     """Licence of an encoder: what its preset says, or else the card of the checkpoint. Uses no network.
 
-    Args:
-        config: the extract settings that name the encoder.
-
     Returns:
         The licence, usually an identifier of the Hugging Face hub such as `mit`; None if it is unknown.
     """

@@ -14,9 +14,16 @@ from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
-from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
+from daamctl.encoders.base import Encoder, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
-from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters, read_configuration, use_cache_without_hub
+from daamctl.encoders.encoder_size import (
+    PARTS,
+    check_name,
+    num_parameters,
+    read_configuration,
+    use_cache_without_hub,
+    weights_format,
+)
 from daamctl.encoders.presets import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
@@ -95,13 +102,15 @@ def open_encoder(
     preset = ENCODERS.get(name)
     if preset is not None and preset.modality != encoder_input(modality):
         raise _reads_something_else(name, preset.modality, modality)
-    dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
+    dtype: torch.dtype = getattr(torch, weights_format(config, modality, device, precision))
     if precision == "float32" and dtype != torch.float32:
         precision = str(dtype).removeprefix("torch.")  # the arithmetic cannot be more precise than the weights
     if config.weights == "random" or (preset is not None and preset.source is None):
         loaded = _random(name, preset, config.seed, dtype, device, highest_layer)
     else:
-        source = _source(name, preset)
+        check_name(name)
+        folder = Path(name).expanduser()
+        source = str(folder) if preset is None and folder.is_dir() else (preset and preset.source) or name
         loaded = _pretrained(source, config.revision, modality, dtype, device, keep_pooler, highest_layer)
     model = loaded.model.eval().requires_grad_(False)
     encoder: Encoder = _family(model.config, modality)(
@@ -110,7 +119,8 @@ def open_encoder(
         loaded.reader,
         device=str(next(model.parameters()).device),  # with several GPUs, inputs go to the first
         precision=precision,
-        options=_options(config, max_duration_s),
+        options=config,
+        pad_to_s=max_duration_s,
     )
     facts = {
         "name": name,
@@ -139,39 +149,6 @@ def _family(config: Any, modality: Modality) -> type[Encoder]:
     """Class of an encoder by its Hugging Face configuration; speech models differ by type, all others do not."""
     family: type[Encoder] = FAMILIES.load(config.model_type if modality == "speech" else modality)
     return family
-
-
-def _options(config: ExtractConfig, max_duration_s: float) -> EncoderOptions:
-    return EncoderOptions(
-        layer_00=config.layer_00,
-        final_norm=config.final_norm,
-        normalize={"encoder": None, "always": True, "never": False}[config.normalize],
-        all_frames=config.pooling == "all-frames",
-        pad_to_s=max_duration_s,
-        pad_frames_to=config.pad_frames_to or 1,
-        max_tokens=config.max_tokens,
-        special_tokens=config.pool_special_tokens,
-        subwords=config.subwords,
-        image_bytes=config.image_bytes,
-        class_token=config.pool_class_token,
-    )
-
-
-def _weights_dtype(setting: str, modality: Modality, device: str, precision: str) -> torch.dtype:
-    if setting == "auto":
-        setting = precision if encoder_input(modality) == "text" and not device.startswith("cpu") else "float32"
-    dtype: torch.dtype = getattr(torch, setting)
-    return dtype
-
-
-def _source(name: str, preset: Preset | None) -> str:
-    """The hub id or folder to load. Raises as `check_name`."""
-    check_name(name)
-    if preset is not None:
-        assert preset.source is not None
-        return preset.source
-    folder = Path(name).expanduser()
-    return str(folder) if folder.is_dir() else name
 
 
 def _random(
@@ -211,6 +188,8 @@ def _pretrained(
     highest_layer: int | None = None,
 ) -> _Loaded:
     """Load the config and check that the encoder fits before loading the weights and the input processor."""
+    from huggingface_hub import hf_hub_download
+
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     if not Path(source).is_dir():
         use_cache_without_hub()
@@ -251,21 +230,19 @@ def _pretrained(
     if modality != "speech" and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
         model = whole.get_encoder()
     pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
-    missing = _missing(model, whole, loading["missing_keys"])
+    # transformers initialises weights that the checkpoint lacks at random; the model may be a part of the whole
+    used = {id(value) for value in model.state_dict(keep_vars=True).values()}
+    present = {name for name, value in whole.state_dict(keep_vars=True).items() if id(value) in used}
+    masks = {name for name in loading["missing_keys"] if name.rpartition(".")[2] == MASK_VECTOR}
+    missing = sorted(present & set(loading["missing_keys"]) - masks)
     if missing:
         raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {first_few(missing, 3)}")
-    if (mask_vector := getattr(model, MASK_VECTOR, None)) is not None and MASK_VECTOR in _ends(loading["missing_keys"]):
+    if masks and (mask_vector := getattr(model, MASK_VECTOR, None)) is not None:
         mask_vector.data.zero_()  # transformers draws it at random every time, which would change the hash
     if Path(source).is_dir():
         return _Loaded(model, reader, Path(source).name, None, pooler)  # identified by the hash, not by this path
-    return _Loaded(model, reader, source, _commit(source, revision), pooler)
-
-
-def _commit(source: str, revision: str | None) -> str:
-    """Commit of a hub checkpoint that has just been loaded: its snapshot folder is named after it."""
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(source, "config.json", revision=revision)).parent.name
+    snapshot = Path(hf_hub_download(source, "config.json", revision=revision)).parent  # named after its commit
+    return _Loaded(model, reader, source, snapshot.name, pooler)
 
 
 def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
@@ -275,21 +252,6 @@ def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
         return None
     model.pooler = None
     return None if any(name.startswith("pooler.") for name in missing) else pooler
-
-
-def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
-    """Weights of `model`, the used part of `whole`, that the checkpoint lacks; transformers initialises them at random.
-
-    Only the mask vector of pretraining may be missing.
-    """
-    used = {id(value) for value in model.state_dict(keep_vars=True).values()}
-    own = {name for name, value in whole.state_dict(keep_vars=True).items() if id(value) in used}
-    return sorted(name for name in own & set(missing) if MASK_VECTOR not in _ends([name]))
-
-
-def _ends(names: Iterable[str]) -> set[str]:
-    """Last components of dotted names."""
-    return {name.rpartition(".")[2] for name in names}
 
 
 def class_of(config: Any) -> Any:
@@ -311,11 +273,8 @@ def _without_head(model_class: Any) -> dict[str, Any]:
 def _check_reads(source: str, config: Any, modality: Modality) -> None:
     """Refuse an encoder of another modality, or of an unknown model type, before loading its weights."""
     kind = config.model_type
-    if kind in SPEECH_TYPES:
-        reads = "speech"
-    else:
-        model_class = class_of(config)
-        reads = INPUTS.get(getattr(model_class, "main_input_name", ""), "")
+    main_input = getattr(class_of(config), "main_input_name", "")
+    reads = "speech" if kind in SPEECH_TYPES else INPUTS.get(main_input, "")
     if reads == encoder_input(modality):
         return
     if reads in READS:
@@ -334,11 +293,7 @@ def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderE
 
 
 def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, spread: bool = True) -> dict[str, Any]:
-    """Loading options that place the weights: empty if they fit the device, else a map over all local GPUs.
-
-    Raises:
-        EncoderError: they fit neither way.
-    """
+    """Loading options that place the weights: empty if they fit the device, else a map over all local GPUs."""
     need, free = dtype.itemsize * (num_parameters(config) or 0), free_on(device)
     kept = HEADROOM if device.startswith("cuda") else 0
     if need + kept <= free[0]:
@@ -353,22 +308,18 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
     )
 
 
-def _reason(error: Exception) -> str:
-    """What a library says, without its advice to load files in a way that runs their code."""
-    text = " ".join(str(error).split())
-    if "trust_remote_code" in text:
-        return "it needs code of its own, which daamctl does not run"
-    if "weights_only" in text:
-        code = re.search(r"GLOBAL (\S+)", text)
-        return (
-            f"its weights contain code ({code[1]}), which is not run" if code else "its weights cannot be read safely"
-        )
-    return text[:300] or type(error).__name__
-
-
 def explained(source: str, revision: str | None, error: Exception) -> EncoderError:
-    """What a library's error says about loading an encoder, and what helps."""
-    reason = _reason(error)
+    """What a library's error says about loading an encoder, without its advice to run code, and what helps."""
+    text = " ".join(str(error).split())
+    code = re.search(r"GLOBAL (\S+)", text)
+    if "trust_remote_code" in text:
+        reason = "it needs code of its own, which daamctl does not run"
+    elif "weights_only" in text and code:
+        reason = f"its weights contain code ({code[1]}), which is not run"
+    elif "weights_only" in text:
+        reason = "its weights cannot be read safely"
+    else:
+        reason = text[:300] or type(error).__name__
     if Path(source).is_dir():
         return EncoderError(f"encoder folder {source} cannot be loaded: {reason}")
     at = f" --revision {revision}" if revision else ""

@@ -33,7 +33,6 @@ class MaskedModel:
 
     Args:
         name: hub id, or name of the folder.
-        model: the Hugging Face model with its head.
         before: ids that the tokenizer adds before a text.
         after: ids that it adds after one.
         max_tokens: longest block, added tokens included.

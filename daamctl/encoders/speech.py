@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.base import Encoder
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
@@ -18,25 +18,20 @@ NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 class SpeechEncoder(Encoder):
     """An encoder that reads waveforms (T,).
 
-    Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model, frozen, in eval mode, on its device.
-        precision: resolved precision of the forward pass.
-
     Attributes:
         sampling_rate: Hz that the model was trained on.
         normalize: whether every clip is scaled to zero mean and unit variance first.
+        all_frames: average over every frame of input zero-padded to `pad_to_s`, without attention mask (published).
     """
 
     modality: ClassVar[Modality] = "speech"
 
-    def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
-    ) -> None:
-        super().__init__(name, model, reader, device=device, precision=precision, options=options)
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Read rate and normalisation; see `Encoder`."""
         self.sampling_rate = int(reader.sampling_rate)
         own = bool(getattr(reader, "do_normalize", False))
-        self.normalize = own if options.normalize is None else options.normalize
+        self.normalize = own if self.options.normalize == "encoder" else self.options.normalize == "always"
+        self.all_frames = self.options.pooling == "all-frames"
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
@@ -55,7 +50,7 @@ class SpeechEncoder(Encoder):
     def facts(self) -> dict[str, Any]:
         """Pooling, normalisation and sampling rate; see `Encoder`."""
         return {
-            "pooling": "all-frames" if self.options.all_frames else "valid-frames",
+            "pooling": self.options.pooling,
             "normalize": self.normalize,
             "sampling_rate": self.sampling_rate,
         }
@@ -72,10 +67,10 @@ class SpeechEncoder(Encoder):
         Raises:
             EncoderError: a clip is longer, so its vector would depend on the other clips of its batch.
         """
-        samples = round(self.options.pad_to_s * self.sampling_rate)
+        samples = round(self.pad_to_s * self.sampling_rate)
         if longest > samples:
             raise EncoderError(
-                f"pooling over all frames pads to {self.options.pad_to_s:g} s, but a clip has "
+                f"pooling over all frames pads to {self.pad_to_s:g} s, but a clip has "
                 f"{longest / self.sampling_rate:g} s",
                 fix="use extract.pooling=valid-frames, or a segment.tail other than merge",
             )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import Batch, Encoder, EncoderOptions
+from daamctl.encoders.base import Batch, Encoder
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
@@ -33,21 +33,14 @@ LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.asci
 class TextEncoder(Encoder):
     """Pools the layers of a text model.
 
-    Args:
-        name: name of the encoder, for messages.
-        model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
-        precision: resolved precision of the forward pass.
-
     Raises:
         EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `find_layers`).
     """
 
     modality: ClassVar[Modality] = "text"
 
-    def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
-    ) -> None:
-        super().__init__(name, model, reader, device=device, precision=precision, options=options)
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Read tokenizer and limits, and find out how padding acts; see `Encoder`."""
         model.config.use_cache = False
         reader.truncation_side = "right"
         self.tokenizer = reader
@@ -58,14 +51,14 @@ class TextEncoder(Encoder):
         self.first, self.last = added_tokens(reader)
         self.pad = padding_id(reader, model.config, self.vocabulary)
         limit = model_limit(model, reader)
-        self.max_tokens = min(options.max_tokens, limit)
+        self.max_tokens = min(self.options.max_tokens, limit)
         self.tokens(TRIAL, self.max_tokens)  # fails at once if the limit leaves no room for text
         trial, _ = self.tokens(TRIAL, limit)
         self.discover(trial)
         # A model that mixes positions but ignores the mask would see the padding of its neighbours.
         self.equal_length_batches = not self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
         # A padding mask keeps torch from its fastest attention on GPUs; after a causal one, padding changes nothing.
-        self.sends_mask = not (device.startswith("cuda") and self.ignores_padding(trial))
+        self.sends_mask = not (self.device.startswith("cuda") and self.ignores_padding(trial))
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
@@ -124,7 +117,7 @@ class TextEncoder(Encoder):
         positions = torch.arange(batch.shape[1])
         real = positions < lengths  # (B, T)
         mask = real
-        if not self.options.special_tokens:
+        if not self.options.pool_special_tokens:
             mask = (positions >= self.first) & (positions < lengths - self.last)
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
@@ -145,7 +138,7 @@ class TextEncoder(Encoder):
         return {
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
             "max_tokens": self.max_tokens,
-            "special_tokens": {"first": self.first, "last": self.last, "pooled": self.options.special_tokens},
+            "special_tokens": {"first": self.first, "last": self.last, "pooled": self.options.pool_special_tokens},
         }
 
 

@@ -34,13 +34,14 @@ class TokenEncoder(TextEncoder):
 
     modality: ClassVar[Modality] = "tokens"
 
-    def __init__(self, name: str, model: Any, reader: Any, **options: Any) -> None:
+    def set_up(self, model: Any, reader: Any) -> None:
+        """See `TextEncoder`."""
         if not getattr(reader, "is_fast", False):
             raise EncoderError(
-                f"the tokenizer of encoder '{name}' does not tell where its tokens are in the text",
+                f"the tokenizer of {self.what} does not tell where its tokens are in the text",
                 fix="take an encoder with a fast tokenizer (a file tokenizer.json in its folder)",
             )
-        super().__init__(name, model, reader, **options)
+        super().set_up(model, reader)
         trial = reader(TRIAL[1], verbose=False)["input_ids"]
         self.added = trial[: self.first], trial[len(trial) - self.last :]  # before and after every text
 

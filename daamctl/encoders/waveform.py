@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import EncoderError
 
@@ -20,10 +19,9 @@ class WaveformEncoder(SpeechEncoder):
         EncoderError: the model has no convolutional front end, or its layers cannot be pooled (see `find_layers`).
     """
 
-    def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
-    ) -> None:
-        super().__init__(name, model, reader, device=device, precision=precision, options=options)
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Read the convolutions of the front end; see `Encoder`."""
+        super().set_up(model, reader)
         config = model.config
         if not hasattr(config, "conv_kernel"):
             raise EncoderError(f"{self.what} ({type(model).__name__}) has no waveform front end")
@@ -32,8 +30,8 @@ class WaveformEncoder(SpeechEncoder):
         padding_leaks = (
             getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
         )
-        self.masked = not padding_leaks and not options.all_frames
-        self.equal_length_batches = padding_leaks and not options.all_frames
+        self.masked = not padding_leaks and not self.all_frames
+        self.equal_length_batches = padding_leaks and not self.all_frames
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
         self.discover([trial_clip(4 * self.min_samples)])
 
@@ -46,10 +44,7 @@ class WaveformEncoder(SpeechEncoder):
     @property
     def min_samples(self) -> int:
         """Shortest input that yields one frame: 400 samples for the usual front end."""
-        samples = 1
-        for kernel, stride in reversed(self.convolutions):
-            samples = (samples - 1) * stride + kernel
-        return samples
+        return self.most_samples(0) + 1
 
     def positions(self, size: int) -> int:
         """Number of frames, padding of the published pooling included; see `Encoder`."""
@@ -64,9 +59,9 @@ class WaveformEncoder(SpeechEncoder):
 
     def padded(self, size: int) -> int:
         """Samples after padding; see `Encoder`."""
-        if self.options.all_frames:
-            return round(self.options.pad_to_s * self.sampling_rate)
-        multiple = self.options.pad_frames_to
+        if self.all_frames:
+            return round(self.pad_to_s * self.sampling_rate)
+        multiple = self.options.pad_frames_to or 1
         if not self.masked or multiple == 1:
             return size
         num_frames = self.num_frames(max(size, self.min_samples))
@@ -76,7 +71,7 @@ class WaveformEncoder(SpeechEncoder):
         """Batch waveforms (T,); see `Encoder`. Clips shorter than one frame are zero-padded to it."""
         clips = [self.normalized(clip) for clip in items]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
-        if self.options.all_frames:
+        if self.all_frames:
             width = self.published_samples(max(lengths))
             lengths = [width] * len(clips)
         else:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import EncoderError
 
@@ -27,13 +26,12 @@ class WhisperEncoder(SpeechEncoder):
     `pad_to_s` seconds.
     """
 
-    def __init__(
-        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
-    ) -> None:
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Keep the encoder alone, and make features for its rate; see `Encoder`."""
         from transformers import WhisperFeatureExtractor
 
-        super().__init__(name, model.get_encoder(), reader, device=device, precision=precision, options=options)
-        config = model.config
+        super().set_up(model, reader)
+        self.model, config = model.get_encoder(), model.config
         self.max_frames = int(config.max_source_positions)
         seconds = self.max_frames * SAMPLES_PER_FRAME // self.sampling_rate
         self.features = WhisperFeatureExtractor(
@@ -78,7 +76,7 @@ class WhisperEncoder(SpeechEncoder):
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
         ).input_features  # (B, mels, 2 T)
         samples = [len(clip) for clip in clips]
-        if self.options.all_frames:
+        if self.all_frames:
             samples = [self.published_samples(longest)] * len(clips)
         n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
         mask = torch.arange(self.max_frames) < n_frames[:, None]  # (B, T)

@@ -12,9 +12,9 @@ test is a sign-flip test over speakers, the secondary one a corrected t-test ove
   folds.
 
 Two scores are compared: accuracy (WA) and balanced accuracy (UA). Items have equal weights in WA; in UA the weight of
-an item is 1 / (number of test items of its class, over all folds). The difference of a speaker is the weighted mean
-over the speaker's items. It is therefore defined if the speaker lacks a class, and a rare item does not count as a
-whole class. If items are the units, the difference of an item is multiplied by its weight over the mean weight.
+an item is 1 / (number of test items of its class, over all folds). The test flips the signs of the units' sums of
+weighted differences, so it is a test of the difference that is printed: a unit counts by its items, may lack a class,
+and a rare item does not count as a whole class.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.scores import Compared
-from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority, Ranks
+from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
+from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals
-from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
-    friedman_nemenyi,
     grouped_means,
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
 )
-from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats, paired_sign_flip, sign_flip_floor
+from daamctl.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 
 if TYPE_CHECKING:
     from daamctl.artifacts.results import Fold
@@ -109,7 +108,7 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
                 "n_test": fold.result["meta"]["num_test_clips"],
                 "n_train": _num_train(fold, folds),
             },
-            schema_overrides=SCHEMA,
+            schema_overrides={name: kind for name, kind in SCHEMA.items() if name != "target"},  # class ids, or numbers
         )
         for fold, part in zip(folds, items, strict=True)
     ]
@@ -169,18 +168,15 @@ def compare_methods(
         pairs = [(reference, method) for method in tables if method != reference]
     rows = []
     for name in task.over_items:
-        differences = [correct[first] - correct[second] for first, second in pairs]
-        intervals = _gap_intervals(differences, data, name, 1 - alpha, resamples, seed)
-        for (first, second), interval in zip(pairs, intervals, strict=True):
-            row = _compare(correct[first], correct[second], data, name, alpha, seed, interval)
+        for first, second in pairs:
+            row = _compare(correct[first], correct[second], data, name, alpha, resamples, seed)
             row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
             rows.append(Compared(first=first, second=second, **row))
     rows.sort(key=lambda row: pairs.index((row.first, row.second)))
     floor = None if data.design.n_units is None else sign_flip_floor(data.design.n_units)
-    ranks = {name: _ranks(correct, data, name, alpha) for name in task.over_items}
     design = _design(data, tables)
-    family = Family(list(tables), reference, len(pairs), alpha, floor, design, ranks, [])
-    return with_holm(rows), replace(family, notes=_notes(family, tables))
+    family = Family(list(tables), reference, len(pairs), alpha, floor, design, [])
+    return with_holm(rows), replace(family, notes=_notes(family, tables, task))
 
 
 def not_worse(
@@ -195,7 +191,7 @@ def not_worse(
 ) -> tuple[Design, dict[str, NonInferiority]]:
     """Test of each method that it is less than a margin worse than a reference (docs/sources.md#shortest-encoder).
 
-    A one-sided sign-flip test of the differences in accuracy of the units, to each of which the margin is added. The
+    A one-sided sign-flip test of the units' differences in accuracy, with the margin added to that of every item. The
     interval of the difference has the level 1 - 2 alpha, so its lower end is a one-sided bound of the level 1 - alpha.
     The p-values are not corrected.
 
@@ -215,14 +211,16 @@ def not_worse(
     _check_same(averaged)
     data = _data(averaged[reference], task)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
-    differences = {method: values - correct[reference] for method, values in correct.items()}
-    intervals = _gap_intervals(list(differences.values()), data, "accuracy", 1 - 2 * alpha, resamples, seed)
     found = {}
-    for (method, difference), interval in zip(differences.items(), intervals, strict=True):
-        units = _unit_differences(difference, data, "accuracy")
-        test = None if units is None else paired_sign_flip(units + margin, one_sided=True, seed=seed)
+    for method, values in correct.items():
+        difference = values - correct[reference]
+        test = interval = None
+        if (units := _unit_sums(difference, data, "accuracy")) is not None:
+            sums, sizes = units
+            test = paired_sign_flip(sums + margin * sizes, one_sided=True, seed=seed)
+            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, resamples=resamples, seed=seed)
         found[method] = NonInferiority(
-            accuracy=float(grouped_means(correct[method], data.folds).mean()),  # as `evaluate` gives it
+            accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),
             low=interval.low if interval else None,
             high=interval.high if interval else None,
@@ -339,7 +337,7 @@ def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
     known = unit != "item" and not names.null_count()
     units = None
     if unit is not None:
-        units = folds if unit == "fold" else names.rank("dense").to_numpy().astype(np.int64) - 1
+        units = (table["fold"] if unit == "fold" else names).rank("dense").to_numpy().astype(np.int64) - 1
     design = Design(
         unit=unit,
         unit_word=word,
@@ -386,19 +384,21 @@ def _design(data: _Data, tables: Mapping[str, pl.DataFrame]) -> Design:
 
 
 def _compare(
-    first: Floats, second: Floats, data: _Data, metric: str, alpha: float, seed: int, interval: Interval | None
+    first: Floats, second: Floats, data: _Data, metric: str, alpha: float, resamples: int, seed: int
 ) -> dict[str, Any]:
     """One metric of one pair, as `Compared`. p_holm stays empty until the family is complete."""
     classes = _classes(data, metric)
     one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
     row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
-    if interval is not None:
-        row |= interval_columns(interval)
-    if (units := _unit_differences(first - second, data, metric)) is not None:
-        test = paired_sign_flip(units, seed=seed)
+    if (units := _unit_sums(first - second, data, metric)) is not None:
+        sums, sizes = units
+        test = paired_sign_flip(sums, seed=seed)
         row |= {"unit": data.design.unit_word, "units": test["n"], "test": "sign-flip"}
         row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
-        row["detectable"] = minimal_detectable_difference(units, alpha=alpha)
+        # A large unit has a large sum also where all units agree; only what is left of that is chance.
+        row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
+        if interval := flip_interval(sums, sizes, level=1 - alpha, resamples=resamples, seed=seed):
+            row |= interval_columns(interval)
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:
         row["p_folds"] = nadeau_bengio(folds, data.n_test, data.n_train).p
@@ -411,18 +411,17 @@ def interval_columns(interval: Interval) -> dict[str, Any]:
     return {"low": interval.low, "high": interval.high, **made}
 
 
-def _unit_differences(difference: Floats, data: _Data, metric: str) -> Floats | None:
-    """Differences for the primary test, one per speaker, item or fold (weights: see the module)."""
+def _unit_sums(difference: Floats, data: _Data, metric: str) -> tuple[Floats, Floats] | None:
+    """Weighted differences summed by unit, and the weights likewise, both (U,); None without a unit.
+
+    They are scaled: the mean of the sums is the difference of the figure, the mean of the weights is 1.
+    """
     if data.units is None:
         return None
     classes = _classes(data, metric)
-    if data.design.unit == "fold":
-        return grouped_means(difference, data.folds, classes)
     weights = np.ones(len(difference)) if classes is None else 1.0 / np.bincount(classes)[classes]
-    if data.design.unit == "item":
-        weighted = np.bincount(data.units, weights * difference)
-        return np.asarray(weighted * len(weighted) / weights.sum())
-    return np.bincount(data.units, weights * difference) / np.bincount(data.units, weights)
+    sums, sizes = (np.bincount(data.units, values) for values in (weights * difference, weights))
+    return sums / sizes.mean(), sizes / sizes.mean()
 
 
 def _intervals(
@@ -435,32 +434,6 @@ def _intervals(
     return mean_intervals(
         values, data.units, classes=classes, level=level, limits=limits, resamples=resamples, seed=seed
     )
-
-
-def _gap_intervals(
-    differences: Sequence[Floats], data: _Data, metric: str, level: float, resamples: int, seed: int
-) -> Sequence[Interval | None]:
-    """Intervals of differences: of few units, the values that the sign-flip test does not reject, if it can reject."""
-    if data.units is None or not differences:
-        return [None] * len(differences)
-    if data.design.n_units is not None and data.design.n_units <= EXACT_FLIPS_UP_TO:
-        found: list[Interval | None] = []
-        for one in differences:
-            units = _unit_differences(one, data, metric)
-            interval = None if units is None else flip_interval(units, level=level)
-            value = float(grouped_means(one, np.zeros(len(one)), _classes(data, metric))[0])
-            found.append(None if interval is None else replace(interval, value=value))
-        return found
-    classes = _classes(data, metric)
-    return mean_intervals(differences, data.units, classes=classes, level=level, resamples=resamples, seed=seed)
-
-
-def _ranks(correct: Mapping[str, Floats], data: _Data, metric: str, alpha: float) -> Ranks | None:
-    if len(correct) < 3 or len(data.n_test) < 2:
-        return None
-    classes = _classes(data, metric)
-    scores = {method: grouped_means(values, data.folds, classes).tolist() for method, values in correct.items()}
-    return friedman_nemenyi(scores, alpha=alpha)
 
 
 def _classes(data: _Data, metric: str) -> ClassIds | None:
@@ -485,7 +458,7 @@ def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dic
     return {"runs": len(shared), "ahead": int((gaps > 0).sum()), "behind": int((gaps < 0).sum())}
 
 
-def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> list[str]:
     design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
     several = len(family.methods) > 1
@@ -508,7 +481,7 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame]) -> list[str]:
         notes.append(
             f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
         )
-    if several:
+    if several and len(task.over_items) > 1:
         notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:

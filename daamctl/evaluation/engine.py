@@ -152,32 +152,59 @@ def mean_intervals(
     return intervals(*mean_sums(values, units, classes), **settings)
 
 
-def flip_interval(differences: Floats, *, level: float = 0.95) -> Interval | None:
-    """Interval of the mean of paired differences: all values that the exact sign-flip test does not reject.
+def flip_interval(
+    differences: Floats,
+    sizes: Floats | None = None,
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Interval | None:
+    """Interval of the mean of paired differences: all values that the sign-flip test does not reject.
 
-    The test of a value v sums the differences minus v with every combination of signs. As many combinations are at
-    least as large as the observed one as there are sets of units whose mean is not above v (Hartigan 1969). So the
-    ends are order statistics of the means of all sets of units. The interval excludes 0 exactly if
-    `paired_sign_flip` has p <= 1 - level.
+    The test of a value v sums differences minus v times sizes, with every combination of signs. As many combinations
+    are at least as large as the observed one as there are sets of units whose sum of differences over sum of sizes is
+    not above v (Hartigan 1969). So the ends are order statistics of these ratios. With at most 20 units they are those
+    of all sets, and the interval excludes 0 exactly if `paired_sign_flip` has p <= 1 - level. With more, sets are drawn
+    at random, each with its complement, and the two agree up to the error of the draws.
 
     Args:
         differences: one per unit, (U,).
+        sizes: what a unit counts, (U,), with mean 1; None: all the same.
 
     Returns:
-        None with more than 20 units, whose combinations are too many; or with so few that the test rejects nothing.
+        None with so few units that the test rejects nothing.
     """
     array = finite(differences)
-    number = len(array)
-    rank = int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
-    if number > EXACT_FLIPS_UP_TO or rank < 1:
+    number, value = len(array), round(float(array.mean()), SAME) + 0.0
+    rows = np.stack([array, np.ones(number) if sizes is None else sizes], axis=1)
+    if number <= EXACT_FLIPS_UP_TO:
+        sets = _all_sets(rows)[1:]
+        samples, rank = len(sets), int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
+    else:
+        half = _random_sets(*np.unique(rows, axis=0, return_counts=True), resamples, seed)
+        sets = np.concatenate([half, rows.sum(0) - half])
+        samples, rank = resamples, int(np.floor((1 - level) * (resamples + 1) + 1e-9))
+    if rank < 1:
         return None
-    sums, sizes = np.zeros(1), np.zeros(1)
-    for one in array:
-        sums, sizes = np.concatenate([sums, sums + one]), np.concatenate([sizes, sizes + 1])
-    means = np.round(sums[1:] / sizes[1:], SAME)
-    low, high = np.partition(means, [rank - 1, len(means) - rank])[[rank - 1, len(means) - rank]].tolist()
-    value = round(float(array.mean()), SAME)
-    return Interval(value + 0.0, low + 0.0, high + 0.0, level, number, len(means), "sign-flip")
+    sums, parts = sets.T
+    ratios = np.round(np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9), SAME)
+    low, high = np.partition(ratios, [rank - 1, len(ratios) - rank])[[rank - 1, len(ratios) - rank]].tolist()
+    return Interval(value, low + 0.0, high + 0.0, level, number, samples, "sign-flip")
+
+
+def _all_sets(rows: Floats) -> Floats:
+    """Sums over every set of units, the empty one first: (U, K) -> (2^U, K)."""
+    sums = np.zeros((1, rows.shape[1]))
+    for row in rows:
+        sums = np.concatenate([sums, sums + row])
+    return sums
+
+
+def _random_sets(rows: Floats, counts: NDArray[np.int64], samples: int, seed: int) -> Floats:
+    """Sums over random sets of units, of which `counts` are alike each: (kinds, K) -> (samples, K)."""
+    rng, sizes = np.random.default_rng(seed), _blocks(samples, len(counts))
+    return np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
 
 
 def randomisation(
@@ -200,13 +227,7 @@ def randomisation(
     rows, counts = np.unique(changes[np.any(changes != 0, axis=1)], axis=0, return_counts=True)
     informative = int(counts.sum())
     exact = informative <= EXACT_FLIPS_UP_TO
-    if exact:
-        gained = np.zeros((1, changes.shape[1]))
-        for row in np.repeat(rows, counts, axis=0):
-            gained = np.concatenate([gained, gained + row])
-    else:
-        rng, sizes = np.random.default_rng(seed), _blocks(flips, len(counts))
-        gained = np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
+    gained = _all_sets(np.repeat(rows, counts, axis=0)) if exact else _random_sets(rows, counts, flips, seed)
     one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
     observed = float((statistic(one) - statistic(two))[0, 0])
     swapped = (statistic(one + gained.T) - statistic(two - gained.T))[0]

@@ -152,7 +152,7 @@ def judge(folds: Sequence[Fold], probes: Mapping[str, Sequence[Fold]], *, unit: 
     """
     method = folds[0].result["run"]["method"]
     known = {**probes, method: folds}
-    items = {name: [items_of(fold.predictions(), unit) for fold in part] for name, part in known.items()}
+    items = {name: [items_of(fold.predictions(), unit, fold.task) for fold in part] for name, part in known.items()}
     tables = {name: item_table(part, items[name]) for name, part in known.items()}
     return assess_method(method, known, items[method], tables, margin=margin)
 
@@ -274,8 +274,8 @@ def _learned_nothing(
     reasons = []
     if all(len(set(part.predictions.tolist())) == 1 for part in items) and len(table) > len(folds):
         reasons.append("predicts the same class for every item of a fold")
-    else:
-        reasons += _not_above_chance(table, len(folds[0].result["run"]["classes"]))
+    elif folds[0].task.classes:
+        reasons += _not_above_chance(table, len(folds[0].task.classes))
     metrics = [fold.result["metrics"] for fold in folds]
     selects = method not in CLOSED_FORM and folds[0].result["run"]["config"]["train"]["selection"] != "last"
     first = all(one.get("selected_epoch") == 1 and (one.get("epochs") or 0) > 1 for one in metrics)

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
+from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
@@ -99,7 +100,7 @@ def judge(
     needed = best.units_needed
     if needed is not None and best.units is not None:
         needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
-        needed = None if is_significant(best) or needed <= best.units else needed
+        needed = None if best.is_significant or needed <= best.units else needed
     tests: dict[str, NonInferiority] = {}
     if margin is not None:
         tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]
@@ -115,7 +116,7 @@ def judge(
         margin=margin,
         design=design,
         items=_items(tables, labels if has_classes else labels.with_columns(label=None), group, word),
-        notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes], task)],
+        notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes])],
     )
 
 
@@ -222,9 +223,8 @@ def _items(
     return found.sort("item")
 
 
-def _notes(files: Sequence[Predictions], notes: Sequence[str], task: Task) -> list[str]:
-    """Notes on the comparison; one metric needs no warning of two."""
-    notes = [note for note in notes if len(task.over_items) > 1 or "balanced accuracy" not in note]
+def _notes(files: Sequence[Predictions], notes: list[str]) -> list[str]:
+    """Notes on the comparison."""
     repeats = {file.name: max(file.rows.group_by("item").len()["len"].to_list()) for file in files}
     if len(set(repeats.values())) > 1:
         told = ", ".join(f"{name} {number}" for name, number in repeats.items())

@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResult
 from daamctl.artifacts.evaluation import MethodFairness
 from daamctl.artifacts.results import Fold, marked
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
@@ -37,7 +37,6 @@ from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, diff
 from daamctl.evaluation.trials import compare_primary
 
 MOST_DISAGREEMENTS = 10
-ALPHA = 0.05
 CUTTING = ("segment.max_duration_s", "segment.tail", "segment.tail_below_s")
 """Settings that decide how utterances are cut into clips."""
 
@@ -82,7 +81,7 @@ class TrainedMethod:
             probes: finished folds of closed-form probes of the same run, to judge how well it was trained.
         """
         predictions = [fold.predictions() for fold in folds]
-        items = [items_of(part, unit) for part in predictions]
+        items = [items_of(part, unit, folds[0].task) for part in predictions]
         table = item_table(folds, items)
         fairness = judge(folds, probes or {}, unit=unit, margin=config.evaluate.margin)
         return cls(side, method, folds, items, table, facts(folds, predictions), config, remake, fairness)
@@ -215,9 +214,11 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[Disagreem
     """The items on which two methods disagree most: by share of seeds right, then by probability of the true class.
 
     Returns:
-        At most `MOST_DISAGREEMENTS` items.
+        At most `MOST_DISAGREEMENTS` items; none without classes.
     """
-    classes, known = first.folds[0].result["run"]["classes"], speakers_known(first.table)
+    classes, known = first.task.classes, speakers_known(first.table)
+    if not classes:
+        return []
     gap = pl.col("correct") - pl.col("correct_second")
     surer = pl.col("probability") - pl.col("probability_second")
     places = ["item"] if _other_folds(first.table, second.table) else ["fold", "item"]

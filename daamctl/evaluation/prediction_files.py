@@ -365,7 +365,7 @@ def _parquet(frame: pl.DataFrame) -> Opened:
 
     items = items_of(frame, "utterance")
     names = dict(zip(frame["target"], frame["label"], strict=True)) if "label" in frame.columns else {}
-    classes = [names.get(index, str(index)) for index in range(items.probabilities.shape[1])]
+    classes = [names.get(index, str(index)) for index in range(items.outputs.shape[1])]
     table = {
         "item": items.ids,
         "label": [classes[index] for index in items.targets],

@@ -13,19 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from daamctl.artifacts.comparison import (
-    FoldAccuracy,
-    PrintedPair,
-    PrintedResult,
-    RowFigures,
-    SessionDifference,
-)
+from daamctl.artifacts.comparison import PrintedPair, PrintedResult, Row, by_session
 from daamctl.artifacts.layer_sets import over_runs
-from daamctl.artifacts.statistics import CorrectedTTest
+from daamctl.artifacts.scores import BEST_ON_TEST, Compared, Figure, Score
+from daamctl.evaluation.comparison import with_holm
 from daamctl.evaluation.paired import TrainedMethod
-from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.settings_diff import differing, merged
-from daamctl.evaluation.statistics import nadeau_bengio, with_holm
+from daamctl.evaluation.statistics import nadeau_bengio
 
 LORA_SESSIONS = (5, 3, 1, 2, 4)
 """IEMOCAP session behind each printed column of a LoRA row; column k of all other rows is session k (D15)."""
@@ -45,43 +39,93 @@ PRINTED_RATIO = 0.25
 
 
 @dataclass(frozen=True)
-class Row:
-    """A published row, or a trained method reduced to what a published row has.
+class PrintedSide:
+    """A row with its figures, and what else is said of it.
 
     Args:
         stated: the facts that a published table states, by dotted name.
+        scores: accuracy of every fold under the published scoring.
         notes: notes for the reader of the scores.
     """
 
     method: str
+    row: Row
     stated: dict[str, Any]
-    figures: RowFigures
+    figures: list[Figure]
+    scores: list[Score]
     notes: list[str]
 
 
-def trained_row(trained: TrainedMethod, unit: str) -> Row:
+def trained_side(trained: TrainedMethod, unit: str) -> PrintedSide:
     """A trained method as a row; `unit` is the unit of its scores as reported."""
-    return Row(trained.method, _stated(trained, unit), _figures(trained), trained.notes)
+    best: dict[int, list[float]] = {}
+    for fold in trained.folds:
+        best.setdefault(fold.fold, []).append(float(fold.result["metrics"][BEST_ON_TEST] or 0.0))
+    reported = [trained.task.score(part) for part in trained.items]
+    figures = [figure_of(trained.name, "clip", BEST_ON_TEST, [value for own in best.values() for value in own])]
+    figures += [
+        figure_of(trained.name, unit, name, [one[name] for one in reported]) for name in trained.task.over_items
+    ]
+    groups = zip(trained.facts["data.test_groups"], best.values(), strict=True)
+    scores = [score_of(trained.name, group, _last_number(group), float(np.mean(own))) for group, own in groups]
+    row = Row(trained.name, trained.label, trained.facts["download.corpus"], fairness=trained.fairness)
+    return PrintedSide(trained.method, row, _stated(trained, unit), figures, scores, trained.notes)
 
 
-def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
+def figure_of(name: str, unit: str, metric: str, values: Sequence[float]) -> Figure:
+    """A figure of a row over its runs."""
+    level = over_runs(values)
+    return Figure(method=name, unit=unit, metric=metric, mean=level.mean or 0.0, std=level.std, runs=level.n)
+
+
+def score_of(name: str, group: str, session: int | None, value: float) -> Score:
+    """Accuracy of a row on a fold."""
+    return Score(method=name, fold=session, seed=1, test_group=group, unit="clip", metric=BEST_ON_TEST, value=value)
+
+
+def compare_printed(pairs: Sequence[tuple[PrintedSide, PrintedSide]]) -> PrintedResult:
     """Compare rows, by fold if the folds are the same sessions.
 
     Args:
         pairs: rows of the first side and rows of the second side; at least one pair.
     """
-    settings = {first.method: differing(first.stated, second.stated) for first, second in pairs}
-    comparisons = [_pair(first.figures, second.figures) for first, second in pairs]
-    tests = with_holm([entry.test for entry in comparisons])
-    comparisons = [replace(entry, test=test) for entry, test in zip(comparisons, tests, strict=True)]
-    notes = [note for side in zip(*pairs, strict=True) for row in side for note in row.notes]
-    notes += [note for entry in comparisons for note in _notes(entry)]
-    published = all(row.figures.print for pair in pairs for row in pair)
+    sides = {side.row.name: side for pair in pairs for side in pair}
+    rows, facts, notes = [], [], []
+    for first, second in pairs:
+        not_aligned = _not_aligned(first, second)
+        ours, theirs = (by_session(side.scores, side.row) for side in (first, second))
+        means = [side.figures[0].mean for side in (first, second)]
+        row = Compared(
+            first=first.row.name, second=second.row.name, metric=BEST_ON_TEST, first_value=means[0],
+            second_value=means[1], difference=means[0] - means[1],
+        )  # fmt: skip
+        about = _no_test(first.row, second.row, not_aligned)
+        if about is None:
+            gaps = [ours[session] - theirs[session] for session in sorted(ours)]
+            test = nadeau_bengio(gaps, PRINTED_RATIO, 1.0, unit="printed fold")
+            row = replace(row, unit=test.unit, units=test.n, test=test.test, p=test.p)
+        rows.append(row)
+        facts.append(PrintedPair(first.row, second.row, not_aligned, about or PRINTED_TEST))
+        name = f"{row.first} and {row.second}"
+        if not_aligned:
+            notes.append(f"{name}: not compared by fold, because {not_aligned}")
+        elif list(ours) != list(theirs):
+            order = ", ".join(map(str, LORA_SESSIONS))
+            notes.append(
+                f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session"
+            )
+        for one in (first.row, second.row):
+            if one.wrong:
+                notes.append(f"{one.name}: the printed {' and '.join(one.wrong)} cannot come from the printed folds")
+    own = [note for column in zip(*pairs, strict=True) for side in column for note in side.notes]
     return PrintedResult(
-        settings=merged(settings, NOT_PRINTED),
-        comparisons=comparisons,
-        notes=list(dict.fromkeys(notes)),
-        kind="both-printed" if published else "printed",
+        settings=merged({one.method: differing(one.stated, other.stated) for one, other in pairs}, NOT_PRINTED),
+        figures=[figure for side in sides.values() for figure in side.figures],
+        scores=[score for side in sides.values() for score in side.scores],
+        comparisons=with_holm(rows),
+        pairs=facts,
+        notes=list(dict.fromkeys([*own, *notes])),
+        kind="both-printed" if all(side.row.published for side in sides.values()) else "printed",
     )
 
 
@@ -98,99 +142,30 @@ def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
     }
 
 
-def _figures(trained: TrainedMethod) -> RowFigures:
-    """Scores of a trained method under the published scoring, and as reported."""
-    best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
-    scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
-    reported = {name: over_runs(score[name] for score in scores) for name in trained.folds[0].task.over_items}
-    by_fold: dict[int, list[float]] = {}
-    for fold, value in zip(trained.folds, best, strict=True):
-        by_fold.setdefault(fold.fold, []).append(value)
-    folds = []
-    for group, values in zip(trained.facts["data.test_groups"], by_fold.values(), strict=True):
-        folds.append(FoldAccuracy(group, _last_number(group), float(np.mean(values))))
-    return RowFigures(
-        name=trained.name,
-        label=trained.label,
-        corpus=trained.facts["download.corpus"],
-        fairness=trained.fairness,
-        print=None,
-        as_published=over_runs(best),
-        as_reported=reported,
-        folds=folds,
-    )
-
-
 def _last_number(group: str) -> int | None:
     """Session1 and Ses01 -> 1."""
     digits = re.search(r"\d+$", group)
     return int(digits[0]) if digits else None
 
 
-def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
-    """Compare two rows."""
-    not_aligned, folds = _not_aligned(first, second), None
-    ours = {fold.session: fold.value for fold in first.folds}
-    theirs = {fold.session: fold.value for fold in second.folds}
-    if not_aligned is None:
-        folds = []
-        for session in sorted(session for session in ours if session is not None):
-            difference = ours[session] - theirs[session]
-            folds.append(SessionDifference(session, ours[session], theirs[session], difference))
-    test, about_test = _test(first, second, folds)
-    return PrintedPair(
-        first=first.name,
-        second=second.name,
-        figures={"first": first, "second": second},
-        difference=(first.as_published.mean or 0.0) - (second.as_published.mean or 0.0),
-        folds=folds,
-        not_aligned=not_aligned,
-        same_columns=folds is not None and list(ours) == list(theirs),
-        test=test,
-        about_test=about_test,
-    )
-
-
-def _not_aligned(first: RowFigures, second: RowFigures) -> str | None:
+def _not_aligned(first: PrintedSide, second: PrintedSide) -> str | None:
     """Why the folds of two rows cannot be paired; None if they are the same sessions."""
-    if first.corpus != second.corpus:
-        return f"the corpora differ: {first.corpus} and {second.corpus}"
-    ours = [fold.session for fold in first.folds if fold.session is not None]
-    theirs = [fold.session for fold in second.folds if fold.session is not None]
-    if len(ours) < len(first.folds) or len(theirs) < len(second.folds):
+    if first.row.corpus != second.row.corpus:
+        return f"the corpora differ: {first.row.corpus} and {second.row.corpus}"
+    ours, theirs = ([score.fold for score in side.scores if score.fold is not None] for side in (first, second))
+    if len(ours) < len(first.scores) or len(theirs) < len(second.scores):
         return "columns or groups are not numbered sessions"
     if sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
         return f"the folds are not the same sessions: {ours} and {theirs}"
     return None
 
 
-def _test(
-    first: RowFigures, second: RowFigures, folds: Sequence[SessionDifference] | None
-) -> tuple[CorrectedTTest | None, str]:
-    """A test between two published rows of IEMOCAP and what it assumes; else None and the reason."""
-    if first.print is None or second.print is None:
-        return None, NO_TEST
-    if folds is None:
-        return None, "no test: the published columns cannot be paired"
+def _no_test(first: Row, second: Row, not_aligned: str | None) -> str | None:
+    """Why there is no test; None for two published rows of IEMOCAP whose folds can be paired."""
+    if not (first.published and second.published):
+        return NO_TEST
+    if not_aligned is not None:
+        return "no test: the published columns cannot be paired"
     if first.corpus != "iemocap":
-        return None, f"no test: n_test / n_train of the folds of {first.corpus} is unknown"
-    return nadeau_bengio([fold.difference for fold in folds], PRINTED_RATIO, 1.0, unit="printed fold"), PRINTED_TEST
-
-
-def _notes(entry: PrintedPair) -> list[str]:
-    """Notes on one pair of rows."""
-    notes, name = [], f"{entry.first} and {entry.second}"
-    if entry.not_aligned:
-        notes.append(f"{name}: not compared by fold, because {entry.not_aligned}")
-    elif not entry.same_columns:
-        order = ", ".join(map(str, LORA_SESSIONS))
-        notes.append(f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session")
-    for side in entry.figures.values():
-        if side.print and side.print.disagrees:
-            wrong = []
-            if not side.print.mean_agrees:
-                wrong.append("mean")
-            if side.print.std_is == "neither":
-                wrong.append("deviation")
-            notes.append(f"{side.name}: the printed {' and '.join(wrong)} cannot come from the printed folds")
-    return notes
+        return f"no test: n_test / n_train of the folds of {first.corpus} is unknown"
+    return None

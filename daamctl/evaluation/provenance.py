@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from scipy.stats import entropy
 
-from daamctl.artifacts.evaluation import Chance, Counts, FoldClips, Provenance
+from daamctl.artifacts.evaluation import Counts, FoldClips, Provenance
 from daamctl.artifacts.results import Fold
-from daamctl.evaluation.metrics import ClassIds
-from daamctl.evaluation.scoring import UNITS, Items, join
+from daamctl.evaluation.scoring import UNITS, Items
 
 
 def provenance(folds: Mapping[str, Sequence[Fold]]) -> Provenance:
@@ -78,32 +76,4 @@ def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str,
         wholes=len(np.unique(tested[0].task.wholes(rows["utterance_id"]))),
         weighted=weighted,
         merged=merged,
-    )
-
-
-def chance_of(items: Mapping[str, Mapping[str, list[Items]]], unit: str, classes: Sequence[str]) -> Chance:
-    """Scores of constant predictions, on the test items of the method with the most runs."""
-    # Seeds repeat the same items, so the class frequencies do not depend on their number.
-    return chance(join(max((parts[unit] for parts in items.values()), key=len)).targets, classes)
-
-
-def chance(targets: ClassIds, classes: Sequence[str]) -> Chance:
-    """Scores of constant predictions.
-
-    Args:
-        targets: true class ids, shape (N,).
-
-    Raises:
-        ValueError: there is no target.
-    """
-    if len(targets) == 0:
-        raise ValueError("no target to count")
-    counts = np.bincount(targets, minlength=len(classes))
-    return Chance(
-        majority_class=classes[int(counts.argmax())],
-        majority_fraction=float(counts.max() / counts.sum()),
-        uniform_fraction=1.0 / len(classes),
-        uniform_log_loss=float(np.log(len(classes))),
-        share_log_loss=float(entropy(counts)),
-        per_class={name: int(count) for name, count in zip(classes, counts, strict=True)},
     )

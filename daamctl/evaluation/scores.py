@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from daamctl.artifacts.evaluation import read_evaluation
@@ -19,11 +18,10 @@ from daamctl.artifacts.layer_sets import Ablation, LayerRow, Truncation, find_ab
 from daamctl.artifacts.protocols import Protocols, find_protocols
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, read_table, table_file
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
-from daamctl.evaluation.metrics import confusion_matrix
-from daamctl.evaluation.scoring import UNITS, Items, join, score_items, score_predictions
+from daamctl.evaluation.scoring import UNITS, Items, join, score_predictions
 from daamctl.layout import Layout
 from daamctl.store.files import csv_text
 from daamctl.store.tables import write_frame
@@ -39,29 +37,29 @@ SPREAD: dict[str, dict[str, Callable[..., Ablation | Importance | Truncation | P
 def method_rows(
     method: str, folds: Sequence[Fold], items: Mapping[str, Sequence[Items]], main: str, found: MethodIntervals
 ) -> dict[str, list[Any]]:
-    """Figures, scores and confusion counts of a method.
+    """Figures, scores and, of classes, confusion counts of a method.
 
     Args:
         items: unit -> scored items of each fold.
         main: the unit of the intervals.
     """
     rows: dict[str, list[Any]] = {"figures": [], "scores": [], "confusion": []}
-    classes = folds[0].result["run"]["classes"]
+    task = folds[0].task
     for unit in UNITS:
         metrics: dict[str, list[float]] = {}
         for fold, part in zip(folds, items[unit], strict=True):
-            values = score_items(part, len(classes))
+            values = task.score(part)
             if unit == "clip":  # epochs are scored per clip
                 recorded = {name: fold.result["metrics"].get(name) for name in (BEST_ON_TEST, LAST)}
                 values |= {name: one for name, one in recorded.items() if one is not None and math.isfinite(one)}
             run: dict[str, Any] = {"method": method, "fold": fold.fold, "seed": fold.seed, "unit": unit}
             run |= {"test_group": fold.result["run"]["test_group"], "items": len(part)}
-            for metric in values.keys() - {"n"}:
-                metrics.setdefault(metric, []).append(float(values[metric]))
-            rows["scores"] += [{**run, "metric": name, "value": float(values[name])} for name in values if name != "n"]
+            for metric, value in values.items():
+                metrics.setdefault(metric, []).append(float(value))
+                rows["scores"].append({**run, "metric": metric, "value": float(value)})
         joined = join(items[unit])
-        pooled = score_items(joined, len(classes))
-        for metric in (*METRICS, BEST_ON_TEST, LAST):
+        pooled = task.score(joined)
+        for metric in (*task.metrics, BEST_ON_TEST, LAST):
             if metric not in metrics:
                 continue
             level = over_runs(metrics[metric])
@@ -76,21 +74,18 @@ def method_rows(
                 one |= {"pooled": interval.value, "low": interval.low, "high": interval.high}
                 one |= {"resampled": found.word, "units": interval.n_clusters}
             rows["figures"].append({"method": method, "unit": unit, "metric": metric, **one})
-        counts = confusion_matrix(joined.targets, joined.predictions, len(classes))
-        for (actual, predicted), count in np.ndenumerate(counts):
-            pair = {"actual": classes[actual], "predicted": classes[predicted], "count": int(count)}
-            rows["confusion"].append({"method": method, "unit": unit, **pair})
+        rows["confusion"] += [{"method": method, "unit": unit, **pair} for pair in task.confusion(joined)]
     rows["scores"].sort(key=lambda row: (row["fold"], row["seed"]))
     return rows
 
 
-def speaker_rows(method: str, items: pl.DataFrame) -> list[dict[str, Any]]:
-    """Accuracy of every speaker over all folds and seeds; none if speakers are unknown.
+def speaker_rows(method: str, items: pl.DataFrame, task: Task) -> list[dict[str, Any]]:
+    """Accuracy of every speaker over all folds and seeds; none if speakers are unknown, or without accuracy.
 
     Args:
         items: test items of the method (`comparison.item_table`).
     """
-    if not speakers_known(items):
+    if "accuracy" not in task.metrics or not speakers_known(items):
         return []
     figures = [pl.col("item").n_unique().alias("items"), pl.col("correct").mean().alias("accuracy")]
     rows = items.group_by("speaker").agg(figures).sort("speaker", nulls_last=True)
@@ -132,11 +127,11 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
 
 
 def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
-    """Accuracy in every run after training on a set of layers, and the primary figure of the task."""
+    """The first figure of items, accuracy of classes, after training on a set of layers, and the primary figure."""
     rows = []
     for fold in folds:
         scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
-        for kind in dict.fromkeys(("accuracy", fold.task.primary)):
+        for kind in dict.fromkeys((fold.task.metrics[0], fold.task.primary)):
             rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
     return rows
 

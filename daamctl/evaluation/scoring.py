@@ -9,46 +9,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64, Shaped
 from numpy.typing import NDArray
 from scipy.special import softmax
 
 from daamctl.artifacts.clips import means_of_clips, weights_of
-from daamctl.data.task import Task
+from daamctl.data.metrics import Probabilities
+from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.metrics import ClassIds, Probabilities, score
 
 UNITS = ("utterance", "clip")
 
 
 @dataclass(frozen=True)
 class Items:
-    """N scored clips or utterances of C classes.
+    """N scored clips or utterances.
 
     Args:
         ids: clip or utterance ids, sorted for utterances.
         speakers: speaker, author or other source of each item; None if unknown.
-        targets: true class ids, shape (N,).
-        predictions: class ids of the largest logit; the lowest id on ties; shape (N,).
-        probabilities: softmax of the logits, shape (N, C).
+        targets: true answers, of classes their ids, shape (N,).
+        predictions: answers of the model (`Task.answers`), shape (N,).
+        outputs: what the model gave for each item, of C classes their logits, shape (N, C).
     """
 
     ids: list[str]
     speakers: list[str | None]
-    targets: Integer[ClassIds, " N"]
-    predictions: Integer[ClassIds, " N"]
-    probabilities: Float64[Probabilities, "N C"]
+    targets: Shaped[NDArray[Any], " N"]
+    predictions: Shaped[NDArray[Any], " N"]
+    outputs: Float64[Probabilities, "N C"]
+
+    @cached_property
+    def probabilities(self) -> Float64[Probabilities, "N C"]:
+        """Softmax of the logits."""
+        return np.asarray(softmax(self.outputs, axis=1))
 
     def __len__(self) -> int:
         """Number of items."""
         return len(self.ids)
 
 
-def items_of(predictions: pl.DataFrame, unit: str) -> Items:
+def items_of(predictions: pl.DataFrame, unit: str, task: Task = TASKS["speech"]) -> Items:
     """The items of one test pass.
 
     Args:
@@ -63,11 +69,11 @@ def items_of(predictions: pl.DataFrame, unit: str) -> Items:
     if unit not in UNITS:
         raise ValueError(f"unknown unit '{unit}'; known: {', '.join(UNITS)}")
     logits = _logits(predictions)  # (B, C)
-    targets = predictions["target"].to_numpy()
     speakers = [name or None for name in predictions["speaker"].to_list()]
     if unit == "clip":
-        return _items(predictions["clip_id"].to_list(), speakers, targets, logits)
-    return _pool(predictions, speakers, targets, logits)
+        ids, targets = predictions["clip_id"].to_list(), predictions["target"].to_numpy()
+        return Items(ids, speakers, targets, task.answers(logits), logits)
+    return _pool(predictions, speakers, logits, task)
 
 
 def join(parts: Sequence[Items]) -> Items:
@@ -77,29 +83,14 @@ def join(parts: Sequence[Items]) -> Items:
         [name for part in parts for name in part.speakers],
         np.concatenate([part.targets for part in parts]),
         np.concatenate([part.predictions for part in parts]),
-        np.concatenate([part.probabilities for part in parts]),
+        np.concatenate([part.outputs for part in parts]),
     )
 
 
-def score_items(items: Items, num_classes: int) -> dict[str, float]:
-    """Every metric, and `n`, the number of items.
-
-    Raises:
-        ValueError: the predictions do not have `num_classes` classes.
-    """
-    if items.probabilities.shape[1] != num_classes:
-        raise ValueError(f"predictions are among {items.probabilities.shape[1]} classes; need {num_classes}")
-    return {**score(items), "n": len(items)}
-
-
 def score_predictions(predictions: pl.DataFrame, unit: str, task: Task) -> dict[str, float]:
-    """Every metric of one test pass, `n`, and the figures of the task; arguments and errors as in `items_of`."""
-    predicted = predictions["logits"].list.arg_max().to_numpy()
-    return {**score_items(items_of(predictions, unit), len(task.classes)), **task.values(predictions, predicted)}
-
-
-def _items(ids: list[str], speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]) -> Items:
-    return Items(ids, speakers, targets, logits.argmax(axis=1), softmax(logits, axis=1))
+    """Every figure of one test pass; arguments and errors as in `items_of`."""
+    predicted = task.answers(_logits(predictions))
+    return {**task.score(items_of(predictions, unit, task)), **task.values(predictions, predicted)}
 
 
 def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
@@ -118,10 +109,8 @@ def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
     return logits
 
 
-def _pool(
-    predictions: pl.DataFrame, speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]
-) -> Items:
-    utterances: NDArray[Any] = predictions["utterance_id"].to_numpy()
+def _pool(predictions: pl.DataFrame, speakers: list[str | None], logits: NDArray[np.float64], task: Task) -> Items:
+    utterances, targets = predictions["utterance_id"].to_numpy(), predictions["target"].to_numpy()
     ids, first, index = np.unique(utterances, return_index=True, return_inverse=True)
     names = np.asarray(speakers, dtype=object)
     for what, values in (("targets", targets), ("speakers", names)):
@@ -130,4 +119,4 @@ def _pool(
             wrong = utterances[int(np.argmin(same))]
             raise ArtifactError(f"clips of utterance '{wrong}' have different {what}")
     means = means_of_clips(logits, index, weights_of(index, predictions), len(ids))
-    return _items(ids.tolist(), names[first].tolist(), targets[first], means)
+    return Items(ids.tolist(), names[first].tolist(), targets[first], task.answers(means), means)

@@ -11,7 +11,7 @@ The sign-flip test is in `daamctl.sign_flip`. All p-values are two-sided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from daamctl.artifacts.statistics import CorrectedTTest, PairedTest, Ranks
+from daamctl.artifacts.statistics import CorrectedTTest, PairedTest
 from daamctl.sign_flip import Floats, finite
 
 Test = TypeVar("Test", bound=PairedTest)
@@ -117,56 +117,6 @@ def _effect(n: int, alpha: float, power: float) -> float:
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (low, middle) if reached(middle) else (middle, high)
     return high
-
-
-def friedman_nemenyi(scores: Mapping[str, Sequence[float]], *, alpha: float = 0.05) -> Ranks:
-    """Friedman's test and Nemenyi's critical difference of average ranks over folds (Demšar 2006).
-
-    The critical difference is q sqrt(k (k + 1) / (6 n)), q the studentized range of k means (infinite df) divided by
-    sqrt 2. Demšar ranks over data sets, which are independent. Folds share training data, so both tests are optimistic,
-    and with the usual 5 folds the chi-squared p-value is rough.
-
-    Args:
-        scores: method -> one score per fold, folds in the same order. The highest score has rank 1; ties share the
-            mean rank.
-
-    Raises:
-        ValueError: there are fewer than three methods or two folds, or methods differ in their number of folds.
-    """
-    from scipy import stats  # takes longer to import than all else of a comparison
-
-    sizes = sorted({len(values) for values in scores.values()})
-    k, n = len(scores), sizes[-1] if sizes else 0
-    if k < 3 or n < 2 or len(sizes) > 1:
-        raise ValueError(f"{k} methods with {sizes} folds; ranks need 3 methods or more with the same 2 folds or more")
-    table = np.array(list(scores.values()), dtype=np.float64)  # (k, n)
-    ranks = stats.rankdata(-table, axis=0).mean(axis=1)
-    order = sorted(zip(scores, ranks.tolist(), strict=True), key=lambda pair: pair[1])
-    critical = float(stats.studentized_range.isf(alpha, k, np.inf) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
-    tied = bool((np.ptp(table, axis=0) == 0).all())
-    chi2, p = (0.0, 1.0) if tied else map(float, stats.friedmanchisquare(*table))
-    return Ranks(
-        average_ranks=dict(order),
-        critical_difference=critical,
-        groups=_groups(order, critical),
-        chi2=chi2,
-        p=p,
-        n=n,
-        k=k,
-        alpha=alpha,
-    )
-
-
-def _groups(order: list[tuple[str, float]], critical: float) -> list[list[str]]:
-    """Longest runs of at least two methods, sorted by rank, whose ends are less than `critical` apart."""
-    groups: list[list[str]] = []
-    reached = 0
-    for start, (_, first) in enumerate(order):
-        run = [name for name, rank in order[start:] if rank - first < critical]
-        if len(run) > 1 and start + len(run) > reached:
-            groups.append(run)
-            reached = start + len(run)
-    return groups
 
 
 def grouped_means(values: ArrayLike, groups: ArrayLike, classes: ArrayLike | None = None) -> Floats:

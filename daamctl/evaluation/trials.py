@@ -43,18 +43,8 @@ def predictions_of(parts: Iterable[tuple[Fold, pl.DataFrame]]) -> dict[int, pl.D
 
 
 def trials_of(task: Task, parts: Iterable[tuple[Fold, pl.DataFrame]]) -> Trials:
-    """The trials of a method from its predictions, see `predictions_of`.
-
-    Raises:
-        ArtifactError: there is one unit, so nothing can be resampled.
-    """
-    found = {seed: task.sums(frame) for seed, frame in predictions_of(parts).items()}
-    if len((first := next(iter(found.values()))).units) < 2:
-        raise ArtifactError(
-            f"the test part has one {first.word}; intervals of {task.metric} need two or more",
-            fix=f"put more {first.word}s into the test part",
-        )
-    return found
+    """The trials of a method from its predictions, see `predictions_of`."""
+    return {seed: task.sums(frame) for seed, frame in predictions_of(parts).items()}
 
 
 def mean_figure(task: Task, trials: Iterable[Sums]) -> float:
@@ -71,7 +61,8 @@ def trial_intervals(
         methods: trials of each method, all over the same units in the same order.
 
     Raises:
-        ValueError: units or true answers differ, or there are fewer than two units.
+        ValueError: units or true answers differ.
+        ArtifactError: there is one unit, so nothing can be resampled.
     """
     given, tables = _stacked([list(trials.values()) for trials in methods])
     means = [_mean(task, len(given), len(trials)) for trials in methods]
@@ -105,8 +96,8 @@ def compare_trials(
         The comparison; `p_holm` is empty until `comparison.with_holm` fills it in for the family.
 
     Raises:
-        ArtifactError: no seed is in both.
-        ValueError: units or true answers differ, or there are fewer than two units.
+        ArtifactError: no seed is in both, or there is one unit.
+        ValueError: units or true answers differ.
     """
     sums, gap, (one, two), mean = _pair(task, first, second)
     (interval,) = intervals(sums, gap, level=level, resamples=resamples, seed=seed)
@@ -192,7 +183,7 @@ def primary_not_worse(
     found = {}
     for name, result in tested.items():
         gap = values[name] - values[reference]
-        found[name] = result._replace(entity_f1=values[name], difference=gap, low=None, high=None)
+        found[name] = result._replace(primary=values[name], difference=gap, low=None, high=None)
         if result.p is not None:
             interval, p, floor = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
             found[name] = found[name]._replace(low=interval.low, high=interval.high, p=p, floor=floor)
@@ -202,6 +193,11 @@ def primary_not_worse(
 def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
     """The sums of the true answers, (A, U), and of each method those of its T trials, sum by sum, (K T, U)."""
     first, *others = (trial for trials in methods for trial in trials)
+    if len(first.units) < 2:
+        raise ArtifactError(
+            f"the test part has one {first.word}; intervals and tests need two or more",
+            fix=f"put more {first.word}s into the test part",
+        )
     for trial in others:
         if not np.array_equal(trial.units, first.units):
             raise ValueError(f"the {first.word}s of two trials differ")

@@ -18,10 +18,6 @@ from daamctl.errors import ArtifactError, ConfigError
 def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
     """Cut a table of utterances into clips.
 
-    Args:
-        utterances: rows with the columns of the utterance table.
-        config: length of the clips, and what to do with the last piece.
-
     Returns:
         Rows with the columns of the clip table.
 

@@ -32,7 +32,6 @@ def store(
 
     Args:
         numbers: shards to write, from 0.
-        advance: called with the number of finished clips.
         rows: rows of the clip table; `index` is the row in the file, ascending.
         fix: command that reads the file again.
 

@@ -88,7 +88,6 @@ def open_items(
 
     Args:
         root: folder that paths are relative to; unused for text.
-        encoder: the encoder that will read them.
         max_tokens: longest text, in tokens, if lower than `extract.max_tokens`.
         tables: image tables that are already open; None: open new ones.
         sentences: all words of the sentences that the rows are of, for context; None: the rows hold them.
@@ -112,7 +111,6 @@ class SpeechItems:
     """Clips of recordings.
 
     Args:
-        root: folder that paths are relative to.
         sampling_rate: Hz of the waveforms.
         max_batch_s: longest total audio in a batch, in seconds.
     """
@@ -225,8 +223,6 @@ class ImageItems:
 
     Args:
         root: folder that paths are relative to.
-        budget: most images in one batch.
-        tables: image tables that are already open.
     """
 
     members: Sequence[Sequence[int]] | None = None
@@ -261,7 +257,6 @@ class _ImageTable:
     """An open table of images.
 
     Args:
-        column: name of the column with the images.
         starts: first row of each row group, and the number of rows.
     """
 

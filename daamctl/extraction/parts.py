@@ -31,7 +31,6 @@ class Parts:
     """Parts of one shard.
 
     Args:
-        shard: file that the shard will have.
         key: content key of the shard's clips, their order, and their embeddings.
     """
 

@@ -76,7 +76,6 @@ def make_shards(
         encoder: open encoder; afterwards it can only pool.
         root: folder that paths of recordings and images are relative to; unused for text.
         on_clips: called with the number of clips finished, readable or not.
-        tables: image tables that are already open.
 
     Yields:
         Results in the order of the tasks, each once its file is in place.

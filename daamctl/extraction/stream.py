@@ -138,13 +138,6 @@ def embed_clips(
 ) -> Embedded:
     """Embed clips.
 
-    Args:
-        encoder: open encoder; see `embed_sets`.
-        items: the clips, as the encoder reads them.
-        storage: `float16` or `float32`.
-        on_clips: called with the number of clips finished.
-        strict: as in `embed_sets`.
-
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
@@ -314,12 +307,7 @@ class _Runner:
     """Launches batches, with a few outstanding at a time, and lowers the limit when memory runs out.
 
     Args:
-        encoder: as in `embed_sets`.
-        storage: as in `embed_sets`.
-        on_clips: as in `embed_sets`.
-        limit: lowered when memory runs out.
         storing: a single thread that checks results and writes them to their rows.
-        strict: as in `embed_sets`.
     """
 
     def __init__(

@@ -18,12 +18,7 @@ FONT_SIZE = 16
 
 
 def gallery(rows: Mapping[str, NDArray[np.uint8]], name: str, alt: str) -> Picture:
-    """Draw pictures in rows. Small pictures are enlarged by a whole factor, so that their pixels stay sharp.
-
-    Args:
-        rows: name -> pictures (E, S, S, 3) of 0 to 255, as many in every row.
-        alt: what it shows, for readers who do not see it.
-    """
+    """Draw pictures (E, S, S, 3) of 0 to 255, one row per name; small ones enlarged by a whole factor to stay sharp."""
     from PIL import Image, ImageDraw, ImageFont
 
     number, side = next(iter(rows.values())).shape[:2]

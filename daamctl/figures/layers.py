@@ -13,13 +13,7 @@ MAP_WIDTH, SHARES_WIDTH = 4.2, 2.3
 
 @dataclass(frozen=True)
 class LayerRun:
-    """The maps of one fold, or their mean over folds.
-
-    Args:
-        name: e.g. `fold 2, seed 1`.
-        trained: Importance Factor (L, D), in [0, 1].
-        share: contribution (L,) of the trained layers in percent.
-    """
+    """The maps (L, D) of one fold, e.g. `fold 2, seed 1`, or their mean; contributions (L,) of the layers in %."""
 
     name: str
     trained: Array
@@ -30,12 +24,7 @@ class LayerRun:
 
 @dataclass(frozen=True)
 class MethodMaps:
-    """The maps of one method.
-
-    Args:
-        layers: L layer numbers.
-        runs: the mean over folds, then the maps of every fold.
-    """
+    """The maps of one method and its L layer numbers; the first run is the mean over folds."""
 
     layers: Sequence[int]
     runs: Sequence[LayerRun]
@@ -47,11 +36,9 @@ class MethodMaps:
 
 
 def importance_map(values: Array, layers: Sequence[int], title: str, *, minus: Array | None = None) -> Panel:
-    """Importance Factor by layer and feature, first layer at the bottom.
+    """Importance Factor (L, D) by layer and feature, first layer at the bottom.
 
     Args:
-        values: shape (L, D), in [0, 1].
-        layers: L layer numbers.
         minus: a map to subtract, e.g. that of the untrained module.
     """
     label = "Importance Factor" if minus is None else "Trained minus untrained"
@@ -83,13 +70,7 @@ def contribution_change(trained: Array, untrained: Array, layers: Sequence[int])
 
 
 def score_over_runs(trained: Array, untrained: Array, layers: Sequence[int], label: str) -> Panel:
-    """A score of the layers: mean over runs, and the range from the lowest to the highest run.
-
-    Args:
-        trained: shape (runs, L).
-        untrained: shape (runs, L), before training.
-        layers: L layer numbers.
-    """
+    """A score (runs, L) of the layers: mean over runs, and the range from the lowest to the highest run."""
     places = range(len(layers))
     band = (trained.min(axis=0), trained.max(axis=0)) if len(trained) > 1 else None
     marks = [
@@ -108,9 +89,7 @@ def replaced_layers(
 
     Args:
         curves: label of the x axis -> accuracy as fractions in the order of the score (S,), in random orders (R, S),
-            and in the order of the untrained score (S,) or None.
-        counts: S numbers of layers.
-        clip: the unit that accuracy counts.
+            and in the order of the untrained score (S,) or None, at S numbers of layers.
     """
     every = [100 * part for parts in curves.values() for part in parts if part is not None]
     low, high = min(part.min() for part in every), max(part.max() for part in every)

@@ -42,7 +42,6 @@ class Axis:
         names: names of the positions 0, 1, 2, …; empty for an axis of numbers.
         reverse: first name at the top.
         limits: ends; None: chosen by the renderer.
-        signed: values are shown with their sign.
     """
 
     label: str = ""
@@ -65,19 +64,15 @@ class Line:
     """Points, joined in their order.
 
     Args:
-        x: positions; NaN interrupts the line.
-        y: as many.
+        x: positions, as many as y; NaN interrupts the line.
         name: what it is; empty: nothing to tell about it.
         dash: None: points only.
         marker: None: line only.
-        filled: whether markers are filled.
-        width: of the line, in points.
-        size: of the markers, in points.
-        band: lowest and highest y at every x, drawn as a shaded area; None: no area.
-        band_name: of the area, in the legend.
+        width: of the line, in points; `size`: of the markers.
+        band: lowest and highest y at every x, drawn as a shaded area, `band_name` in the legend.
         legend: name in the legend, if several lines share it; None: `name`; empty: not in the legend.
-        texts: one per point, written to its right; empty: none.
-        notes: one per point, shown when the reader points at it; empty: none.
+        texts: one per point, written to its right.
+        notes: one per point, shown when the reader points at it.
     """
 
     kind: ClassVar[str] = "line"
@@ -131,11 +126,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Confusion:
-    """A confusion matrix; the colour is the share of the actual class.
-
-    Args:
-        counts: shape (C, C); row = actual class, column = predicted class.
-    """
+    """A confusion matrix of counts (C, C), row = actual class; the colour is the share of the actual class."""
 
     kind: ClassVar[str] = "confusion"
     label: ClassVar[str] = "Share of the actual class (%)"
@@ -159,13 +150,7 @@ Mark = Line | Rule | HeatMap | Confusion
 
 @dataclass(frozen=True)
 class Panel:
-    """Marks over two axes.
-
-    Args:
-        x: horizontal axis.
-        y: vertical axis.
-        size: width and height of the area between the axes, in inches.
-    """
+    """Marks over two axes; `size`: width and height of the area between the axes, in inches."""
 
     title: str
     x: Axis
@@ -185,7 +170,6 @@ class Figure:
     Args:
         key: unique in a document; name of its pictures.
         alt: what it shows, for readers who do not see it.
-        views: what the page shows, one view at a time.
         choices: what the reader chooses a view by, e.g. `Method`; one name per option of a view.
         printed: what the pictures show; None: all views.
         small: size of a panel where views share a picture in a grid, in inches; None: one view per row, in full size.
@@ -203,14 +187,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure.
-
-    Args:
-        name: file name, unique in a document.
-        alt: what it shows, for readers who do not see it.
-        data: PNG.
-        vector: the same as PDF, for print; None if there is none.
-    """
+    """A drawn figure as PNG, and as PDF for print if there is one; its file name is unique in a document."""
 
     block: ClassVar[str] = "picture"
     name: str

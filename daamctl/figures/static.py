@@ -77,12 +77,7 @@ def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
 def _canvas(
     rows: Sequence[Sequence[Panel]], *, small: tuple[float, float] | None = None, title: str = "", dpi: int = DPI
 ) -> Canvas:
-    """Draw rows of panels.
-
-    Args:
-        rows: panels from left to right, of each row from top to bottom.
-        small: width and height of every panel in a grid; None: each panel has its own size.
-    """
+    """Draw rows of panels; `small`: width and height of every panel in a grid."""
     font = FONT if small is None else SMALL_FONT
     # All sizes are in inches, without the names and titles around the panels: `_save` cuts the canvas to fit them.
     columns = max(map(len, rows))
@@ -189,13 +184,7 @@ def _confusion(axes: Axes, mark: Confusion, size: tuple[float, float], font: flo
 
 
 def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) -> None:
-    """Set the ticks of an axis: all names, or as many as fit.
-
-    Args:
-        length: in inches.
-        font: in points.
-        written: whether names or numbers are written at the ticks.
-    """
+    """Set the ticks of an axis of a length in inches: all names, or as many as fit; `written`: whether with text."""
     if not spec.names:
         ticks = min(10, int(4 * length) + 1)
         axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))

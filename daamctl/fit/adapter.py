@@ -122,7 +122,6 @@ class EncoderSource:
 
     Args:
         table: the clips; their groups are the folds.
-        open: opens an encoder and its items.
     """
 
     def __init__(self, table: ClipTable, open: Callable[[], Opened]) -> None:
@@ -541,7 +540,6 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
     """Logits (n, C) float32 on CPU, in eval mode, in the order of `rows`.
 
     Args:
-        opened: the encoder in it, and all items.
         rows: (n,) which of them.
         precision: of autocast; float32: none.
 

@@ -52,9 +52,7 @@ class Features:
     A tensor in memory is pickled as an array, which the worker processes of a machine can share.
 
     Args:
-        clips: N rows.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
-        layers: the L layer numbers.
         stream: training reads them from disk in every epoch, in a different order than from memory.
     """
 
@@ -206,7 +204,6 @@ class InMemorySplit:
         """Yield every clip once, in batches of equal size; the last one may be smaller.
 
         Args:
-            batch_size: B.
             order_seed: seed of a random order; None: the order of the part.
         """
         rows, y = (self.rows, self.y) if order_seed is None else self.order(order_seed)
@@ -223,8 +220,6 @@ class StreamedSplit:
 
     Args:
         rows: (N,) row numbers in the embeddings, ascending.
-        y: (N,) class ids.
-        pin: as in `InMemorySplit`.
     """
 
     stored: StoredVectors
@@ -352,7 +347,6 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
     """Measure the mean and standard deviation of a training part, for `train.standardize`.
 
     Args:
-        part: N clips of shape (L, D).
         kind: layer: one mean and deviation per layer, over clips and features; feature: one per layer and feature.
         device: where to compute; sums are in float64, so mps, which lacks it, falls back to the CPU.
     """

@@ -126,7 +126,6 @@ class MaskedSettings:
     Args:
         lr: highest learning rate of a fine-tuned encoder and what stands on it; falls linearly to 0.
         fusion_lr: the same for a fusion on a frozen encoder.
-        weight_decay: of AdamW.
     """
 
     epochs: int = 3
@@ -149,7 +148,6 @@ class MaskedTrial(Trainable):
         facts: everything else that can change the result, for the key.
         name: one of `FUSIONS`.
         finetune: train encoder and head too.
-        seed: seed of the fusion's weights and of the order.
     """
 
     model: Any

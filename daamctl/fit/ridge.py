@@ -30,7 +30,6 @@ class RidgeFit(Fit):
         members: only one.
         fusion: the probe and its data. The seed selects training clips if there are too many; without a held-out part
             the penalty is chosen by leave-one-out on the training part.
-        layers: the L stored layer numbers.
     """
 
     def __init__(self, members: Sequence[Member], fusion: Fusion, device: str, layers: tuple[int, ...]) -> None:
@@ -107,9 +106,6 @@ def search_part(solution: Solution, layers: tuple[int, ...]) -> SearchPart:
 
     The smallest or largest penalty counts as an edge only if its neighbour has another accuracy. A penalty that shrinks
     almost nothing, or almost everything, changes nothing when it is moved further out.
-
-    Args:
-        layers: the L stored layer numbers.
     """
     candidates, chosen = solution.candidates, solution.chosen
     neighbours = {0: candidates[1:2], len(candidates) - 1: candidates[-2:-1]}.get(chosen, ())

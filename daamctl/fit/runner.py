@@ -56,7 +56,6 @@ def train_all(
 
     Args:
         trials: of one method on the same data; the data are read only if there is something to train.
-        force: train finished folds again.
         alone: whether to remove other folds from the folder, so that they are not evaluated.
         engine: where to train; None: in this process, one group after another.
 
@@ -240,8 +239,9 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
     metrics: dict[str, float | int | None] = {}
     if "test_f1" in selected:
         f1 = [float(entry["test_f1"] or 0.0) for entry in history]
-        metrics = {"entity_f1": selected["test_f1"], "entity_f1_best_on_test": max(f1), "entity_f1_last": f1[-1]}
-        metrics["dev_entity_f1"] = selected.get("dev_f1")
+        name = trial.clips.task.primary
+        metrics = {name: selected["test_f1"], f"{name}_best_on_test": max(f1), f"{name}_last": f1[-1]}
+        metrics[f"dev_{name}"] = selected.get("dev_f1")
     metrics |= {
         "accuracy": selected["test_accuracy"],
         "accuracy_best_on_test": max(tested),
@@ -333,7 +333,6 @@ class FoldWorker:
         device: of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         per_gpu: number of workers that share a GPU.
-        force: train finished folds again.
     """
 
     description = None

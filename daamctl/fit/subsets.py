@@ -52,9 +52,7 @@ def train_on_layers(
     """Train every fold and seed of a method on some of the layers; keep what is finished.
 
     Args:
-        method: a name from the table of methods.
         layers: the layers to train on. With all of them, folds of the train stage are used if their inputs are equal.
-        force: train again even what is finished.
 
     Raises:
         MethodError: the method does not fit these layers.
@@ -95,7 +93,6 @@ def train_on_all(
     first). It takes as many steps as a fold; where folds have selected epochs, as many as the lower median of these.
 
     Args:
-        method: a name from the table of methods.
         folds: its finished folds with this seed.
         folder: for the files of the training; a temporary one.
 

@@ -168,7 +168,7 @@ class Trial(Trainable):
             return {}
 
         def value(rows: pl.DataFrame, logits: Tensor) -> float:
-            return task.values(rows, logits.argmax(-1).cpu().numpy())[task.primary]
+            return task.values(rows, task.answers(logits.double().cpu().numpy()))[task.primary]
 
         parts = {"dev": self.split.dev, "test": self.split.test}
         return {name: partial(value, self.clips.rows[rows]) for name, rows in parts.items()}
@@ -240,7 +240,6 @@ def candidates_of(method: str, config: Config) -> list[Settings]:
     keep the given rate.
 
     Args:
-        method: a name from the table of methods or of fine-tuning methods.
         config: all settings; for a fine-tuning method with its own applied (`Config.for_adapter`).
     """
     train, tunes = config.train, method in FINETUNES

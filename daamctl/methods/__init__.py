@@ -9,26 +9,39 @@ not depend on configuration files, folders or the command line, so it can be use
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from daamctl.errors import UnknownNameError
+from daamctl.errors import MethodError, UnknownNameError, suggest
+from daamctl.methods import heads
 from daamctl.methods.settings import GROUPS, Sizes
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
-    from daamctl.methods.base import FusionClassifier, Traits
-    from daamctl.methods.daam import MultiHeadDAAM, density_weights
-    from daamctl.methods.decoder import ConvDecoder, MLPDecoder, feature_grid
-    from daamctl.methods.gct import LayerGate
-    from daamctl.methods.gqa import GroupedQueryAttention, SummedQueryAttention
-    from daamctl.methods.mha import BatchSelfAttention, LayerSelfAttention
-    from daamctl.methods.mixture import DensityAttention, DensityBlock, mixture_weights
-    from daamctl.methods.probes import Layers, RidgeProbe
-    from daamctl.methods.published import load_published
-    from daamctl.methods.weighted_sum import WeightedSum
-    from daamctl.methods.weights import load_weights, save_weights
-    from daamctl.methods.weights_metadata import WeightsMetadata, read_metadata
+    from daamctl.methods.base import FusionClassifier as FusionClassifier
+    from daamctl.methods.base import Traits as Traits
+    from daamctl.methods.daam import MultiHeadDAAM as MultiHeadDAAM
+    from daamctl.methods.daam import density_weights as density_weights
+    from daamctl.methods.decoder import ConvDecoder as ConvDecoder
+    from daamctl.methods.decoder import MLPDecoder as MLPDecoder
+    from daamctl.methods.decoder import feature_grid as feature_grid
+    from daamctl.methods.gct import LayerGate as LayerGate
+    from daamctl.methods.gqa import GroupedQueryAttention as GroupedQueryAttention
+    from daamctl.methods.gqa import SummedQueryAttention as SummedQueryAttention
+    from daamctl.methods.mha import BatchSelfAttention as BatchSelfAttention
+    from daamctl.methods.mha import LayerSelfAttention as LayerSelfAttention
+    from daamctl.methods.mixture import DensityAttention as DensityAttention
+    from daamctl.methods.mixture import DensityBlock as DensityBlock
+    from daamctl.methods.mixture import mixture_weights as mixture_weights
+    from daamctl.methods.probes import Layers as Layers
+    from daamctl.methods.probes import RidgeProbe as RidgeProbe
+    from daamctl.methods.published import load_published as load_published
+    from daamctl.methods.weighted_sum import WeightedSum as WeightedSum
+    from daamctl.methods.weights import load_weights as load_weights
+    from daamctl.methods.weights import save_weights as save_weights
+    from daamctl.methods.weights_metadata import WeightsMetadata as WeightsMetadata
+    from daamctl.methods.weights_metadata import read_metadata as read_metadata
 
 METHODS = Registry(
     "method",
@@ -99,65 +112,25 @@ COUNTERPARTS = {
 }
 """Closed-form probe with the same input as a method, where it does not follow from the method's decoder."""
 
-_LAZY = {
-    "FusionClassifier": "base",
-    "Traits": "base",
-    "ConvDecoder": "decoder",
-    "MLPDecoder": "decoder",
-    "feature_grid": "decoder",
-    "MultiHeadDAAM": "daam",
-    "density_weights": "daam",
-    "DensityAttention": "mixture",
-    "DensityBlock": "mixture",
-    "mixture_weights": "mixture",
-    "LayerSelfAttention": "mha",
-    "BatchSelfAttention": "mha",
-    "GroupedQueryAttention": "gqa",
-    "SummedQueryAttention": "gqa",
-    "LayerGate": "gct",
-    "Layers": "probes",
-    "RidgeProbe": "probes",
-    "WeightedSum": "weighted_sum",
-    "WeightsMetadata": "weights_metadata",
-    "load_published": "published",
-    "load_weights": "weights",
-    "read_metadata": "weights_metadata",
-    "save_weights": "weights",
+MODULES = {
+    name: module
+    for module, names in {
+        "base": ("FusionClassifier", "Traits"),
+        "daam": ("MultiHeadDAAM", "density_weights"),
+        "decoder": ("ConvDecoder", "MLPDecoder", "feature_grid"),
+        "gct": ("LayerGate",),
+        "gqa": ("GroupedQueryAttention", "SummedQueryAttention"),
+        "mha": ("BatchSelfAttention", "LayerSelfAttention"),
+        "mixture": ("DensityAttention", "DensityBlock", "mixture_weights"),
+        "probes": ("Layers", "RidgeProbe"),
+        "published": ("load_published",),
+        "weighted_sum": ("WeightedSum",),
+        "weights": ("load_weights", "save_weights"),
+        "weights_metadata": ("WeightsMetadata", "read_metadata"),
+    }.items()
+    for name in names
 }
-
-__all__ = [
-    "CLOSED_FORM",
-    "METHODS",
-    "NEEDS_DEV",
-    "BatchSelfAttention",
-    "ConvDecoder",
-    "DensityAttention",
-    "DensityBlock",
-    "FusionClassifier",
-    "GroupedQueryAttention",
-    "LayerGate",
-    "LayerSelfAttention",
-    "Layers",
-    "MLPDecoder",
-    "MultiHeadDAAM",
-    "RidgeProbe",
-    "SummedQueryAttention",
-    "Traits",
-    "WeightedSum",
-    "WeightsMetadata",
-    "build",
-    "counterparts",
-    "density_weights",
-    "feature_grid",
-    "load_published",
-    "load_weights",
-    "mixture_weights",
-    "read_metadata",
-    "rebuild",
-    "resolve_method",
-    "save_weights",
-    "variants",
-]
+"""Public name -> the module that it is imported from on first use, so that listing methods needs no torch."""
 
 
 def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
@@ -183,8 +156,6 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
 
 def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
     """Build a method for existing weights, also with heads of a single layer; arguments and errors as in `build`."""
-    from daamctl.errors import MethodError
-
     name, preset = resolve_method(method)
     sizes = Sizes(num_layers, embed_dim, num_classes)
     for what, least in (("num_layers", 1), ("embed_dim", 1), ("num_classes", 2)):
@@ -248,9 +219,6 @@ def counterparts(method: str) -> tuple[str, ...]:
 def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The settings of a method; a variant inherits those of its base method.
 
-    Args:
-        method: full name, e.g. `daam-v1-mlp`.
-
     Raises:
         UnknownNameError: there is no such method.
     """
@@ -265,9 +233,6 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         UnknownNameError: there is no such method.
         MethodError: a setting is unknown to the method, has the wrong type, or is not one of the choices.
     """
-    from daamctl.errors import MethodError, suggest
-    from daamctl.methods.heads import AUTO
-
     name, preset = resolve_method(method)
     defaults, choices = METHODS.defaults(name), METHODS.choices(name)
     for key, value in settings.items():
@@ -279,8 +244,8 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         if key in choices and value not in choices[key]:
             allowed = " or ".join(repr(choice) for choice in choices[key])
             raise MethodError(f"{method}: {key} must be {allowed}, got {value!r}")
-        if default == AUTO:
-            if value != AUTO and (type(value) is not int or value < 1):
+        if default == heads.AUTO:
+            if value != heads.AUTO and (type(value) is not int or value < 1):
                 raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, got {value!r}")
             continue
         if type(default) is int and (type(value) is not int or value < 1):
@@ -292,27 +257,18 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
 def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
     """Check that a method can be built for these sizes, without importing it.
 
-    Args:
-        settings: the method's own settings, as in `build`.
-        num_layers: L.
-        embed_dim: D.
-
     Raises:
         UnknownNameError: there is no such method.
         MethodError: it cannot be built, or a head would have one layer of several, so that its density would do
         nothing.
     """
-    from daamctl.methods import heads
-
     check_settings(method, settings)
     defaults = METHODS.defaults(resolve_method(method)[0])
     heads.check_fits(settings, defaults, num_layers=num_layers, embed_dim=embed_dim)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public classes on first use, so that listing methods needs no torch."""
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(f"daamctl.methods.{_LAZY[name]}"), name)
+    """Import a public name; see `MODULES`."""
+    if name in MODULES:
+        return getattr(importlib.import_module(f"daamctl.methods.{MODULES[name]}"), name)
     raise AttributeError(f"module 'daamctl.methods' has no attribute '{name}'")

@@ -44,8 +44,6 @@ def gradient_sizes(model: FusionClassifier, x: Float[Tensor, "B L D"], y: Int[Te
 
     Args:
         model: the method; set to training mode, and left with its gradients.
-        x: (B, L, D).
-        y: (B,) class ids.
     """
     loss, _ = model.train().training_loss(x, y, nn.functional.cross_entropy)
     loss.backward()
@@ -63,8 +61,6 @@ def logits_after_steps(
 
     Args:
         model: the method at its start; it is trained.
-        x: (B, L, D).
-        y: (B,) class ids.
     """
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
     model.train()

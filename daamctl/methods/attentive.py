@@ -23,7 +23,6 @@ class AttentivePooling(nn.Module):
     Trainable: D * A + 2 * A for attention width A.
 
     Args:
-        embed_dim: D.
         attention_dim: A.
     """
 

@@ -67,8 +67,6 @@ class Standardize(nn.Module):
 
         Args:
             kind: layer or feature.
-            num_layers: L.
-            embed_dim: D.
 
         Raises:
             MethodError: unknown kind.
@@ -117,9 +115,6 @@ class FusionClassifier(nn.Module):
     ) -> Float[Tensor, "B C"] | tuple[Float[Tensor, "B C"], Float[Tensor, "B L D"]]:
         """Classify pooled layers.
 
-        Args:
-            x: (B, L, D) pooled layers.
-
         Returns:
             logits (B, C); with `return_density` also the density (B, L, D).
 
@@ -156,8 +151,6 @@ class FusionClassifier(nn.Module):
         """Loss of one training batch; a method that trains several candidates at once returns their sum.
 
         Args:
-            x: (B, L, D) pooled layers.
-            y: (B,) class ids.
             criterion: maps logits (B, C) and class ids to a scalar.
 
         Returns:
@@ -167,28 +160,9 @@ class FusionClassifier(nn.Module):
         return criterion(logits, y), logits
 
     def choose(self, x: HeldOut, y: Int[Tensor, " N"]) -> None:
-        """Choose on the held-out group what training leaves open; called after each epoch, in eval mode.
-
-        Args:
-            x: (N, L, D) pooled layers of the held-out group.
-            y: (N,) class ids.
-        """
+        """Choose on the held-out group what training leaves open; called after each epoch, in eval mode."""
 
 
 def at_least_float32(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Widen float16 and bfloat16 to float32; float64 stays."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:
-    """Check that `whole` splits into `parts` equal pieces.
-
-    Raises:
-        MethodError: it does not; names the allowed numbers, and the nearest one that is not larger.
-    """
-    if parts < 1 or whole % parts:
-        divisors = [n for n in range(1, whole + 1) if whole % n == 0]
-        raise MethodError(
-            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {', '.join(map(str, divisors))}",
-            setting=(what, max([n for n in divisors if n <= parts] or [1])),
-        )

@@ -11,8 +11,9 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, check_divides
+from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
 
 
@@ -23,17 +24,13 @@ class TransformerLayer(nn.Module):
     start: Xavier uniform for the stacked query, key and value projection, zero biases in the attention.
     Trainable: 12 * D^2 + 13 * D.
 
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
-
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
     """
 
     def __init__(self, *, embed_dim: int, num_heads: int) -> None:
         super().__init__()
-        check_divides("num_heads", num_heads, embed_dim, "the layer width")
+        check_heads("num_heads", num_heads, embed_dim, "the layer width", least=1)
         self.num_heads = num_heads
         self.in_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
@@ -51,7 +48,6 @@ class TransformerLayer(nn.Module):
         """Let positions attend to one another, e.g. layers or tokens: (..., L, D) to (..., L, D).
 
         Args:
-            x: (..., L, D).
             visible: (B, L) positions that may be attended to; None: all. Then x is (B, L, D).
         """
         stacked = self.in_proj(x).unflatten(-1, (3, self.num_heads, -1))  # (..., L, 3, H, D/H)
@@ -67,14 +63,8 @@ class TransformerLayer(nn.Module):
 class ExtraLayers(nn.Module):
     """Transformer layers over the layer axis; returns the vector at the last layer's position.
 
-    There is no position encoding, so the order of the layers before the last does not matter.
-
-    Args:
-        embed_dim: D.
-        num_heads: attention heads of each; must divide D.
-
-    Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+    There is no position encoding, so the order of the layers before the last does not matter. Errors as in
+    `TransformerLayer`.
     """
 
     def __init__(self, *, embed_dim: int, num_extra_layers: int = 2, num_heads: int = 8) -> None:
@@ -90,15 +80,7 @@ class ExtraLayers(nn.Module):
 
 
 class TokenLayers(nn.Module):
-    """Transformer layers over the tokens of the encoder's last layer, as in the source.
-
-    Args:
-        embed_dim: D.
-        num_heads: attention heads of each; must divide D.
-
-    Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
-    """
+    """Transformer layers over the tokens of the encoder's last layer, as in the source; errors as there."""
 
     def __init__(self, *, embed_dim: int, num_extra_layers: int, num_heads: int) -> None:
         super().__init__()
@@ -116,10 +98,6 @@ class TokenLayers(nn.Module):
 def base_plus_n(
     sizes: Sizes, *, num_extra_layers: int = 2, num_heads: int = 8, hidden_dim: int = 256
 ) -> FusionClassifier:
-    """Transformer layers over the layer axis, the vector at the last layer's position, then the MLP decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Transformer layers over the layer axis, the vector at the last layer's position, then the MLP decoder."""
     fusion = ExtraLayers(embed_dim=sizes.embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
     return classify_vector(fusion, sizes, hidden_dim)

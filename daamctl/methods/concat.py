@@ -17,10 +17,6 @@ class ConcatLinear(nn.Module):
     """y = sum_l W_l x_l + b, where the W_l are the blocks of one linear map of all layers side by side.
 
     Torch's start for a linear layer of L * D inputs. Trainable: L * D^2 + D.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
     """
 
     def __init__(self, *, num_layers: int, embed_dim: int) -> None:

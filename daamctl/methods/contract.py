@@ -35,7 +35,6 @@ class Count:
     """Trainable parameters of a published method at one size.
 
     Args:
-        total: in the whole model, decoder included.
         printed: the number that the papers or the released scripts print, and what it counts; empty: none.
     """
 
@@ -103,11 +102,8 @@ class Case:
     """A method to check.
 
     Args:
-        method: name in the table, or a variant such as `daam-v1-mlp`.
-        settings: the method's own settings; the others keep their defaults.
         sizes: sizes at which numbers are computed.
         counted: sizes at which parameters are counted, on the meta device.
-        seed: seed of start, parameters and data.
     """
 
     method: str
@@ -122,9 +118,7 @@ class Case:
         """Build the method as it starts; the global random state does not change.
 
         Args:
-            sizes: replaces the sizes of the case.
             settings: in addition to the settings of the case.
-            seed: replaces the seed of the case.
 
         Raises:
             MethodError: it cannot be built for these sizes and settings.
@@ -281,10 +275,11 @@ def check_evaluation(case: Case) -> Finding:
 
 def check_saving(case: Case) -> Finding:
     """Weights saved after a training step give the same logits when loaded into a module with another start."""
-    model, other = _step(case.make(), case), case.make(case.seed + 7)
-    x, _ = case.data()
-    model.eval()
-    other.eval()
+    model, other = case.make().train(), case.make(case.seed + 7).eval()
+    x, y = case.data()
+    model.training_loss(x, y, nn.functional.cross_entropy)[0].backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.eval().choose(*case.data(seed=2))  # so that buffers change too
     with torch.no_grad():
         expected, different = model(x), other(x)
         state = load(save(model.state_dict()))
@@ -306,7 +301,9 @@ def check_autocast(case: Case) -> Finding:
             model = case.make().train()
             try:
                 with torch.autocast("cpu", dtype=dtype):
-                    loss, logits = model.training_loss(scale * x, y, _float_cross_entropy)
+                    loss, logits = model.training_loss(
+                        scale * x, y, lambda z, y: nn.functional.cross_entropy(z.float(), y)
+                    )
                 loss.backward()
             except RuntimeError as error:
                 if dtype is torch.float16 and "not implemented for 'Half'" in str(error):
@@ -370,7 +367,11 @@ def check_sensitivity(case: Case) -> Finding:
             order = torch.randperm(x.shape[axis], generator=generator)
             shuffled = x.index_select(axis, order)
             moved = ((model(shuffled) - logits).norm() / logits.norm()).item()
-            law = _law(model, x, fused, axis, order)
+            # An output that still has the axis can be equivariant; any other can only be invariant.
+            follows = fused.dim() == 3 if axis == 1 else fused.shape[-1] == x.shape[-1]
+            expected = fused.index_select(axis - x.dim(), order) if follows else fused
+            law = "equivariant" if follows else "invariant"
+            law = law if _close(model.fusion(shuffled), expected) else f"not {law}"
             texts.append(f"shuffled {what} move logits by {moved:.0%}, the fusion is {law}")
     return Finding("sensitivity", True, "; ".join(texts))
 
@@ -569,10 +570,6 @@ def _wrong_divisors(message: str) -> list[str]:
     return [] if match[3] == right else [f"the refusal '{message}' should end in '{right}'"]
 
 
-def _float_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.float(), y)
-
-
 def _copy_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -582,24 +579,3 @@ def _changed(before: Mapping[str, Tensor], model: nn.Module) -> list[str]:
     now = model.state_dict()
     same = {name for name in before.keys() & now.keys() if torch.equal(before[name], now[name])}
     return sorted((before.keys() | now.keys()) - same)
-
-
-def _step(model: FusionClassifier, case: Case) -> FusionClassifier:
-    """Train one step and choose on a held-out group, so that buffers change too."""
-    loss, _ = model.train().training_loss(*case.data(), nn.functional.cross_entropy)
-    loss.backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    model.eval().choose(*case.data(seed=2))
-    return model
-
-
-def _law(model: FusionClassifier, x: Tensor, fused: Tensor, axis: int, order: Tensor) -> str:
-    """Effect of a shuffled input axis on the fused layers.
-
-    If the output still has the axis (a map of layers, or rows as wide as the input), it can be equivariant; otherwise
-    it can only be invariant.
-    """
-    follows = fused.dim() == 3 if axis == 1 else fused.shape[-1] == x.shape[-1]
-    expected = fused.index_select(axis - x.dim(), order) if follows else fused
-    holds = _close(model.fusion(x.index_select(axis, order)), expected)
-    return ("" if holds else "not ") + ("equivariant" if follows else "invariant")

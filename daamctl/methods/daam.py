@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import Heads, check_heads, heads_of
 from daamctl.methods.settings import DecoderOptions, DensityOptions, Sizes
@@ -65,9 +65,12 @@ def density_weights(
     """
     check_formula(variance=variance, eps=eps, kernel=kernel)
     for name, parameter in (("offset", offset), ("scaled_variance", scaled_variance)):
-        _check_shared(name, parameter, x, dim)
+        place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
+        if place >= 0 and parameter.shape[place] != 1:
+            shape = tuple(parameter.shape)
+            raise MethodError(f"{name} must have size 1 along axis {dim} of x, which its entries share, got {shape}")
     with torch.autocast(x.device.type, enabled=False):
-        x = x if x.dtype == torch.float64 else x.float()
+        x = at_least_float32(x)
         ignored = None if mask is None else ~_full_mask(mask, x)  # shape of x
         if ignored is not None:
             x = x.masked_fill(ignored, 0)
@@ -152,15 +155,6 @@ def _count(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor | int:
     return x.shape[dim] if ignored is None else (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
 
 
-def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
-    """Check that a parameter has size 1 along the axis."""
-    place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
-    if place >= 0 and parameter.shape[place] != 1:
-        raise MethodError(
-            f"{name} must have size 1 along axis {dim} of x, which its entries share, got {tuple(parameter.shape)}"
-        )
-
-
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
     """Broadcast the mask to the shape of x. Only bool is accepted: in an additive mask, 0 means valid."""
     if mask.dtype != torch.bool:
@@ -192,12 +186,9 @@ class MultiHeadDAAM(nn.Module):
 
     Args:
         num_heads: h; must divide the size of the axis.
-        embed_dim: D.
         num_layers: size of the axis, to check it now rather than at the first call.
         norm_axis: axis of the statistics and heads, counted as in the tensor given to `forward`.
-        variance: `two-pass` or `moments`, see `density_weights`.
-        eps: `double` or `single`, see `density_weights`.
-        kernel: `2xi` or `2c2`, see `density_weights`.
+        variance, eps, kernel: see `density_weights`.
         scaled_variance: `free` as published, or `softplus`: softplus of the parameter, which keeps it positive (D61).
             The parameter then starts at ln(e^2 - 1), whose softplus is 2.
         trainable: train offset and scaled variance; False: they are buffers and keep their start.
@@ -261,10 +252,10 @@ class MultiHeadDAAM(nn.Module):
         axis = self._axis(x)
         mask = None if mask is None else _full_mask(mask, x)
         split = (self.num_heads, x.shape[axis] // self.num_heads)
+        xi = nn.functional.softplus(self.scaled_variance) if self.softplus else self.scaled_variance
         density = density_weights(
             x.unflatten(axis, split),  # (..., h, L/h, ..., D)
-            self._per_head(self.offset, axis),
-            self._per_head(self._xi(), axis),
+            *(one.reshape(one.shape[0], *[1] * (-1 - axis), one.shape[1]) for one in (self.offset, xi)),  # (h, 1, …, D)
             variance=self.variance,
             eps=self.eps,
             kernel=self.kernel,
@@ -288,15 +279,6 @@ class MultiHeadDAAM(nn.Module):
             check_heads("num_heads", self.num_heads, x.shape[axis], f"the size of axis {self.norm_axis}")
         return axis
 
-    def _xi(self) -> Tensor:
-        xi: Tensor = nn.functional.softplus(self.scaled_variance) if self.softplus else self.scaled_variance
-        return xi
-
-    @staticmethod
-    def _per_head(parameter: Tensor, axis: int) -> Tensor:
-        """Reshape (h, D) to (h, 1, …, 1, D), to broadcast with an input whose heads come before `axis`."""
-        return parameter.reshape(parameter.shape[0], *[1] * (-1 - axis), parameter.shape[1])
-
 
 def daam_v1(
     sizes: Sizes,
@@ -306,11 +288,7 @@ def daam_v1(
     scaled_variance: Literal["free", "softplus"] = "free",
     decoder: DecoderOptions,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`.
-
-    Raises:
-        MethodError: `num_heads` does not divide L.
-    """
+    """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`."""
     fusion = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
     return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
 
@@ -333,9 +311,6 @@ def daam_frozen(
 
     The published weights stay near that start (docs/sources.md#controls). What learning them brings is therefore the
     gain of `daam-v1` over this method, not over `none`.
-
-    Raises:
-        MethodError: `num_heads` does not divide L.
     """
     fusion = layer_daam(sizes, num_heads, density, trainable=False)
     return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
@@ -345,8 +320,6 @@ def layer_daam(sizes: Sizes, num_heads: Heads, density: DensityOptions, **settin
     """Build a DAAM over the layers.
 
     Args:
-        sizes: L and D.
-        num_heads: a number, or `auto`.
         settings: further arguments of `MultiHeadDAAM`.
 
     Raises:

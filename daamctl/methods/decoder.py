@@ -43,9 +43,7 @@ class ConvDecoder(nn.Module):
     modules start Xavier uniform and the biases at torch's default (docs/sources.md#decoder).
 
     Args:
-        num_layers: L, image channels.
         embed_dim: width of a row, H * W.
-        num_classes: C.
         hidden_channels: width between the convolutions.
         grid: (H, W); None: see `feature_grid`.
     """
@@ -82,8 +80,6 @@ class MLPDecoder(nn.Module):
     The width is that of the projector in SUPERB's downstream probe (Yang et al., 2021), which has no activation.
 
     Args:
-        embed_dim: D.
-        num_classes: C.
         sum_layers: sum a map of layers (B, L, D) over L first (docs/sources.md#decoder).
     """
 
@@ -114,8 +110,6 @@ def classify_map(
 
     Args:
         fusion: maps (B, L, D) to (B, L, width).
-        sizes: L, D and C.
-        decoder: which decoder, and how wide it is inside.
         width: of a row of the fused map; None: D.
         grid: of the conv decoder; None: see `feature_grid`.
 
@@ -149,8 +143,6 @@ def classify_vector(
 
     Args:
         fusion: maps (B, L, D) to (B, width).
-        sizes: L, D and C.
-        hidden_dim: width of the decoder's hidden layer.
         width: of the fused vector; None: D.
     """
     mlp = MLPDecoder(embed_dim=width or sizes.embed_dim, num_classes=sizes.num_classes, hidden_dim=hidden_dim)

@@ -20,13 +20,7 @@ POSITION_DIM = 24  # width of the fixed vector p_l of a layer
 
 
 class LayerLinear(nn.Module):
-    """One linear map per layer: y_l = W_l x_l + b_l, started like separate `nn.Linear` modules.
-
-    Args:
-        num_layers: L.
-        in_dim: width of x_l.
-        out_dim: width of y_l.
-    """
+    """One linear map per layer: y_l = W_l x_l + b_l, started like separate `nn.Linear` modules."""
 
     def __init__(self, *, num_layers: int, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -40,11 +34,7 @@ class LayerLinear(nn.Module):
 
 
 class PerLayerNorm(nn.Module):
-    """One layer norm per layer, over its features, with scale and shift; in float32 at least, also under autocast.
-
-    Args:
-        num_layers: L.
-    """
+    """One layer norm per layer, over its features, with scale and shift; in float32 at least, also under autocast."""
 
     def __init__(self, *, num_layers: int, dim: int) -> None:
         super().__init__()
@@ -58,12 +48,7 @@ class PerLayerNorm(nn.Module):
 
 
 class LayerMLP(nn.Sequential):
-    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases and a bottleneck of D // 2 (at least 1); no parameter is shared.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
-    """
+    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases, a bottleneck of D // 2 (at least 1), nothing shared."""
 
     def __init__(self, *, num_layers: int, embed_dim: int) -> None:
         width = max(1, embed_dim // 2)
@@ -84,8 +69,6 @@ class DepthWiseAttention(nn.Module):
     change the output; it exists because the source has it. Torch's start for linear layers.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
         scaled: divide the scores by sqrt(D).
     """
 

@@ -26,9 +26,6 @@ class EfficientChannelAttention(nn.Module):
     """y = sum_l s_l x_l with s = sigmoid(conv_k(u)) and u_l the mean of x_l over its features.
 
     One kernel of k weights without bias slides over the layers, padded with zeros; torch's start. Trainable: k.
-
-    Args:
-        num_layers: L.
     """
 
     def __init__(self, *, num_layers: int) -> None:

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.settings import DecoderOptions, Sizes
 
@@ -37,7 +37,6 @@ def standardize(
     under autocast.
 
     Args:
-        x: (..., L, K).
         num_groups: contiguous groups of layers, each with its own m and v; must divide L.
         shift: broadcastable to (..., L, K); moves the centre to m * (1 + shift), but v stays the variance about m.
 
@@ -45,7 +44,7 @@ def standardize(
         z (..., L, K).
     """
     with torch.autocast(x.device.type, enabled=False):
-        x = x if x.dtype == torch.float64 else x.float()
+        x = at_least_float32(x)
         groups: Tensor = x.unflatten(-2, (num_groups, -1))  # (..., groups, L/groups, K)
         mean = groups.mean(-2, keepdim=True)
         deviation = groups - mean
@@ -61,11 +60,7 @@ def bounded_width(score: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
 
 
 class GaussianGate(nn.Module):
-    """w = exp(-z^2 / (2 c^2)), with c = 2 (GCT-B0) or c = 3 * sigmoid(theta) + 1, theta a scalar, 0 at start (GCT-B1).
-
-    Args:
-        learned: learn the width.
-    """
+    """w = exp(-z^2 / (2 c^2)), with c = 2 (GCT-B0) or c = 3 * sigmoid(theta) + 1, theta a scalar from 0 (GCT-B1)."""
 
     def __init__(self, *, learned: bool) -> None:
         super().__init__()
@@ -100,9 +95,6 @@ class LayerGate(nn.Module):
     ) -> Float[Tensor, "*B L D"] | tuple[Float[Tensor, "*B L D"], Float[Tensor, "*B L D"]]:
         """Weight every layer and feature.
 
-        Args:
-            x: (..., L, D).
-
         Returns:
             x * w, shape and dtype of x; with `return_density` also w (..., L, D), float32 at least.
         """
@@ -116,7 +108,7 @@ class PooledLayerGate(LayerGate):
 
     def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights (..., L) of layers x (..., L, D), float32 at least."""
-        pooled = (x if x.dtype == torch.float64 else x.float()).mean(-1, keepdim=True)  # (..., L, 1)
+        pooled = at_least_float32(x).mean(-1, keepdim=True)  # (..., L, 1)
         return super().density(pooled).squeeze(-1)
 
     def density(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
@@ -140,12 +132,8 @@ def classify_gate(
     """Join a gate over z-scores, in either adaptation to layers, to either decoder.
 
     Args:
-        gate: see `LayerGate`.
-        sizes: L, D and C.
-        decoder: see `classify_map`.
         form: `feature` for adaptation (a), `layer` for (b).
         source: where the details come from that the papers omit; part of the label of a reconstruction.
-        num_groups: see `LayerGate`.
 
     Raises:
         MethodError: unknown `form` or `decoder`.

@@ -35,10 +35,6 @@ class HierarchicalConv(nn.Module):
     D // L' (at least 1) for its L' output layers, so that the flattened output is about as wide as one layer. Torch's
     start.
 
-    Args:
-        num_layers: L.
-        embed_dim: D.
-
     Attributes:
         output_dim: width of the fused vector, (D // L') * L'.
     """

@@ -26,9 +26,6 @@ def auto_heads(num_layers: int) -> int:
 
     For 24 and 40 layers the published 8. Otherwise the largest divisor of the number of layers that gives each head at
     least three layers: 2 for 6, 4 for 12, 8 for 32; one head for fewer than six.
-
-    Args:
-        num_layers: L.
     """
     if num_layers in PUBLISHED_LAYERS:
         return PUBLISHED_HEADS
@@ -45,7 +42,6 @@ def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
 
     Args:
         settings: all settings of a method, defaults included.
-        num_layers: L.
     """
     if settings.get("num_heads") != AUTO:
         return dict(settings)
@@ -98,8 +94,6 @@ def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_
     Args:
         settings: settings of the method that differ from the defaults.
         defaults: defaults of the method; `num_heads` is `auto` in methods whose heads split the layers.
-        num_layers: L.
-        embed_dim: D.
 
     Raises:
         MethodError: they do not fit; the message lists the possible numbers.

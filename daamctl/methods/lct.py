@@ -46,14 +46,8 @@ def lct(
     """Sigmoid gate over the standardised layers (LCT, reconstructed), then the conv decoder.
 
     Args:
-        sizes: L, D and C.
         form: `feature`: z over the layers of every feature, a and b per feature, 2 D parameters; `layer`: z over the
             layers' means over features, a and b per layer, 2 L parameters.
-        num_groups: contiguous groups of layers that are standardised separately.
-        decoder: see `classify_map`.
-
-    Raises:
-        MethodError: `num_groups` does not divide L, or `form` is unknown.
     """
     check_heads("num_groups", num_groups, sizes.num_layers)
     gate = SigmoidGate(sizes.embed_dim) if form == "feature" else SigmoidGate(sizes.num_layers, 1)

@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits, check_divides
+from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map, feature_grid
+from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import DecoderOptions, Sizes
 
 
@@ -24,10 +25,6 @@ class LayerSelfAttention(nn.Module):
     """softmax(Q K^T / sqrt(d_k)) V over the layer axis, with output projection; biases, no dropout, no residual.
 
     Torch's start: Xavier uniform for the stacked input projection, zero biases. Trainable: 4 D^2 + 4 D.
-
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
 
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
@@ -62,10 +59,6 @@ class BatchSelfAttention(nn.Module):
     depends on the rest of its batch, and for a single sample all weights are 1, which leaves a linear map. Trainable:
     as in `LayerSelfAttention`, which has the same tensors under the same names.
 
-    Args:
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
-
     Raises:
         MethodError: `num_heads` does not divide `embed_dim`.
     """
@@ -94,9 +87,6 @@ class NormalizedAttention(nn.Module):
     autocast. Trainable: 4 D^2 + 4 D + 2 L.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_heads: attention heads; must divide D.
         attend_over: `layers` of one sample, or samples of the `batch` as in the released code (D1).
 
     Raises:
@@ -121,15 +111,13 @@ class NormalizedAttention(nn.Module):
         mixed = _attend(self.attention, x)
         with torch.autocast(x.device.type, enabled=False):
             # contiguous, because torch.compile predicts another memory layout for batch norm of a transposed input
-            image = (
-                mixed.to(torch.promote_types(mixed.dtype, self.norm.weight.dtype)).unflatten(-1, self.grid).contiguous()
-            )
-            normalized: Tensor = self.norm(image)  # (B, L, H, W)
+            mixed = mixed.to(torch.promote_types(mixed.dtype, self.norm.weight.dtype))
+            normalized: Tensor = self.norm(mixed.unflatten(-1, self.grid).contiguous())  # (B, L, H, W)
         return normalized.flatten(-2).to(x.dtype)
 
 
 def _attention(embed_dim: int, num_heads: int, *, over_layers: bool) -> nn.MultiheadAttention:
-    check_divides("num_heads", num_heads, embed_dim, "the layer width")
+    check_heads("num_heads", num_heads, embed_dim, "the layer width", least=1)
     return nn.MultiheadAttention(embed_dim, num_heads, batch_first=over_layers)
 
 
@@ -152,20 +140,12 @@ def _check_batched(x: Tensor) -> None:
 
 
 def mha(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
-    """Multi-head self-attention over the layers (not over the batch), then the conv decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Multi-head self-attention over the layers (not over the batch), then the conv decoder."""
     return classify_map(LayerSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads), sizes, decoder)
 
 
 def mha_published(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
-    """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder.
-
-    Raises:
-        MethodError: `num_heads` does not divide D.
-    """
+    """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder."""
     fusion = BatchSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads)
     return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=True))
 
@@ -180,12 +160,7 @@ def mha_bn(
     """Multi-head self-attention over the layers, batch normalisation, then the conv decoder.
 
     With `attend_over="batch"` it is the released code, except that the normalisation comes where it can run (D1, D10).
-
-    Raises:
-        MethodError: `num_heads` does not divide D, or `attend_over` is unknown.
     """
-    num_layers, embed_dim, _ = sizes
-    fusion = NormalizedAttention(
-        num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over
-    )
+    num_layers, width, _ = sizes
+    fusion = NormalizedAttention(num_layers=num_layers, embed_dim=width, num_heads=num_heads, attend_over=attend_over)
     return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=attend_over == "batch"))

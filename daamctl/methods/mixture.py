@@ -133,13 +133,10 @@ class DensityAttention(nn.Module):
         norm_axis: axis of x that is split and normalised; may be negative.
         num_heads: H.
         num_densities: M, Gaussians per head.
-        op: see `mixture_weights`.
-        variance: see `mixture_weights`.
+        op, variance, eps, padding: see `mixture_weights`; `eps` is used as given (D31).
         init: `lognormal` as published: offsets 0, spreads exp(standard normal); or `constant`: spreads sqrt(2), so that
             each Gaussian starts with the scaled variance 2 that the paper gives for DAAM: c^2 here corresponds to xi
             there (D28, D32).
-        eps: see `mixture_weights`; used as given (D31).
-        padding: see `mixture_weights`.
 
     Raises:
         MethodError: unknown option, or a number below 1.
@@ -234,10 +231,7 @@ class DensityBlock(nn.Module):
     With three positions per head the mean gain is 1 + 1/3 (D35). Masked positions keep their value.
 
     Args:
-        num_blocks: density attentions in a row.
-        norm_axis: one for all, or one per block.
-        num_heads: one for all, or one per block.
-        num_densities: one for all, or one per block.
+        norm_axis, num_heads, num_densities: one for all, or one per block.
         options: `op`, `variance`, `init`, `eps` and `padding` of all blocks; see `DensityAttention`.
 
     Raises:
@@ -297,9 +291,6 @@ class LayerMixture(nn.Module):
     ) -> Float[Tensor, "*B L D"] | tuple[Float[Tensor, "*B L D"], Float[Tensor, "*B L D"]]:
         """Weight every layer and feature.
 
-        Args:
-            x: (..., L, D).
-
         Returns:
             the fused map, shape and dtype of x; with `return_density` also the density: the product of 1 + w over the
             blocks, minus 1, which is w for one block. Because of the residual, the map is x * (1 + density).
@@ -320,11 +311,7 @@ def _check_options(op: str, variance: str, padding: str) -> None:
 
 
 def _expand(mask: Tensor, x: Tensor) -> Tensor:
-    """Expand the mask to the shape of x.
-
-    Raises:
-        MethodError: it is not bool, or its axes do not fit those of x.
-    """
+    """Expand the mask to the shape of x."""
     fits = mask.dim() == x.dim() and all(m in (1, n) for m, n in zip(mask.shape, x.shape, strict=True))
     if mask.dtype != torch.bool or not fits:
         raise MethodError(
@@ -358,9 +345,6 @@ def mixture_daam(
 
     The density is the product of 1 + w over the blocks, minus 1, which is w for one block; the fused map is
     x * (1 + density). `num_heads="auto"` means `auto_heads` over layers, and the published 8 over features.
-
-    Raises:
-        MethodError: there are fewer layers (or features) than heads, or one per head with the unbiased variance.
     """
     check_choice("norm_axis", norm_axis, ("layers", "features"))
     over_layers = norm_axis == "layers"

@@ -116,7 +116,6 @@ class StandardizedLinear(nn.Module):
 
     Args:
         shape: shape of the input per clip, (D,) or (L, D).
-        num_classes: C.
     """
 
     mean: Tensor
@@ -153,7 +152,6 @@ class StandardizedLinear(nn.Module):
         Args:
             scalings: one for inputs (D,), L for inputs (L, D).
             weights: (D, C) for each.
-            intercept: (C,).
         """
         self.mean.copy_(torch.stack([one.mean for one in scalings]).view_as(self.mean))
         self.scale.copy_(torch.stack([one.scale for one in scalings]).view_as(self.scale))
@@ -222,7 +220,6 @@ class VectorProbe(RidgeProbe):
     Args:
         fusion: maps (B, L, D) to that vector (B, D); a `ChosenLayer` if there are several candidates.
         vectors: the candidates; each returns (N, D) for N clips.
-        sizes: D and C.
     """
 
     def __init__(self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], sizes: Sizes) -> None:
@@ -260,11 +257,7 @@ class VectorProbe(RidgeProbe):
 
 
 class AverageProbe(RidgeProbe):
-    """A probe of every layer, all with the same penalty; the mean of their scores classifies.
-
-    Args:
-        sizes: L, D and C.
-    """
+    """A probe of every layer, all with the same penalty; the mean of their scores classifies."""
 
     def __init__(self, sizes: Sizes) -> None:
         shape = (sizes.num_layers, sizes.embed_dim)
@@ -304,9 +297,6 @@ class ConcatProbe(RidgeProbe):
     """A probe of all layers side by side, each feature standardised, solved from the inner products of the clips.
 
     If there are more than `MAX_KERNEL_CLIPS` training clips, it is fitted to a random sample, stratified by class.
-
-    Args:
-        sizes: L, D and C.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -379,7 +369,6 @@ def stratified_sample(y: Int[Tensor, " N"], number: int, seed: int) -> Int[Tenso
     """Rows of a random sample, stratified by class with at least one clip each; ascending.
 
     Args:
-        y: (N,) class ids.
         number: number of rows, at least that of the classes; rounding may change it by one per class.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -392,11 +381,7 @@ def stratified_sample(y: Int[Tensor, " N"], number: int, seed: int) -> Int[Tenso
 
 
 def _scaling(x: Tensor) -> Scaling:
-    """Scaling of training features x (N, D).
-
-    Raises:
-        MethodError: they are not finite.
-    """
+    """Scaling of training features x (N, D)."""
     scaling = scaling_of(x)
     if not (scaling.mean.isfinite().all() and scaling.scale.isfinite().all()):
         raise MethodError("features of the training clips are not finite")

@@ -47,30 +47,30 @@ DENSITY_KEY = re.compile(r"daam\.gcts\.(\d+)\.(?:c|mean_offset)")
 MIXTURE_KEY = re.compile(r"(daam\.)?layers\.(\d+)\.attention_heads\.(\d+)\.(?:c|mean_offsets)")
 MOST_HEADS = 4096  # limits the missing keys that a message lists if a key contains a huge number
 PAIR = ("weight", "bias")
+DENSITY_BLOCK = "density-block"
 
-# Published names -> our names.
-DECODER = {f"{layer}.{part}": f"decoder.{layer}.{part}" for layer in ("conv1", "conv2", "fc") for part in PAIR}
+# Our names -> published names.
+DECODER = {f"decoder.{layer}.{part}": f"{layer}.{part}" for layer in ("conv1", "conv2", "fc") for part in PAIR}
 ATTENTION = {
-    f"mha.{name}": f"fusion.attention.{name}"
+    f"fusion.attention.{name}": f"mha.{name}"
     for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 }
 BATCH_NORM = {
-    f"batch_norm.{name}": f"fusion.norm.{name}"
+    f"fusion.norm.{name}": f"batch_norm.{name}"
     for name in (*PAIR, "running_mean", "running_var", "num_batches_tracked")
 }
 GROUPED = {
-    f"{theirs}.{part}": f"fusion.{ours}.{part}"
-    for theirs, ours in {
-        "embed_transform": "projection",
-        "gqa.q_proj": "attention.query",
-        "gqa.k_proj": "attention.key",
-        "gqa.v_proj": "attention.value",
-        "gqa.norm": "attention.norm",
-        "gqa.out_proj": "attention.output",
+    f"fusion.{ours}.{part}": f"{theirs}.{part}"
+    for ours, theirs in {
+        "projection": "embed_transform",
+        "attention.query": "gqa.q_proj",
+        "attention.key": "gqa.k_proj",
+        "attention.value": "gqa.v_proj",
+        "attention.norm": "gqa.norm",
+        "attention.output": "gqa.out_proj",
     }.items()
     for part in PAIR
 }
-DENSITY_BLOCK = "density-block"
 RENAMED: dict[str, dict[str, str]] = {
     "daam-v1": DECODER,
     "daam-v2": DECODER,
@@ -81,6 +81,9 @@ RENAMED: dict[str, dict[str, str]] = {
     "mixture-daam": DECODER,
     DENSITY_BLOCK: {},
 }
+DENSITY = {"daam-v1": "fusion", "daam-v2": "fusion", "gqdaam-published": "fusion.daam"}
+MIXTURE = {"mixture-daam": ("fusion.block.", "daam."), DENSITY_BLOCK: ("", "")}
+"""Methods with heads of which we stack each parameter, and the beginnings of its names."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,17 @@ def load_published(
         model = DensityBlock(**seen.settings)
     else:
         model = rebuild(seen.method, **seen.sizes, **seen.settings)
-    tensors, names = _translate(seen.method, state)
+    tensors, names = {}, {}
+    for ours, theirs in _sources(seen.method, state).items():
+        if isinstance(theirs, str):
+            tensors[ours], names[ours] = state[theirs], theirs
+            continue
+        shapes = {key: tuple(state[key].shape) for key in theirs}
+        other = next((key for key in theirs if shapes[key] != shapes[theirs[0]]), None)
+        if other is not None:
+            raise MethodError(f"weights do not fit: {other} is {shapes[other]} where {shapes[theirs[0]]} is needed")
+        tensors[ours] = torch.stack([state[key].flatten() for key in theirs])
+        names[ours] = re.sub(r"\.0(\.\w+)$", r".*\1", theirs[0])
     fill(model, tensors, names=names)
     return model.eval()
 
@@ -170,84 +183,66 @@ def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1
     state = _plain(state, "the state dict")
     method = _method(state)
     _check_keys(method, state)
+    settings: dict[str, Any] = {}
+    if method in MIXTURE:
+        heads, start = _mixture_heads(state), MIXTURE[method][1]
+        settings["num_blocks"] = len(heads)
+        settings["num_heads"] = [len(numbers) for numbers in heads.values()]
+        settings["num_densities"] = [
+            _shape(state, f"{start}layers.{block}.attention_heads.0.c", 1)[0] for block in heads
+        ]
     if method == DENSITY_BLOCK:
-        settings = {**_blocks(state), "norm_axis": norm_axis}
+        settings["norm_axis"] = norm_axis
         return Recognised(method, {}, settings, f"no decoder; norm axis {norm_axis} is assumed")
-    hidden_channels, num_layers = _shape(state, "conv1.weight", 4)[:2]
+    hidden_channels, num_layers, *_ = _shape(state, "conv1.weight", 4)
     num_classes, inputs = _shape(state, "fc.weight", 2)
+    notes = []
+    if method in DENSITY:
+        embed_dim = _shape(state, "daam.gcts.0.c", 2)[1]
+        settings["variance"] = "moments"
+        if method != "daam-v2":
+            settings["num_heads"] = len(_heads(state))
+        notes.append("variance as a difference of moments (D25)")
+    if method in ("gqdaam-published", "gqa-published"):
+        width, embed_dim = _shape(state, "embed_transform.weight", 2)
+        if inputs == num_layers * embed_dim != num_layers * width:
+            raise MethodError(
+                "this is the published vision GQDAAM, which cannot run (D9): "
+                f"its fc takes {num_layers}*{embed_dim} inputs, its attention gives {num_layers}*{width}"
+            )
+        rows = _shape(state, "gqa.k_proj.weight", 2)[0]
+        if rows * query_heads % width:
+            raise MethodError(f"gqa.k_proj has {rows} rows, not a multiple of the head width {width}/{query_heads}")
+        settings |= {"width": width, "query_heads": query_heads, "kv_heads": rows * query_heads // width}
+        notes.append(f"queries of a group summed before the softmax (D5); {query_heads} query heads are assumed")
+    if method in ("mha-published", "mha-bn"):
+        embed_dim = _shape(state, "mha.in_proj_weight", 2)[1]
+        settings["num_heads"] = query_heads
+        notes.append(f"attends over the samples of the batch (D1); {query_heads} heads are assumed")
+        if method == "mha-bn":
+            settings["attend_over"] = "batch"
+            notes.append("batch normalisation after the reshape, before which the published one stops (D10)")
+        if num_layers == 1:
+            notes.append("one layer, which the published script picks itself (D6), so the input is (B, 1, D)")
     if method == "mixture-daam":
-        embed_dim, settings, note = _mixture(state, num_layers, inputs, norm_axis)
-    elif method in ("mha-published", "mha-bn"):
-        embed_dim, settings, note = _attention(state, method, query_heads)
-    elif method in ("daam-v1", "daam-v2"):
-        embed_dim, settings, note = _density(state, method)
-    else:
-        embed_dim, settings, note = _grouped(state, method, num_layers, inputs, query_heads)
+        axes = {norm_axis} if isinstance(norm_axis, int) else set(norm_axis)
+        names = {{1: "layers", -2: "layers", 2: "features", -1: "features"}.get(axis) for axis in axes}
+        if len(names) != 1 or None in names:
+            raise MethodError(f"norm_axis with a decoder must be 1 or -2 (layers), 2 or -1 (features), got {norm_axis}")
+        if inputs % num_layers:
+            raise MethodError(f"fc.weight has {inputs} inputs, not a multiple of the {num_layers} layers")
+        for name in ("num_heads", "num_densities"):
+            if len(set(settings[name])) > 1:
+                raise MethodError(f"{name} must be the same in all blocks with a decoder, got {settings[name]}")
+            settings[name] = settings[name][0]
+        embed_dim, settings["norm_axis"] = inputs // num_layers, names.pop()
+        notes.append(f"norm axis '{settings['norm_axis']}' is assumed")
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
-    return Recognised(method, sizes, {**settings, "hidden_channels": hidden_channels}, note)
-
-
-Description = tuple[int, dict[str, Any], str]
-"""embed_dim, settings and note of one kind of module."""
-
-
-def _density(state: Mapping[str, Tensor], method: str) -> Description:
-    settings: dict[str, Any] = {"variance": "moments"}
-    if method != "daam-v2":
-        settings["num_heads"] = len(_heads(state))
-    return _shape(state, "daam.gcts.0.c", 2)[1], settings, "variance as a difference of moments (D25)"
-
-
-def _grouped(state: Mapping[str, Tensor], method: str, num_layers: int, inputs: int, query_heads: int) -> Description:
-    width, embed_dim = _shape(state, "embed_transform.weight", 2)
-    if inputs == num_layers * embed_dim != num_layers * width:
-        raise MethodError(
-            "this is the published vision GQDAAM, which cannot run (D9): "
-            f"its fc takes {num_layers}*{embed_dim} inputs, its attention gives {num_layers}*{width}"
-        )
-    rows = _shape(state, "gqa.k_proj.weight", 2)[0]
-    if rows * query_heads % width:
-        raise MethodError(f"gqa.k_proj has {rows} rows, not a multiple of the head width {width}/{query_heads}")
-    settings = {"width": width, "query_heads": query_heads, "kv_heads": rows * query_heads // width}
-    note = f"queries of a group summed before the softmax (D5); {query_heads} query heads are assumed"
-    if method == "gqa-published":
-        return embed_dim, settings, note
-    _, density, density_note = _density(state, method)
-    return embed_dim, {**density, **settings}, f"{density_note}; {note}"
-
-
-def _attention(state: Mapping[str, Tensor], method: str, num_heads: int) -> Description:
-    settings: dict[str, Any] = {"num_heads": num_heads}
-    note = f"attends over the samples of the batch (D1); {num_heads} heads are assumed"
-    if method == "mha-bn":
-        settings["attend_over"] = "batch"
-        note += "; batch normalisation after the reshape, before which the published one stops (D10)"
-    if _shape(state, "conv1.weight", 4)[1] == 1:
-        note += "; one layer, which the published script picks itself (D6), so the input is (B, 1, D)"
-    return _shape(state, "mha.in_proj_weight", 2)[1], settings, note
-
-
-def _mixture(state: Mapping[str, Tensor], num_layers: int, inputs: int, norm_axis: int | Sequence[int]) -> Description:
-    axes = {norm_axis} if isinstance(norm_axis, int) else set(norm_axis)
-    names = {{1: "layers", -2: "layers", 2: "features", -1: "features"}.get(axis) for axis in axes}
-    if len(names) != 1 or None in names:
-        raise MethodError(f"norm_axis with a decoder must be 1 or -2 (layers), 2 or -1 (features), got {norm_axis}")
-    if inputs % num_layers:
-        raise MethodError(f"fc.weight has {inputs} inputs, not a multiple of the {num_layers} layers")
-    settings: dict[str, Any] = {"norm_axis": names.pop(), **_blocks(state)}
-    for name in ("num_heads", "num_densities"):
-        if len(set(settings[name])) > 1:
-            raise MethodError(f"{name} must be the same in all blocks with a decoder, got {settings[name]}")
-        settings[name] = settings[name][0]
-    return inputs // num_layers, settings, f"norm axis '{settings['norm_axis']}' is assumed"
+    return Recognised(method, sizes, {**settings, "hidden_channels": hidden_channels}, "; ".join(notes))
 
 
 def _plain(state: Any, what: str) -> dict[str, Tensor]:
-    """A published state dict with the key names of the table above.
-
-    Raises:
-        MethodError: it does not map names to tensors.
-    """
+    """A published state dict with the key names of the table above."""
     if not isinstance(state, Mapping) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
     ):
@@ -263,11 +258,7 @@ def _plain(state: Any, what: str) -> dict[str, Tensor]:
 
 
 def _method(state: Mapping[str, Tensor]) -> str:
-    """The method whose keys a state dict has, or the closest one.
-
-    Raises:
-        MethodError: it has the keys of no method.
-    """
+    """The method whose keys a state dict has, or the closest one."""
 
     def has(*starts: str) -> bool:
         return any(key.startswith(starts) for key in state)
@@ -285,17 +276,10 @@ def _method(state: Mapping[str, Tensor]) -> str:
 
 
 def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
-    """Check that the state dict has exactly the keys of the method.
-
-    Raises:
-        MethodError: it does not, or a tensor is not of floating-point numbers.
-    """
-    wanted = set(RENAMED[method])
-    if method in ("daam-v1", "daam-v2", "gqdaam-published"):
-        wanted |= {f"daam.gcts.{head}.{part}" for head in _run(_heads(state)) for part in ("c", "mean_offset")}
-    for block, heads in _mixture_heads(state).items() if method in ("mixture-daam", DENSITY_BLOCK) else ():
-        start = f"{'daam.' if method == 'mixture-daam' else ''}layers.{block}.attention_heads"
-        wanted |= {f"{start}.{head}.{part}" for head in _run(heads) for part in ("c", "mean_offsets")}
+    """Check that the state dict has exactly the keys of the method, and floating-point numbers."""
+    wanted: set[str] = set()
+    for theirs in _sources(method, state).values():
+        wanted.update([theirs] if isinstance(theirs, str) else theirs)
     missing, unknown = wanted - state.keys(), state.keys() - wanted
     if missing or unknown:
         raise MethodError(
@@ -305,6 +289,21 @@ def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
     for key, value in state.items():
         if not value.is_floating_point() and key != "batch_norm.num_batches_tracked":
             raise MethodError(f"{key} is {value.dtype}, not floating-point numbers")
+
+
+def _sources(method: str, state: Mapping[str, Tensor]) -> dict[str, str | list[str]]:
+    """Our name of every tensor -> its published name, or those of the heads whose parameters it stacks."""
+    found: dict[str, str | list[str]] = {**RENAMED[method]}
+    if method in DENSITY:
+        for ours, theirs in (("scaled_variance", "c"), ("offset", "mean_offset")):
+            found[f"{DENSITY[method]}.{ours}"] = [f"daam.gcts.{head}.{theirs}" for head in _run(_heads(state))]
+    if method in MIXTURE:
+        own, published = MIXTURE[method]
+        for block, heads in _mixture_heads(state).items():
+            start = f"{published}layers.{block}.attention_heads"
+            for ours, theirs in (("spreads", "c"), ("offsets", "mean_offsets")):
+                found[f"{own}layers.{block}.{ours}"] = [f"{start}.{head}.{theirs}" for head in _run(heads)]
+    return found
 
 
 def _heads(state: Mapping[str, Tensor]) -> set[int]:
@@ -326,53 +325,9 @@ def _run(numbers: set[int]) -> range:
     return range(min(max(numbers, default=-1) + 1, MOST_HEADS))
 
 
-def _blocks(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of a `DensityBlock` that follow from the shapes."""
-    start = "daam." if any(key.startswith("daam.") for key in state) else ""
-    heads = _mixture_heads(state)
-    densities = [_shape(state, f"{start}layers.{block}.attention_heads.0.c", 1)[0] for block in heads]
-    return {
-        "num_blocks": len(heads),
-        "num_heads": [len(numbers) for numbers in heads.values()],
-        "num_densities": densities,
-    }
-
-
 def _shape(state: Mapping[str, Tensor], key: str, num_axes: int) -> tuple[int, ...]:
-    """Shape of a tensor.
-
-    Raises:
-        MethodError: it has another number of axes, or an empty axis.
-    """
+    """Shape of a tensor."""
     shape = tuple(state[key].shape)
     if len(shape) != num_axes or 0 in shape:
         raise MethodError(f"weights do not fit: {key} is {shape} where {num_axes} non-empty axes are needed")
     return shape
-
-
-def _translate(method: str, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors with our names, and our names -> published names."""
-    names = {ours: theirs for theirs, ours in RENAMED[method].items()}
-    tensors = {ours: state[theirs] for ours, theirs in names.items()}
-
-    def stack(ours: str, start: str, heads: int, end: str) -> None:
-        """Join one parameter of all heads into one tensor (heads, …)."""
-        keys = [f"{start}.{head}.{end}" for head in range(heads)]
-        for key in keys:
-            if state[key].shape != state[keys[0]].shape:
-                shapes = [tuple(state[name].shape) for name in (key, keys[0])]
-                raise MethodError(f"weights do not fit: {key} is {shapes[0]} where {shapes[1]} is needed")
-        tensors[ours] = torch.stack([state[key].flatten() for key in keys])
-        names[ours] = f"{start}.*.{end}"
-
-    heads = len(_heads(state))
-    if heads:
-        ours = "fusion.daam" if method == "gqdaam-published" else "fusion"
-        stack(f"{ours}.scaled_variance", "daam.gcts", heads, "c")
-        stack(f"{ours}.offset", "daam.gcts", heads, "mean_offset")
-    for block, numbers in _mixture_heads(state).items():
-        theirs, ours = ("", "") if method == DENSITY_BLOCK else ("daam.", "fusion.block.")
-        start = f"{theirs}layers.{block}.attention_heads"
-        stack(f"{ours}layers.{block}.spreads", start, len(numbers), "c")
-        stack(f"{ours}layers.{block}.offsets", start, len(numbers), "mean_offsets")
-    return tensors, names

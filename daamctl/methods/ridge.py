@@ -36,7 +36,6 @@ class Scaling:
     """Standardisation of features; those that do not vary become 0.
 
     Args:
-        mean: (D,).
         rest: (D,) rounding error of the mean, which matters for features that hardly vary.
         scale: (D,) 1 over the standard deviation; 0 for features that do not vary.
     """
@@ -72,8 +71,6 @@ class RidgePath:
 
     Args:
         z: (N, D), centred.
-        y: (N,) class ids.
-        num_classes: C.
     """
 
     def __init__(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], num_classes: int) -> None:
@@ -110,8 +107,6 @@ class KernelPath:
 
     Args:
         kernel: (N, N) inner products of centred features; only the lower triangle is read.
-        y: (N,) class ids.
-        num_classes: C.
     """
 
     def __init__(self, kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int) -> None:

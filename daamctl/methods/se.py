@@ -23,7 +23,6 @@ class SqueezeExcitation(nn.Module):
     for all inputs, and then only b2 learns. Trainable: 2 * L * (L // r) + L // r + L, 318 for 24 layers.
 
     Args:
-        num_layers: L.
         reduction: r.
     """
 

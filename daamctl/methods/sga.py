@@ -58,7 +58,6 @@ class SkewedGate(nn.Module):
     Args:
         shape: of every parameter, broadcastable to z; empty for scalars.
         two_sided: a width for either side.
-        skewed: learn a skew.
     """
 
     phi: Tensor
@@ -91,7 +90,6 @@ class ShiftedLayerGate(LayerGate):
     The shift is relative: theta has little effect if m is near 0, and much if |m| is large against the spread.
 
     Args:
-        gate: see `LayerGate`.
         shape: of theta, broadcastable to x; empty for a scalar.
     """
 
@@ -115,9 +113,6 @@ def sga(
     """Skewed Gaussian gate over the layers (SGA, reconstructed), then the conv decoder.
 
     Trainable besides the decoder: 2 scalars, or 2 D with `granularity="feature"`.
-
-    Raises:
-        MethodError: `reading` or `granularity` is unknown.
     """
     return _sga(sizes, reading, granularity, decoder, two_sided=False)
 
@@ -132,9 +127,6 @@ def bi_sga(
     """Skewed Gaussian gate with a width for either side (bi-SGA, reconstructed), then the conv decoder.
 
     Trainable besides the decoder: 3 scalars, or 3 D with `granularity="feature"`.
-
-    Raises:
-        MethodError: `reading` or `granularity` is unknown.
     """
     return _sga(sizes, reading, granularity, decoder, two_sided=True)
 

@@ -32,11 +32,7 @@ class LastLayer(nn.Module):
 
 
 class ChosenLayer(nn.Module):
-    """The vector of one chosen layer: the buffer `chosen`, the last one at start, saved with the weights.
-
-    Args:
-        num_layers: L.
-    """
+    """The vector of one chosen layer: the buffer `chosen`, the last one at start, saved with the weights."""
 
     chosen: Tensor
 
@@ -54,13 +50,7 @@ class ChosenLayer(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
-    """
+    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders."""
 
     def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
         super().__init__()
@@ -76,16 +66,15 @@ class LayerHeads(nn.Module):
         """Classify every layer by its own head.
 
         Args:
-            x: (..., K, D).
             layers: (K,) layers whose heads are used; None: all, K = L.
 
         Returns:
             logits (..., K, C).
         """
-        weight, bias = _select(self.projector_weight, layers), _select(self.projector_bias, layers)
-        hidden = torch.einsum("...kd,khd->...kh", x, weight) + bias
-        weight, bias = _select(self.classifier_weight, layers), _select(self.classifier_bias, layers)
-        return torch.einsum("...kh,kch->...kc", hidden.relu(), weight) + bias
+        own = (self.projector_weight, self.projector_bias, self.classifier_weight, self.classifier_bias)
+        inner, inner_bias, outer, outer_bias = own if layers is None else (one.index_select(0, layers) for one in own)
+        hidden = torch.einsum("...kd,khd->...kh", x, inner) + inner_bias
+        return torch.einsum("...kh,kch->...kc", hidden.relu(), outer) + outer_bias
 
 
 class BestLayer(FusionClassifier):
@@ -93,12 +82,6 @@ class BestLayer(FusionClassifier):
 
     Each head trains as it would alone: the loss is the sum of the heads' losses, the heads share no parameter, and Adam
     scales every parameter separately. Only clipping by the norm of the whole gradient couples them.
-
-    Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
-        hidden_dim: width of the hidden layer of each head.
     """
 
     fusion: ChosenLayer
@@ -147,10 +130,6 @@ def _one_hot(x: Tensor, layer: Tensor | int) -> Tensor:
     """1 for one layer of x (..., L, D), 0 for all others: (..., L), float32 at least."""
     hot = torch.arange(x.shape[-2], device=x.device) == layer
     return hot.to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape[:-1])
-
-
-def _select(stacked: Tensor, layers: Tensor | None) -> Tensor:
-    return stacked if layers is None else stacked.index_select(0, layers)
 
 
 def _stack(tensors: list[Tensor]) -> nn.Parameter:

@@ -23,9 +23,6 @@ class SensitiveLayerSelection(nn.Module):
 
     The batch norm has one channel: in training, one mean and one variance over all samples and features of the batch,
     so a batch of one works too; in eval mode, running statistics. Torch's start. Trainable: D + 1 + 2.
-
-    Args:
-        embed_dim: D.
     """
 
     def __init__(self, *, embed_dim: int) -> None:

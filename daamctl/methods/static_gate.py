@@ -38,9 +38,6 @@ def static_gate(
     """Control: learned weights that do not depend on the sample, then the conv decoder.
 
     L * D weights with `granularity="layer-feature"`; with `feature` D, the same for all layers.
-
-    Raises:
-        MethodError: `granularity` is unknown.
     """
     check_choice("granularity", granularity, ("layer-feature", "feature"))
     per_layer = (sizes.num_layers,) if granularity == "layer-feature" else ()

@@ -20,7 +20,6 @@ def weigh_layers(x: Float[Tensor, "*B L D"], weights: Float[Tensor, "*B L"]) -> 
     """sum_l w_l * x_l, in float32 at least, also under autocast.
 
     Args:
-        x: (..., L, D).
         weights: (..., L), float32 at least.
 
     Returns:
@@ -34,7 +33,6 @@ class WeightedSum(nn.Module):
     """y = gamma * sum_l softmax(a)_l * x_l, with one scalar a_l per layer, zero at start (the plain mean).
 
     Args:
-        num_layers: L.
         learned: train the scores a; otherwise the sum stays the plain mean.
         layer_norm: normalise each x_l over its features first (eps 1e-5, no scale or shift).
         learned_scale: train gamma, 1 at start; otherwise there is none.

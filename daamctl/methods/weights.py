@@ -8,38 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError, UnknownNameError, first_few
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
-from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, one_line, parse
+from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, one_line, opened, parse
 from daamctl.store.files import atomic_path
 
 if TYPE_CHECKING:
     from daamctl.adapters import FineTuned
-
-
-class OpenedEncoder(Protocol):
-    """An encoder with its facts, as returned by `daamctl.encoders.load.open_encoder`.
-
-    Attributes:
-        encoder: freshly opened; see `daamctl.adapters.build_finetune`.
-        facts: facts of the encoder, among them `weights_sha256`.
-    """
-
-    @property
-    def encoder(self) -> Any:
-        """The encoder."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The facts."""
 
 
 def save_weights(
@@ -58,10 +40,6 @@ def save_weights(
     Args:
         model: a model made by `build` with the arguments below.
         path: the file, usually `.safetensors`; an existing file is replaced.
-        method: name given to `build`.
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
         origin: what it was trained on; None: unknown.
 
     Raises:
@@ -85,7 +63,6 @@ def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: Weight
     """Write tensors with metadata. The write is atomic.
 
     Args:
-        path: the file, usually `.safetensors`; an existing file is replaced.
         tensors: contiguous tensors on the CPU.
 
     Raises:
@@ -101,15 +78,15 @@ def load_weights(path: Path | str) -> FusionClassifier: ...
 
 
 @overload
-def load_weights(path: Path | str, *, encoder: OpenedEncoder | None) -> FusionClassifier | FineTuned: ...
+def load_weights(path: Path | str, *, encoder: Any) -> FusionClassifier | FineTuned: ...
 
 
-def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> FusionClassifier | FineTuned:
+def load_weights(path: Path | str, *, encoder: Any = None) -> FusionClassifier | FineTuned:
     """Build a model from a fold's weights file, or from one that `save_weights` has written.
 
     Args:
-        encoder: for a fine-tuned encoder, the pretrained encoder that it was trained from, freshly opened; it is
-            changed in place. Ignored for fusions.
+        encoder: for a fine-tuned encoder, what `daamctl.encoders.load.open_encoder` returns for the pretrained encoder
+            that it was trained from, freshly opened; it is changed in place. Ignored for fusions.
 
     Returns:
         A fusion in eval mode, on the CPU, in the number format of the file; or a fine-tuned encoder in eval mode, on
@@ -152,22 +129,22 @@ def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionC
     return model.eval()
 
 
-def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened: OpenedEncoder | None) -> FineTuned:
+def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], encoder: Any) -> FineTuned:
     """Build a fine-tuned encoder. Raises MethodError if the encoder is another one, or the tensors do not fit."""
     from daamctl.adapters import build_finetune
 
     how = "load_weights(path, encoder=opened), with what daamctl.encoders.load.open_encoder gives for it"
     needed = _named(metadata.encoder)
-    if opened is None:
+    if encoder is None:
         raise MethodError(f"{metadata.method} is trained over the encoder {needed}, which has to be given", fix=how)
-    facts = getattr(opened, "facts", None)
-    if facts is None or not hasattr(opened, "encoder"):
-        raise MethodError(f"encoder is a {type(opened).__name__}, which does not say what encoder it is", fix=how)
+    facts = getattr(encoder, "facts", None)
+    if facts is None or not hasattr(encoder, "encoder"):
+        raise MethodError(f"encoder is a {type(encoder).__name__}, which does not say what encoder it is", fix=how)
     if facts.get("weights_sha256") != metadata.encoder["weights_sha256"]:
         raise MethodError(f"{metadata.method} is trained over the encoder {needed}, got {_named(facts)}", fix=how)
-    if any(value.requires_grad for value in opened.encoder.model.parameters()):
+    if any(value.requires_grad for value in encoder.encoder.model.parameters()):
         raise MethodError(f"the encoder {needed} given has been adapted before", fix="open it anew")
-    model = build_finetune(metadata.method, opened.encoder, num_classes=metadata.num_classes, seed=0)
+    model = build_finetune(metadata.method, encoder.encoder, num_classes=metadata.num_classes, seed=0)
     model.load_trainable(tensors)
     return model.eval()
 
@@ -185,13 +162,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         MethodError: there is no such file, or it cannot be read.
     """
-    if not path.is_file():
-        raise MethodError(f"no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", path=path) from error
+    with opened(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str, str] | None = None) -> None:

@@ -7,7 +7,8 @@ give equal bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -93,8 +94,6 @@ class WeightsMetadata(Origin):
         kind: `fusion`: a fusion of pooled layers; `adapter`: the trained tensors of a fine-tuned encoder.
         method: a name from the table of methods, or of fine-tuning methods.
         num_layers: L; 1 for an adapter.
-        embed_dim: D.
-        num_classes: C.
         standardize: layer or feature, if a fusion standardises its input.
         head_parameters: for an adapter, number of trained parameters in its classifier.
     """
@@ -136,14 +135,21 @@ def read_metadata(path: Path | str) -> WeightsMetadata:
             incomplete.
     """
     path = Path(path)
+    with opened(path, "np") as file:
+        entries = file.metadata() or {}
+    return parse(path, entries)
+
+
+@contextmanager
+def opened(path: Path, framework: str) -> Iterator[Any]:
+    """Open a safetensors file; a missing or damaged one raises `MethodError`."""
     if not path.is_file():
         raise MethodError(f"no file {path}")
     try:
-        with safe_open(path, framework="np") as file:
-            entries = file.metadata() or {}
+        with safe_open(path, framework=framework) as file:
+            yield file
     except (SafetensorError, OSError) as error:
         raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", path=path) from error
-    return parse(path, entries)
 
 
 def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:

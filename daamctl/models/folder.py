@@ -111,6 +111,21 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictionSets:
+    """How sets of classes are made that hold the true one with a given probability (`daamctl.evaluation.conformal`).
+
+    Args:
+        unit: name of what is independent, e.g. speaker.
+        units: number of them that the sets are calibrated on.
+        smallest: coverage, e.g. "0.90" -> smallest probability of a class in a set.
+    """
+
+    unit: str
+    units: int
+    smallest: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelRecord:
     """The content of `model.json`.
 
@@ -120,18 +135,16 @@ class ModelRecord:
         modality: speech, text, image or tokens (a tagger).
         classes: class names, in the order of the logits.
         layers: layer numbers in use (Hugging Face's hidden-state index).
-        embed_dim: D.
         encoder: facts of the encoder: name, source, revision, weights_sha256, pooling, normalisation, precision,
             storage, licence (None: unknown) and others.
         extract: settings that the vectors were made with.
         segment: settings that the clips were cut with.
         kind: mean: the mean of all folds; fold: one fold; refit: trained on all data.
-        corpus: what they were trained on.
         measured: None if nothing was measured.
-        deviations: deviations that are active.
         warnings: what a user must know, one sentence each.
         versions: package -> version, of the training.
         daamctl: version of daamctl that exported it.
+        sets: None: of a tagger, or of a training whose epochs were chosen on the test groups.
         files: path within the folder -> SHA-256 of every other file.
     """
 
@@ -155,6 +168,7 @@ class ModelRecord:
     warnings: list[str]
     versions: dict[str, str]
     daamctl: str
+    sets: PredictionSets | None = None
     files: dict[str, str] = field(default_factory=dict)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float64, Shaped
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from daamctl.artifacts.terms import counted
 from daamctl.config import Config, ExtractConfig, SegmentConfig
 from daamctl.devices import choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
@@ -50,11 +51,11 @@ class ExportedModel:
     """An exported model.
 
     Args:
-        record: content of `model.json`.
         members: the models of its trainings, in eval mode.
         encoder: folder of the encoder; None: the one in the folder, else by its name.
         device: resolved device of the encoder and the members.
         precision: precision of the encoder's forward pass; None: that of the training.
+        smallest: smallest probability of a class in the set of an item; None: predictions come without sets.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class ExportedModel:
         encoder: Path | str | None = None,
         device: str = "cpu",
         precision: str | None = None,
+        smallest: float | None = None,
     ) -> None:
+        self.smallest = smallest
         self.folder, self.record, self.device = folder, record, device
         if device.startswith("cuda"):
             choose_gpu_kernels()  # also where vectors are classified and no encoder is opened
@@ -81,6 +84,7 @@ class ExportedModel:
         encoder: Path | str | None = None,
         device: str = "auto",
         precision: str | None = None,
+        coverage: float | None = None,
     ) -> ExportedModel:
         """Open an exported model. The encoder is opened on first use.
 
@@ -89,13 +93,15 @@ class ExportedModel:
             encoder: folder of the encoder, if the model neither contains it nor names one that is in the cache.
             device: auto, cpu, mps, cuda or cuda:N.
             precision: precision of the encoder: auto, float32, bfloat16 or float16; None: that of the training.
+            coverage: add to every item the set of classes that holds the true one with this probability.
 
         Raises:
             ArtifactError: the folder is missing, foreign, damaged, or of a newer version of daamctl.
-            ConfigError: the device is not on this machine.
+            ConfigError: the device is not on this machine, or the model has no sets of this coverage.
         """
         folder = Path(folder)
         record = read_model(folder)
+        smallest = None if coverage is None else _smallest(record, coverage)
         members = []
         for member in record.members:
             try:
@@ -103,7 +109,15 @@ class ExportedModel:
                 members.append(load_weights(folder / member.file))
             except MethodError as error:
                 raise ArtifactError(error.message, fix=AGAIN) from error
-        return cls(folder, record, members, encoder=encoder, device=resolve_device(device), precision=precision)
+        return cls(
+            folder,
+            record,
+            members,
+            encoder=encoder,
+            device=resolve_device(device),
+            precision=precision,
+            smallest=smallest,
+        )
 
     @cached_property
     def config(self) -> Config:
@@ -249,6 +263,23 @@ def open_for(
     if highest < max(opened.encoder.layers):
         return open_encoder(config, device=device, highest_layer=highest, **options)
     return opened
+
+
+def _smallest(record: ModelRecord, coverage: float) -> float:
+    """Smallest probability of a class in a set of this coverage.
+
+    Raises:
+        ConfigError: the model has no such sets.
+    """
+    if record.sets is None:
+        why = "it tags words" if record.modality == "tokens" else "export it again, or train it with a held-out group"
+        raise ConfigError(f"{record.run}/{record.method} has no prediction sets: {why}")
+    found = record.sets.smallest.get(f"{coverage:.2f}")
+    if found is None or round(coverage, 2) != coverage:
+        levels, units = list(record.sets.smallest), counted(record.sets.units, record.sets.unit)
+        allowed = f"{levels[0]} to {levels[-1]} in steps of 0.01" if levels else "there is none"
+        raise ConfigError(f"--coverage {coverage:g} is not available; with {units} to calibrate on: {allowed}")
+    return found
 
 
 def _check_member(record: ModelRecord, found: WeightsMetadata, path: Path) -> None:

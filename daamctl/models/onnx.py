@@ -70,7 +70,7 @@ class Graph(nn.Module):
         self.places = [encoder.layers.index(layer) for layer in layers]
         self.storage: torch.dtype = getattr(torch, storage)
         self.weighs = all(member.weighs_layers for member in members)
-        if encoder.options.layer_00 or encoder.options.all_frames:
+        if encoder.options.layer_00 or encoder.options.pooling == "all-frames":
             raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
         if isinstance(encoder, WhisperEncoder):
             turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
@@ -92,7 +92,7 @@ class Graph(nn.Module):
         """Inputs of the model, and the positions that are averaged."""
         encoder = self.encoder
         if isinstance(encoder, TextEncoder):
-            first, last = (0, 0) if encoder.options.special_tokens else (encoder.first, encoder.last)
+            first, last = (0, 0) if encoder.options.pool_special_tokens else (encoder.first, encoder.last)
             return {"input_ids": x, "attention_mask": torch.ones_like(x)}, slice(first, x.shape[1] - last)
         if isinstance(encoder, ImageEncoder):
             return {"pixel_values": x}, encoder.counted.nonzero()[:, 0]
@@ -152,8 +152,6 @@ def write_onnx(
 
     Args:
         encoder: freshly opened, float32, on the CPU.
-        layers: layer numbers that the members read.
-        storage: number format that pooled layers are rounded to.
 
     Raises:
         MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than `TOLERANCE`.

@@ -5,9 +5,10 @@ The logits of an item are the mean over its clips, weighted by their durations, 
 probabilities are the softmax of that mean, as in evaluation.
 
 Columns of the result: item, unit (`item` or `clip`), for recordings clip, start_s and duration_s (seconds), label (if
-known), class, `p_<class>` for each class, entropy (nats), disagreement (share of the members that predict another class
-than their mean does; null for a single member), `weight_<layer>` for each layer (if the method weighs layers), warning
-(`silent`, `clipped`, `truncated`, `blank`) and error (why there is no prediction, or which clip is missing from it).
+known), class, set (of items, if the model was opened with a coverage), `p_<class>` for each class, entropy (nats),
+disagreement (share of the members that predict another class than their mean does; null for a single member),
+`weight_<layer>` for each layer (if the method weighs layers), warning (`silent`, `clipped`, `truncated`, `blank`) and
+error (why there is no prediction, or which clip is missing from it).
 Taggers give the columns of `daamctl.models.tagging`.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from scipy.special import entr, softmax
 from daamctl import audio
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
 from daamctl.errors import AudioError
+from daamctl.evaluation.conformal import in_set
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import Embedded, Opener, embed_clips, embed_sets
@@ -43,7 +46,6 @@ class _Chunk:
     """Some items of the input.
 
     Args:
-        number: from 0.
         clips: their clips; empty until the chunk is opened.
         owner: (n,) row of the item of each clip.
         errors: row of an item -> why it cannot be read.
@@ -114,7 +116,7 @@ def _key(model: ExportedModel, rows: pl.DataFrame) -> str:
     record = model.record
     return content_key(
         {
-            "model": [record.files, record.classes, record.layers, record.segment, record.extract],
+            "model": [record.files, record.classes, record.layers, record.segment, record.extract, model.smallest],
             "encoder": [record.encoder["weights_sha256"], model.device, model.encoder.precision],
             "rows": rows.to_dict(as_series=False),
             "states": states,
@@ -154,7 +156,6 @@ class InTurns:
 
     Args:
         model: the exported model; its encoder is open.
-        rows: the items, as in `predict_all`.
     """
 
     def __init__(self, model: ExportedModel, rows: pl.DataFrame) -> None:
@@ -282,7 +283,7 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
         }
     )
     if model.record.modality != "speech":
-        return items.drop("clip", "start_s", "duration_s")
+        return _with_sets(model, items).drop("clip", "start_s", "duration_s")
     first = np.searchsorted(chunk.owner, chunk.owner)
     clips = pl.DataFrame(
         {
@@ -299,7 +300,19 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
         schema=dict[str, Any](items.schema),
     )
     order = np.argsort(np.concatenate([np.arange(size), chunk.owner]), kind="stable")
-    return pl.concat([items, clips])[order]
+    return pl.concat([_with_sets(model, items), clips], how="diagonal")[order]
+
+
+def _with_sets(model: ExportedModel, items: pl.DataFrame) -> pl.DataFrame:
+    """Items with the set of classes that holds the true one with the coverage that the model was opened with."""
+    if model.smallest is None:
+        return items
+    classes = model.record.classes
+    held = in_set(items.select([f"p_{name}" for name in classes]).fill_null(0.0).to_numpy(), model.smallest)
+    names = [list(compress(classes, row)) for row in held]
+    sets = pl.Series("set", names, dtype=pl.List(pl.String))
+    column = pl.select(pl.when(items["class"].is_not_null()).then(sets)).to_series().alias("set")
+    return items.insert_column(items.columns.index("class") + 1, column)
 
 
 def _of_items(

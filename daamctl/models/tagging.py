@@ -45,8 +45,6 @@ def tagged_rows(
     """Rows of words and entities.
 
     Args:
-        sentences: rows with the columns of `daamctl.models.sentences`.
-        words: output of `words_of`.
         columns: `class`, `p_<tag>` and others, one value per word.
         errors: why a word has no tag.
     """

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from daamctl.artifacts.terms import listed
 from daamctl.paper import counts, reproduced
 from daamctl.paper.numbers import (
-    Claim,
-    Comparison,
     Experiment,
     PublishedNumber,
     experiments,
@@ -82,22 +80,25 @@ def _count_table() -> Table:
 
 
 def best(pairs: Mapping[str, Pair]) -> Section:
-    """The best row of each kind, as summarised in the post, and ours.
-
-    Args:
-        pairs: key of every experiment -> its two pipelines.
-    """
+    """The best row of each kind, as summarised in the post, and ours."""
     cells: list[list[Cell]] = []
     for experiment, name, part in rows_by_experiment("best"):
         terms = part[0].method.split("-minus-")
-        own = [_of_terms(one, terms) for one in pairs[experiment.key]]
+        groups = [read_claims().groups[term] for term in terms]
+        compare = reproduced.of_group if len(groups) == 1 else reproduced.difference
+        own = [compare(one, *groups) for one in pairs[experiment.key]]
         shown = Linked(printed(part), printed_in(part))
         cells.append([name, shown, _from_table(experiment, terms, part[0].value), *own])
     for name, part in rows_of("best").items():
         if not part[0].pipeline:  # the largest lead of all experiments
             shown = Linked(f"about {printed(part)}", printed_in(part))
             largest = [_largest_lead([pairs[one.key][side] for one in experiments()]) for side in (0, 1)]
-            cells.append([name, shown, _largest_printed(), *largest])
+            leads = {}
+            for one in experiments():
+                means = _means(one)
+                leads[one.title] = means[_top(means, "daam-best")] - means["mha"]
+            title = max(leads, key=lambda title: leads[title])
+            cells.append([name, shown, Linked(Number(leads[title] / 100, "points"), title), *largest])
     text = (
         "The post and the abstracts summarise the main tables by the best row of each kind. Choosing the best row "
         "after seeing the results favours the kind with more rows. Ours are chosen the same way."
@@ -130,22 +131,6 @@ def _from_table(experiment: Experiment, terms: Sequence[str], value: str) -> Lin
     return Linked(number, f"{' minus '.join(tops)}; {agrees}")
 
 
-def _largest_printed() -> Linked:
-    """The largest published lead of the best DAAM over attention."""
-    leads = {}
-    for experiment in experiments():
-        means = _means(experiment)
-        leads[experiment.title] = means[_top(means, "daam-best")] - means["mha"]
-    title = max(leads, key=lambda title: leads[title])
-    return Linked(Number(leads[title] / 100, "points"), title)
-
-
-def _of_terms(one: Ours, terms: Sequence[str]) -> Cell:
-    """Our best result of a group, or the difference between the best of two groups."""
-    groups = [read_claims().groups[term] for term in terms]
-    return reproduced.of_group(one, groups[0]) if len(groups) == 1 else reproduced.difference(one, groups[0], groups[1])
-
-
 def _largest_lead(pipelines: Sequence[Ours]) -> Cell:
     """The largest lead of the best DAAM over attention, over the experiments that were run."""
     groups = read_claims().groups
@@ -167,12 +152,19 @@ def in_text() -> Section:
     cells: list[list[Cell]] = []
     for claim in read_claims().claims:
         part = rows[claim.row]
-        values = [_values(claim, one) for one in claim.comparisons]
-        computed = [f"{one.text}: {_shown(claim, found)}" for one, found in zip(claim.comparisons, values, strict=True)]
-        verdict = claim.verdict or "; ".join(
-            (f"{one.name}: " if one.name else "") + _where(found, claim.least or 0.0)
-            for one, found in zip(claim.comparisons, values, strict=True)
-        )
+        computed, verdicts = [], []
+        for one in claim.comparisons:
+            found = counts.ratios(*one.first, *one.second)  # modality -> first count over second
+            if claim.unit != "times":
+                percent = claim.unit == "percent"
+                found = {name: 100 * (ratio if percent else 1 - 1 / ratio) for name, ratio in found.items()}
+            style = {"times": "{:.2f}", "percent": "{:.2f} %", "fewer": "{:.0f} %"}[claim.unit]
+            shown = [f"{name} {style.format(ratio).replace('-', '−')}" for name, ratio in found.items()]
+            computed.append(f"{one.text}: {', '.join(shown)}")
+            held = [name for name, ratio in found.items() if ratio >= (claim.least or 0.0)]
+            holds = "yes" if len(held) == len(found) else f"{listed(held)} only" if held else "no"
+            verdicts.append(f"{one.name}: {holds}" if one.name else holds)
+        verdict = claim.verdict or "; ".join(verdicts)
         cells.append([claim.row, Linked(printed(part), printed_in(part)), "; ".join(computed), verdict])
     columns = ["Claim", "Published", "Computed", "Holds?"]
     caption = "Claims on numbers of parameters in the papers’ text, and the computed counts"
@@ -181,46 +173,19 @@ def in_text() -> Section:
     return Section("claims", "Claims in the text", [table])
 
 
-def _values(claim: Claim, comparison: Comparison) -> dict[str, float]:
-    """Modality -> first count over second, in the unit of the claim."""
-    ratios = counts.ratios(*comparison.first, *comparison.second)
-    if claim.unit == "times":
-        return ratios
-    if claim.unit == "percent":
-        return {modality: 100 * ratio for modality, ratio in ratios.items()}
-    return {modality: 100 * (1 - 1 / ratio) for modality, ratio in ratios.items()}
-
-
-def _shown(claim: Claim, values: Mapping[str, float]) -> str:
-    """Every modality with its value, e.g. `speech 1.17, vision 0.18, text 2.58`."""
-    style = {"times": "{:.2f}", "percent": "{:.2f} %", "fewer": "{:.0f} %"}[claim.unit]
-    return ", ".join(f"{modality} {style.format(value).replace('-', '−')}" for modality, value in values.items())
-
-
-def _where(values: Mapping[str, float], least: float) -> str:
-    """Modalities in which a value is large enough."""
-    held = [modality for modality, value in values.items() if value >= least]
-    if len(held) == len(values):
-        return "yes"
-    return f"{listed(held)} only" if held else "no"
-
-
 def repeated() -> Section:
     """Numbers that are printed more than once."""
     cells: list[list[Cell]] = []
     for name, part in rows_of("repeated").items():
         tables = read_claims().repeats[part[0].full_table]
-        first = [number for number in numbers() if number.full_table in tables and _same_row(number, part[0])]
+        row = (part[0].corpus, part[0].method, part[0].layers)
+        first = [one for one in numbers() if one.full_table in tables and (one.corpus, one.method, one.layers) == row]
         cells.append([name, printed(part), printed_in(first), printed(first), _agrees(part, first)])
     columns = ["Number", "Published there", "Shown above from", "Published", "Agrees?"]
     text = "These numbers repeat a table shown above, where ours are beside them."
     caption = "Numbers printed more than once, and whether they agree"
     table = Table("repeated", caption, columns, cells, frozenset({1, 2, 3, 4}))
     return Section("repeated", "Repeated elsewhere", [Text(text), table])
-
-
-def _same_row(first: PublishedNumber, second: PublishedNumber) -> bool:
-    return (first.corpus, first.method, first.layers) == (second.corpus, second.method, second.layers)
 
 
 def _agrees(part: Sequence[PublishedNumber], first: Sequence[PublishedNumber]) -> str:

@@ -35,12 +35,7 @@ ALIASES = {"lora-r4-r8": ("lora-r4", "lora-r8"), "lora-plus-r4-r8": ("lora-r4", 
 
 @dataclass(frozen=True)
 class Parts:
-    """Parameters of one method on one experiment.
-
-    Args:
-        attention: of the attention module, or of the adapters.
-        without_fc: of everything but the last linear layer.
-    """
+    """Parameters of a method on one experiment: of the attention or the adapters, of all but the last layer, of all."""
 
     attention: int
     without_fc: int
@@ -77,12 +72,7 @@ def counts() -> dict[str, dict[str, Parts]]:
 
 
 def shown(method: str, kind: str) -> str:
-    """The computed counts of speech, vision and text, each in full.
-
-    Args:
-        method: printed name, of LoRA also with two ranks.
-        kind: a name of `Parts.named`.
-    """
+    """The computed counts of speech, vision and text, each in full; of LoRA's two ranks together, both."""
     return " / ".join(
         "; ".join(count(parts.named[kind]) for parts in counts()[name].values())
         for name in ALIASES.get(method, (method,))

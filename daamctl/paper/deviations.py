@@ -37,12 +37,7 @@ State = tuple[str, str]
 
 
 class Switch(Data):
-    """What selects one of the two behaviours in a pipeline.
-
-    Args:
-        modality: the switch concerns pipelines of this modality only.
-        finetuning: the switch concerns pipelines that fine-tune, with the settings of each fine-tuning.
-    """
+    """What selects one of the two behaviours in a pipeline: of one modality, or by the settings of each fine-tuning."""
 
     modality: Literal["speech", "text", "image"] | None = None
     finetuning: bool = False
@@ -75,7 +70,6 @@ class SettingSwitch(Switch):
     """Values of settings, of the pipeline or of some methods.
 
     Args:
-        kind: "setting".
         published: values that together are the published set-up, by dotted path (with `methods`: by name).
         corrected: alternatives, each of values that together are corrected; None: all other values are.
         methods: methods whose settings these are; empty: they are settings of the pipeline.
@@ -103,7 +97,8 @@ class SettingSwitch(Switch):
                 for values in (self.published, *(self.corrected or ())):
                     _check_known(f"setting of {method}", values, METHODS.defaults(method))
             return self
-        known = _setting_paths()
+        sections = {name: getattr(field.annotation, "model_fields", {}) for name, field in Config.model_fields.items()}
+        known = {f"{section}.{name}" for section, parts in sections.items() for name in parts}
         for values in (self.published, self.idle, *(self.corrected or ())):
             _check_known("setting", values, known)
         if self.searched:
@@ -124,17 +119,16 @@ class SettingSwitch(Switch):
                 state, value = self._compared(own)
                 yield state, f"{method}: {value}"
             return
-        values = {path: _value(config, path) for path in (*self.published, *self.idle, *self._corrected_paths)}
+        corrected = [path for values in self.corrected or () for path in values]
+        values = {path: _value(config, path) for path in (*self.published, *self.idle, *corrected)}
         if self.idle and all(values[name] in (allowed, *allowed) for name, allowed in self.idle.items()):
             return
-        if self.searched is not None and _is_searched(config, self.searched):
+        train = config.train
+        on_held_out = train.search != "none" and train.selection == "dev-group"
+        if self.searched is not None and on_held_out and getattr(train, f"search_{self.searched}"):
             yield CORRECTED, "searched"
             return
         yield self._compared(values)
-
-    @property
-    def _corrected_paths(self) -> list[str]:
-        return [path for values in self.corrected or () for path in values]
 
     def _compared(self, values: Mapping[str, Any]) -> State:
         """Whether these values are the published ones, corrected ones or others."""
@@ -150,7 +144,6 @@ class MethodSwitch(Switch):
     """Which methods or fine-tunings are trained.
 
     Args:
-        kind: "method".
         published: names of those that do what the released code does.
         corrected: names of their counterparts; empty: daamctl keeps the published behaviour.
     """
@@ -179,12 +172,7 @@ class MethodSwitch(Switch):
 
 
 class ProcedureSwitch(Switch):
-    """A procedure that a function of this module examines.
-
-    Args:
-        kind: "procedure".
-        name: key of `PROCEDURES`.
-    """
+    """A procedure that a function of this module examines, by its name in `PROCEDURES`."""
 
     kind: Literal["procedure"]
     name: str
@@ -249,11 +237,7 @@ class Deviations(Data):
 
 @cache
 def read_deviations() -> Deviations:
-    """Read and check `deviations.yaml`.
-
-    Raises:
-        ConfigError: every mistake, with its key.
-    """
+    """Read and check `deviations.yaml`."""
     return read_data(FOLDER / "deviations.yaml", Deviations)
 
 
@@ -279,21 +263,12 @@ def verdict(row: Deviation, config: Config) -> str:
 def remark(method: str, modality: str) -> str:
     """What the released code does in place of a published method; empty if it does what the papers say.
 
-    Args:
-        modality: speech, vision or text, as `numbers.csv` names it.
+    `modality`: speech, vision or text, as `numbers.csv` names it.
     """
     for one in read_deviations().remarks:
         if method.startswith(one.method) and one.modality in (None, modality):
             return one.text.replace("{items}", ITEMS.get(modality, "items"))
     return ""
-
-
-def _always(config: Config) -> Iterator[State]:
-    yield ALWAYS, ALWAYS
-
-
-def _print(config: Config) -> Iterator[State]:
-    yield from ()
 
 
 def _budget(config: Config) -> Iterator[State]:
@@ -343,8 +318,8 @@ def _seed_state(seeds: tuple[int, ...], script: int | None, what: str) -> State:
 
 
 PROCEDURES: dict[str, tuple[str, Callable[[Config], Iterator[State]]]] = {
-    "always": ("always", _always),
-    "print": ("applies to the printed text", _print),
+    "always": ("always", lambda _: iter([(ALWAYS, ALWAYS)])),
+    "print": ("applies to the printed text", lambda _: iter([])),
     "budget": ("finetune.epochs, batch_size, search, schedule beside those of train", _budget),
     "controls": (f"methods: {', '.join(CONTROLS)}", _controls),
     "seeds": ("train.seeds, finetune.seeds", _seeds),
@@ -353,24 +328,10 @@ PROCEDURES: dict[str, tuple[str, Callable[[Config], Iterator[State]]]] = {
 
 
 def _check_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Check that all names are known.
-
-    Raises:
-        ValueError: one is not; pydantic adds the key.
-    """
+    """Raise a ValueError, to which pydantic adds the key, unless all names are known."""
     for name in names:
         if name not in known:
             raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}")
-
-
-@cache
-def _setting_paths() -> set[str]:
-    """Dotted paths of all settings in sections."""
-    return {
-        f"{section}.{name}"
-        for section, field in Config.model_fields.items()
-        for name in getattr(field.annotation, "model_fields", {})
-    }
 
 
 def _value(config: Config, path: str) -> Any:
@@ -381,12 +342,6 @@ def _value(config: Config, path: str) -> Any:
 def _holds(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether settings have the wanted values; a list of the file is a tuple in the settings."""
     return all(values[name] == (tuple(value) if isinstance(value, list) else value) for name, value in wanted.items())
-
-
-def _is_searched(config: Config, name: str) -> bool:
-    """Whether a setting of `train` is chosen on the held-out group."""
-    train = config.train
-    return train.search != "none" and train.selection == "dev-group" and bool(getattr(train, f"search_{name}"))
 
 
 def _trained(config: Config, names: tuple[str, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -27,17 +27,13 @@ class PublishedNumber:
     """One line of `numbers.csv`.
 
     Args:
-        source: paper, version or post.
-        table: table or text passage of the source.
-        modality: speech, vision, text, or all.
-        corpus: name in daamctl if it is one of ours, or all.
-        encoder: encoder name, or all.
+        modality: speech, vision, text, or all; likewise corpus (its name in daamctl, if it is one of ours) and encoder.
         method: method, group of methods, or what is compared.
         layers: layer numbers that were trained alone, e.g. 9 or 10-12; empty for all layers.
         split: fold (F1), repeat (R1), mean, std, or another word that distinguishes numbers of one row.
         value: as printed, so that the number of digits is kept.
         unit: unit of the value; percent is accuracy.
-        pipeline: pipeline that reproduces the number, together with its -as-published twin; empty if no run does.
+        pipeline: reproduces the number, together with its -as-published twin; empty if no run does.
         report_table: key of its table in the report of the whole paper.
     """
 
@@ -83,12 +79,7 @@ class Data(BaseModel):
 
 
 class Experiment(Data):
-    """One of the three experiments.
-
-    Args:
-        tables: its main table, then tables with further rows.
-        first: its table in the first version of the paper.
-    """
+    """One of the three experiments: its main table, then tables with further rows; its table in the first version."""
 
     title: str
     item: str
@@ -124,12 +115,9 @@ class Experiment(Data):
 
 
 class Comparison(Data):
-    """The parameters of one method beside those of another.
+    """The parameters of one method (its name, and which of its counts) beside those of another.
 
-    Args:
-        first: method, and which of its counts.
-        second: method, and which of its counts.
-        name: name in the verdict if a claim has several comparisons.
+    `name` stands in the verdict if a claim has several comparisons.
     """
 
     text: str
@@ -173,22 +161,13 @@ def numbers() -> tuple[PublishedNumber, ...]:
 
 @cache
 def read_claims() -> Claims:
-    """Read and check `claims.yaml`.
-
-    Raises:
-        ConfigError: every mistake, with its key.
-    """
+    """Read and check `claims.yaml`."""
     return read_data(FOLDER / "claims.yaml", Claims)
 
 
 def experiments() -> tuple[Experiment, ...]:
     """The three experiments, in the order of the report."""
     return tuple(read_claims().experiments.values())
-
-
-def experiment_of(number: PublishedNumber) -> Experiment:
-    """The experiment that a number belongs to."""
-    return read_claims().experiments[number.pipeline]
 
 
 def read_numbers(path: Path) -> tuple[PublishedNumber, ...]:
@@ -210,31 +189,22 @@ def read_numbers(path: Path) -> tuple[PublishedNumber, ...]:
             if len(cells) != len(COLUMNS):
                 raise ConfigError(f"{where}: {len(COLUMNS)} cells are needed, got {len(cells)}")
             number = PublishedNumber(*cells)
-            _check_number(number, where)
+            if not all((number.report_table, number.report_row, number.report_column)):
+                place = "report_table, report_row and report_column must say where the number is shown"
+                raise ConfigError(f"{where}: {place}")
+            try:
+                float(number.value)
+            except ValueError:
+                raise ConfigError(f"{where}: value '{number.value}' is not a number") from None
+            known = read_claims().experiments
+            if number.pipeline and number.pipeline not in known:
+                raise ConfigError(f"{where}: unknown pipeline '{number.pipeline}'", fix=suggest(number.pipeline, known))
             key = (*cells[: COLUMNS.index("value")], number.unit)  # what distinguishes numbers
             if key in first_lines:
                 raise ConfigError(f"{where}: the same number is in line {first_lines[key]}")
             first_lines[key] = lines.line_num
             found.append(number)
     return tuple(found)
-
-
-def _check_number(number: PublishedNumber, where: str) -> None:
-    """Check one line.
-
-    Raises:
-        ConfigError: see `read_numbers`.
-    """
-    place = (number.report_table, number.report_row, number.report_column)
-    if not all(place):
-        raise ConfigError(f"{where}: report_table, report_row and report_column must say where the number is shown")
-    try:
-        float(number.value)
-    except ValueError:
-        raise ConfigError(f"{where}: value '{number.value}' is not a number") from None
-    known = read_claims().experiments
-    if number.pipeline and number.pipeline not in known:
-        raise ConfigError(f"{where}: unknown pipeline '{number.pipeline}'", fix=suggest(number.pipeline, known))
 
 
 def read_data(path: Path, model: type[M]) -> M:
@@ -246,20 +216,15 @@ def read_data(path: Path, model: type[M]) -> M:
     try:
         return model.model_validate(read_yaml(path))
     except ValidationError as error:
-        problems = [_problem(item) for item in error.errors()]
+        problems = []
+        for item in error.errors():
+            key = ".".join(str(part + 1) if isinstance(part, int) else part for part in item["loc"])
+            told = f"{item['msg']} (got {item['input']!r})"
+            if item["type"] == "value_error":  # our own checks, which include the value
+                told = item["msg"].removeprefix("Value error, ")
+            told = {"extra_forbidden": "unknown key", "missing": "missing"}.get(item["type"], told)
+            problems.append(f"{key}: {told}")
         raise ConfigError(f"{path}: " + "\n  ".join(problems)) from None
-
-
-def _problem(error: Any) -> str:
-    """A mistake as `dotted.key: what is wrong (got value)`."""
-    key = ".".join(str(part + 1) if isinstance(part, int) else part for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{key}: unknown key"
-    if error["type"] == "missing":
-        return f"{key}: missing"
-    if error["type"] == "value_error":  # our own checks, which include the value
-        return f"{key}: {error['msg'].removeprefix('Value error, ')}"
-    return f"{key}: {error['msg']} (got {error['input']!r})"
 
 
 @cache

@@ -12,17 +12,7 @@ from daamctl.artifacts.layer_sets import Ablation, minus, over_runs
 from daamctl.artifacts.results import marked
 from daamctl.artifacts.scores import BEST_ON_TEST, Figure
 from daamctl.paper.numbers import Experiment
-from daamctl.reporting.document import (
-    DASH,
-    Cell,
-    Kind,
-    Linked,
-    Number,
-    layers_text,
-    percent,
-    plural,
-    spread,
-)
+from daamctl.reporting.document import DASH, Cell, Kind, Linked, Number, layers_text, percent, plural, spread
 from daamctl.reporting.verdict import names
 
 EPOCHS = {
@@ -41,13 +31,10 @@ SHOWN_LAYERS = 3
 
 @dataclass(frozen=True)
 class Ours:
-    """Results of one pipeline.
+    """Results of one pipeline, which follows the released code or corrects it; what is missing is None.
 
     Args:
-        as_published: whether it follows the released code; otherwise it corrects the code.
-        evaluation: its results; None if missing.
-        ablation: results of training on few layers; None if missing.
-        importance: Importance Factor maps; None if missing.
+        ablation: results of training on few layers.
         learned: method -> (delta, xi) of every run, each lowest and highest.
         why: stage (evaluate, ablate, importance) -> why its result is missing.
         fix: the command that produces the missing result.
@@ -226,12 +213,7 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
 
 
 def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
-    """Lowest, highest or width of a density's offset or scaled variance, mean over runs.
-
-    Args:
-        parameter: δ or ξ.
-        end: lowest, highest or width.
-    """
+    """Lowest, highest or width (`end`) of a density's offset δ or scaled variance ξ, mean over runs."""
     runs = ours.learned.get(method)
     if not runs and ours.own_name(method) is None:
         return ours.absent(method)

@@ -25,9 +25,6 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
     """Published results beside ours, under the published protocol and under our own.
 
     Published repeats of an official split are compared with our seeds, published folds with our folds.
-
-    Args:
-        raw_names: label -> method.
     """
     corpus, encoder = names(evaluation)
     warnings = []
@@ -40,57 +37,41 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
         warnings.append(
             f"The published columns are {theirs}, but our runs are {own}. Neither means nor deviations are comparable."
         )
-    rows = table.methods
+    rows, seeds = table.methods, plural(len(evaluation.seeds), "seed")
+    number = seeds if official else f"{plural(evaluation.num_folds, 'fold')}, {seeds}"
+    rule = {
+        "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
+        + (", then trained again with it" if evaluation.refit else ""),
+        "best-on-test": f"best epoch on the {'test part' if official else 'test fold'}",
+        "last": "last epoch",
+    }[evaluation.selection]
     texts = [
         table.protocol,
         f"“Ours, same protocol” is our accuracy per {evaluation.task.clip} at the best epoch on test, scored as "
         "published; Provenance lists the other settings. “Ours, as reported” is the main result of this report: per "
-        f"{evaluation.item}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
+        f"{evaluation.item}, {rule}, {number}.",
     ]
     blocks: list[Block] = [Text(line, caution=True) for line in warnings]
     if rows:
         if table.repeats and official:
-            texts.append(_repeats(evaluation, rows))
-        texts.append(_disagreements(rows))
+            repeats = " or ".join(map(str, sorted({len(row.folds) for row in rows})))
+            texts.append(
+                "A published repeat corresponds to one of our seeds: the same training and test items, another start. "
+                f"The papers do not say how the {repeats} repeats were seeded, so they are not paired with our "
+                f"{seeds}. Both deviations are over repeats of one split."
+            )
+        wrong, of = [row.method for row in rows if row.disagrees], _columns(rows)
+        agree = f"All printed means and deviations agree with the printed {of}."
+        differ = f"Printed mean or deviation disagrees with the printed {of}, beyond rounding: {listed(wrong)}."
+        texts.append(f"{differ} See the second table." if wrong else agree)
     blocks += map(Text, texts)
     if rows:
         blocks += [_published_table(evaluation, table, rows, raw_names), print_check(rows, "print-check")]
     return Section("published", "Published results and ours", blocks)
 
 
-def _rule(evaluation: Evaluation) -> str:
-    test = "test part" if is_official(evaluation) else "test fold"
-    return {
-        "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
-        + (", then trained again with it" if evaluation.refit else ""),
-        "best-on-test": f"best epoch on the {test}",
-        "last": "last epoch",
-    }[evaluation.selection]
-
-
-def _number_of_runs(evaluation: Evaluation) -> str:
-    seeds = plural(len(evaluation.seeds), "seed")
-    return seeds if is_official(evaluation) else f"{plural(evaluation.num_folds, 'fold')}, {seeds}"
-
-
-def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> str:
-    """How published repeats and our seeds can be compared."""
-    printed = sorted({len(row.folds) for row in rows})
-    seeds = len(evaluation.seeds)
-    return (
-        "A published repeat corresponds to one of our seeds: the same training and test items, another start. The "
-        f"papers do not say how the {' or '.join(map(str, printed))} repeats were seeded, so they are not paired with "
-        f"our {plural(seeds, 'seed')}. Both deviations are over repeats of one split."
-    )
-
-
 def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> Table:
-    """The printed folds, their mean and deviations, and whether these agree with the printed mean and deviation.
-
-    Args:
-        rows: published rows with the same folds.
-        key: key of the table.
-    """
+    """The printed folds, their mean and deviations, and whether these agree with the printed mean and deviation."""
     splits = list(dict.fromkeys(split for row in rows for split in row.folds))
     of = _columns(rows)
     cells: list[list[Cell]] = []
@@ -139,7 +120,15 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section | None:
             found[name] = part
     if not found:
         return None
-    rows = [_learned_row(name, part) for name, part in found.items()]
+    rows: list[list[Cell]] = []
+    for name, part in found.items():
+        offsets = [run.offset for run in part if run.offset]
+        widths = [run.scaled_variance for run in part if run.scaled_variance]
+        cells: list[Cell] = [name, Number(part[0].num_heads, "count")]
+        cells += [_over_runs([one[index] for one in offsets], "signed") for index in range(3)]
+        cells += [_over_runs([one[index] for one in widths], "plain") for index in range(3)]
+        lowest, highest = (mean(one[index] for one in widths) for index in range(2))
+        rows.append([*cells, _weights(lowest, highest, part[0].kernel)])
     foot: list[list[Cell]] = []
     for learned_range in learned_ranges():
         offset = [Number(value, "signed") for value in learned_range.offset]
@@ -165,16 +154,6 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section | None:
     return Section(
         "learned", title, [Text(text), Table("learned-ranges", caption, columns, rows, note=note, foot=foot)]
     )
-
-
-def _learned_row(name: str, runs: Sequence[RunFacts]) -> list[Cell]:
-    offsets = [run.offset for run in runs if run.offset]
-    widths = [run.scaled_variance for run in runs if run.scaled_variance]
-    cells: list[Cell] = [name, Number(runs[0].num_heads, "count")]
-    cells += [_over_runs([part[index] for part in offsets], "signed") for index in range(3)]
-    cells += [_over_runs([part[index] for part in widths], "plain") for index in range(3)]
-    lowest, highest = (mean(part[index] for part in widths) for index in range(2))
-    return [*cells, _weights(lowest, highest, runs[0].kernel)]
 
 
 def _over_runs(values: Sequence[float], kind: Kind) -> Number:
@@ -226,17 +205,6 @@ def _our_cells(evaluation: Evaluation, label: str, row: PublishedRow | None) -> 
     best = evaluation.scores.find(label, BEST_ON_TEST)
     gap = None if best is None or row is None else best.mean - row.mean / 100
     return [spread(best), Number(gap, "points"), spread(evaluation.accuracy(label))]
-
-
-def _disagreements(rows: Sequence[PublishedRow]) -> str:
-    wrong = [row.method for row in rows if row.disagrees]
-    of = _columns(rows)
-    if not wrong:
-        return f"All printed means and deviations agree with the printed {of}."
-    return (
-        f"Printed mean or deviation disagrees with the printed {of}, beyond rounding: {listed(wrong)}. See the second "
-        "table."
-    )
 
 
 def _columns(rows: Sequence[PublishedRow]) -> str:

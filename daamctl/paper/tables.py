@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.errors import ConfigError, UnknownNameError
+from daamctl.errors import UnknownNameError
 from daamctl.paper.deviations import remark
 from daamctl.paper.numbers import PublishedNumber, experiments, numbers
 
@@ -38,13 +38,10 @@ class PublishedRow:
         layers: layer numbers it was trained on; "" for all.
         folds: split name -> printed value.
         printed: mean and deviation with the digits printed, e.g. "62.3 ± 2.00"; "" if no mean is printed.
-        printed_mean: None if not printed.
-        printed_std: None if not printed.
-        population_std: divisor n.
-        sample_std: divisor n - 1.
+        population_std: divisor n; `sample_std`: divisor n - 1.
         mean_agrees: whether folds that round to the printed ones can have the printed mean.
-        std_is: which deviation the printed one can be: population, sample, population or sample, neither, or
-            not printed.
+        std_is: which deviation the printed one can be: population, sample, population or sample, neither, or not
+            printed.
         protocol: how it was made, as far as text and released code say.
     """
 
@@ -73,8 +70,6 @@ class PublishedTable:
     """A published table and the rows that belong to its experiment.
 
     Args:
-        source: paper or version.
-        corpus: corpus name.
         repeats: whether the printed columns are repeats of one official split, not folds.
         rows: methods that have printed folds, in print order.
     """
@@ -110,12 +105,7 @@ class PublishedTable:
 class LearnedRange:
     """Ranges of the parameters of the papers' best density after training; initially offset 0, variance 2.
 
-    Source: docs/sources.md#learned-ranges.
-
-    Args:
-        corpus: corpus name.
-        offset: lowest and highest mean offset (delta).
-        scaled_variance: lowest and highest scaled variance (xi).
+    Lowest and highest mean offset (delta), and scaled variance (xi). Source: docs/sources.md#learned-ranges.
     """
 
     corpus: str
@@ -129,31 +119,25 @@ def published_tables() -> list[str]:
     return list(dict.fromkeys(number.full_table for number in numbers() if _is_fold(number)))
 
 
-def read_published(table: str, *, source: str | None = None) -> PublishedTable:
-    """Read one table of the papers.
-
-    Args:
-        table: e.g. "T2-iemocap", or with its source "gaam-v1/T2".
-        source: overrides the source; default daam-v4.
+def read_published(table: str) -> PublishedTable:
+    """Read one table of the papers, e.g. "T2-iemocap" (of daam-v4), or with its source "gaam-v1/T2".
 
     Raises:
         UnknownNameError: no such table, or it has no folds.
-        ConfigError: a source is given twice and differs.
     """
-    head, _, tail = table.rpartition("/")
-    if head and source and head != source:
-        raise ConfigError(f"published table '{table}' names source '{head}', but source '{source}' is asked for")
-    key = f"{head or source or DEFAULT_SOURCE}/{tail}"
+    key = table if "/" in table else f"{DEFAULT_SOURCE}/{table}"
     known = published_tables()
     if key not in known:
         short = [name.removeprefix(f"{DEFAULT_SOURCE}/") for name in known]
         raise UnknownNameError("published table", table, short)
     names = next((one.tables for one in experiments() if one.tables[0] == key), (key,))
     wanted = [number for name in names for number in numbers() if number.full_table == name]
+    groups: dict[tuple[str, str, str], list[PublishedNumber]] = {}
+    for number in wanted:
+        groups.setdefault((number.table, number.method, number.layers), []).append(number)
+    rows = tuple(_row(part) for part in groups.values() if sum(map(_is_fold, part)) > 1)
     first = wanted[0]
-    return PublishedTable(
-        first.source, first.table, first.corpus, first.encoder, first.modality != "speech", tuple(_rows(wanted))
-    )
+    return PublishedTable(first.source, first.table, first.corpus, first.encoder, first.modality != "speech", rows)
 
 
 def learned_ranges() -> list[LearnedRange]:
@@ -175,14 +159,6 @@ def learned_ranges() -> list[LearnedRange]:
 def _is_fold(number: PublishedNumber) -> bool:
     """Whether it is the accuracy of one fold or repeat."""
     return number.is_fold and number.unit == "percent"
-
-
-def _rows(wanted: list[PublishedNumber]) -> list[PublishedRow]:
-    """The rows with more than one fold."""
-    groups: dict[tuple[str, str, str], list[PublishedNumber]] = {}
-    for number in wanted:
-        groups.setdefault((number.table, number.method, number.layers), []).append(number)
-    return [_row(part) for part in groups.values() if sum(map(_is_fold, part)) > 1]
 
 
 def _row(part: list[PublishedNumber]) -> PublishedRow:
@@ -223,13 +199,7 @@ def _protocol(number: PublishedNumber, num_folds: int) -> str:
 
 
 def _std_is(printed: str | None, folds: NDArray[Any], half: float) -> str:
-    """Which deviation of the folds the printed one can be.
-
-    Args:
-        printed: the printed deviation, or None.
-        folds: (n,) printed folds.
-        half: largest rounding error of a printed fold.
-    """
+    """Which deviation of the printed folds (n,), with a rounding error of up to `half`, the printed one can be."""
     if printed is None:
         return "not printed"
     value = float(printed)

@@ -15,15 +15,13 @@ from daamctl.paper import claims, reproduced
 from daamctl.paper.deviations import remark
 from daamctl.paper.numbers import (
     Experiment,
-    PublishedNumber,
-    experiment_of,
     experiments,
     numbers,
     printed,
     rows_by_experiment,
     rows_of,
 )
-from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Ours, Pair
+from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Pair
 from daamctl.paper.sections import agreement, print_check
 from daamctl.paper.tables import read_published
 from daamctl.reporting.document import (
@@ -51,11 +49,7 @@ SEPARATE_FOLDS = "LoRA rows number the folds by size (D15) and have their own ba
 
 
 def whole_paper(pairs: Mapping[str, Pair]) -> Document:
-    """Build the report: all published results beside ours.
-
-    Args:
-        pairs: key of every experiment -> its two pipelines.
-    """
+    """Build the report from the two pipelines of every experiment, by its key: all published results beside ours."""
     sections = [
         _overview([pairs[one.key] for one in experiments()]),
         *(_results(one, pairs[one.key]) for one in experiments()),
@@ -96,20 +90,16 @@ def _overview(pairs: Sequence[Pair]) -> Section:
     lacking = [one for one in pipelines if not one.evaluation]
     if lacking:
         cautions.append(f"No results yet: {listed([one.pipeline for one in lacking])}. The table says why.")
-    rows = [_pipeline_row(one) for one in pipelines]
+    rows: list[list[Cell]] = []
+    for one in pipelines:
+        absent = sum(len(entry.missing) for entry in one.methods.values())
+        missing = f"{plural(absent, 'run')} missing" if absent else "no run missing"
+        shown = Linked(plural(len(one.methods), "method"), missing, one.links()) if one.evaluation else "none"
+        rows.append([one.pipeline, shown, one.why["evaluate"] or DASH, one.fix or DASH, ", ".join(one.made) or "none"])
     columns = ["Pipeline", "Results", "Why not", "How to get them", "Stages with output"]
     table = Table("pipelines", "The pipelines of this report", columns, rows, frozenset({1, 2, 3, 4}))
     blocks: list[Block] = [Facts(facts), Text(text), Bullets(lines), *(Text(line, caution=True) for line in cautions)]
     return Section("overview", "Overview", [*blocks, table])
-
-
-def _pipeline_row(one: Ours) -> list[Cell]:
-    figures: Cell = "none"
-    if one.evaluation:
-        lacking = sum(len(entry.missing) for entry in one.methods.values())
-        missing = f"{plural(lacking, 'run')} missing" if lacking else "no run missing"
-        figures = Linked(plural(len(one.methods), "method"), missing, one.links())
-    return [one.pipeline, figures, one.why["evaluate"] or DASH, one.fix or DASH, ", ".join(one.made) or "none"]
 
 
 def _results(experiment: Experiment, pair: Pair) -> Section:
@@ -162,22 +152,16 @@ def _first_version(pairs: Mapping[str, Pair]) -> Section:
         cells: list[list[Cell]] = []
         for method, part in rows_of(key).items():
             ours = _our_cells(pairs[experiment.key], method, float(part[0].value))
-            note = remark(method, experiment.modality) or DASH
-            cells.append([method, printed(part), _in_last(part[0]), *ours, note])
+            note, last = remark(method, experiment.modality) or DASH, "dropped"
+            if row := read_published(experiment.tables[0]).row(method):
+                split = "mean" if part[0].split == "mean" else "R1"
+                shown = row.printed_mean if split == "mean" else row.folds["R1"]
+                last = f"{'the same' if shown == float(part[0].value) else f'{shown:g}'} ({split})"
+            cells.append([method, printed(part), last, *ours, note])
         caption = _caption(experiment, experiment.first)
         blocks.append(Table(key, caption, columns, cells, frozenset({1, 2, 3, 5, 6})))
     folds = print_check(read_published("gaam-v1/T2").rows, "first-folds-iemocap", where=" of gaam-v1 T2")
     return Section("first", "The first version", [*blocks, Folded(folds.caption, [folds])])
-
-
-def _in_last(number: PublishedNumber) -> str:
-    """The number of the last version for a number of the first version."""
-    row = read_published(experiment_of(number).tables[0]).row(number.method)
-    if row is None:
-        return "dropped"
-    shown, name = (row.printed_mean, "mean") if number.split == "mean" else (row.folds["R1"], "R1")
-    same = shown == float(number.value)
-    return f"{'the same' if same else f'{shown:g}'} ({name})"
 
 
 def _ablation(pairs: Mapping[str, Pair]) -> Section:
@@ -199,20 +183,15 @@ def _ablation(pairs: Mapping[str, Pair]) -> Section:
     main = Table("ablation", caption, ["Layers", "Published", *OURS], cells, frozenset({1, 2, 3}), note)
     rows = read_published(experiments()[0].tables[0]).few_layers
     folds = print_check(rows, "ablation-folds", where=" of single layers on IEMOCAP")
-    return Section(
-        "ablation", "Training on few layers", [Text(text), main, Folded(folds.caption, [folds]), _picked(pairs)]
-    )
-
-
-def _picked(pairs: Mapping[str, Pair]) -> Table:
-    rows: list[list[Cell]] = []
+    picked: list[list[Cell]] = []
     for experiment in experiments():
         theirs = f"high {_layers(experiment.layers('high'))}; low {_layers(experiment.layers('low'))}"
-        ours = [reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[experiment.key]]
-        rows.append([experiment.title, theirs, *ours])
+        mine = [reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[experiment.key]]
+        picked.append([experiment.title, theirs, *mine])
     note = "Published: the layers that the papers train alone. Ours: by mean Importance Factor over all features."
-    caption = "Layers selected by the Importance Factor"
-    return Table("layers", caption, ["Data", "Published", *OURS], rows, frozenset({1, 2, 3}), note)
+    caption, columns = "Layers selected by the Importance Factor", ["Data", "Published", *OURS]
+    layers = Table("layers", caption, columns, picked, frozenset({1, 2, 3}), note)
+    return Section("ablation", "Training on few layers", [Text(text), main, Folded(folds.caption, [folds]), layers])
 
 
 def _layers(layers: Sequence[int]) -> str:

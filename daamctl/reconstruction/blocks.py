@@ -45,12 +45,7 @@ class GroupExcitation(nn.Module):
 
 
 class ChannelGate(nn.Module):
-    """x + x * w with a learned weight per channel, the same for all images.
-
-    Args:
-        channels: C.
-        start: value of the weights at the start.
-    """
+    """x + x * w with a learned weight per channel, the same for all images."""
 
     def __init__(self, channels: int, *, start: float) -> None:
         super().__init__()
@@ -86,9 +81,6 @@ def make_block(name: str, channels: int, *, heads: int, gaussians: int) -> nn.Mo
 
     Args:
         name: a name from `BLOCKS`.
-        channels: C.
-        heads: groups of channels; must divide C.
-        gaussians: Gaussians per head.
 
     Raises:
         UnknownNameError: no such arm.

@@ -35,7 +35,6 @@ class Codes(nn.Module):
 
     Args:
         number: K.
-        size: D.
         decay: g.
         restart_below: limit of n; 0: codes are never replaced.
     """

@@ -114,7 +114,6 @@ class CropPixels:
 
     Args:
         part: train or test.
-        root: folder that paths are relative to.
     """
 
     def __init__(self, crops: Crops, part: str, root: Path) -> None:

@@ -73,7 +73,6 @@ class ArmTrial(Trainable):
 
     Args:
         arm: a name from `BLOCKS`.
-        config: all settings; `reconstruct` is used.
         seed: of the start and of the order of crops.
     """
 
@@ -268,13 +267,10 @@ class ArmWorker:
     """Trains seeds of one arm; a task is a seed, and so is its result.
 
     Args:
-        arm: a name from `BLOCKS`.
-        config: all settings; `reconstruct` is used.
         device: the setting, or the device of this worker.
         folder: will hold `seed<N>/`.
         work: folder for unfinished work, on the same file system.
         images: folder that the paths of images are relative to.
-        force: train finished ones again.
     """
 
     description = None

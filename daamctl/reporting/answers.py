@@ -8,9 +8,9 @@ group. The functions take an evaluation after `verdict.labelled`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from daamctl.artifacts.evaluation import MARKS, Evaluation, MethodFairness
+from daamctl.artifacts.evaluation import MARKS, Evaluation
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import Compared
@@ -164,12 +164,12 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         budget = evaluation.provenance.config.get("train", {}).get("steps") is not None and not tuned
         advice = {
             "undertrained": f"Raise {section}.{'steps' if budget else 'epochs'}",
-            "overfitted": f"Add a larger value to {section}.search_weight_decay"
-            if not tuned
-            else f"Raise {section}.weight_decay, or lower {section}.epochs",
+            "overfitted": f"Add a larger value to {section}.search_weight_decay",
             "collapsed": f"Add a lower value to {section}.search_lr",
+            "learned nothing": f"Add lower values to {section}.search_lr, or leave the method out",
         }
-        advice["learned nothing"] = f"Add lower values to {section}.search_lr, or leave the method out"
+        if tuned:
+            advice["overfitted"] = f"Raise {section}.weight_decay, or lower {section}.epochs"
         why = {
             "undertrained": "not trained enough",
             "overfitted": "overfitted",
@@ -178,26 +178,18 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         }
         for mark, text in advice.items():
             if names := by_mark[mark]:  # type: ignore[index]
-                steps.append(f"{text}: {listed(short_names(names))} {_are(names)} {why[mark]}.")
-        for setting in sorted(set(_edges(own, by_mark["undertrained"]))):
-            found = [name for name in by_mark["undertrained"] if setting in _at_edge(own[name])]
+                were = "was" if len(names) == 1 else "were"
+                steps.append(f"{text}: {listed(short_names(names))} {were} {why[mark]}.")
+        at_edge: dict[str, list[str]] = {}  # settings whose search ended at the lowest or highest value in most runs
+        for name in by_mark["undertrained"]:
+            for setting, number in own[name].edges.items():
+                if number > own[name].runs / 2:
+                    at_edge.setdefault(setting, []).append(name)
+        for setting, found in sorted(at_edge.items()):
             steps.append(
                 f"Widen {section}.search_{setting}: {listed(short_names(found))} chose its lowest or highest value."
             )
     return steps
-
-
-def _are(names: Sequence[str]) -> str:
-    return "was" if len(names) == 1 else "were"
-
-
-def _edges(methods: Mapping[str, MethodFairness], names: Sequence[str]) -> list[str]:
-    return [setting for name in names for setting in _at_edge(methods[name])]
-
-
-def _at_edge(one: MethodFairness) -> list[str]:
-    """Settings whose search ended at its lowest or highest value in most runs."""
-    return [name for name, number in one.edges.items() if number > one.runs / 2]
 
 
 def _figure(evaluation: Evaluation, profile: Sequence[LayerRow]) -> Block:

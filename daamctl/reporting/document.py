@@ -64,12 +64,9 @@ ZERO = 1e-12
 
 @dataclass(frozen=True)
 class Number:
-    """A value with its deviation or its interval.
+    """A value as stored (shares as fractions, memory in bytes) with its sample standard deviation or its interval.
 
-    Args:
-        value: as stored (shares as fractions, memory in bytes); None: unknown.
-        kind: how it is shown; a key of `FORMATS`.
-        std: sample standard deviation.
+    `kind`, a key of `FORMATS`, is how it is shown; the value None is unknown.
     """
 
     value: float | None
@@ -115,10 +112,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Linked:
-    """A cell with its source.
+    """A cell with a note on how the value was computed, or why there is none, in a few words, and its sources.
 
     Args:
-        note: how the value was computed, or why there is none; a few words.
         links: text, and the path it leads to, relative to the folder of the report.
     """
 
@@ -230,12 +226,7 @@ Block = Table | Picture | Plot | Text | Facts | Bullets | Code | Files | Folded
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report.
-
-    Args:
-        key: anchor, unique in the report.
-        folded: whether the reader expands it.
-    """
+    """A part of the report; its key is an anchor, unique in the report. The reader expands it if it is folded."""
 
     key: str
     title: str

@@ -30,6 +30,7 @@ from daamctl.reporting.document import (
     pooled,
 )
 from daamctl.reporting.figures import profile
+from daamctl.reporting.sentences import say
 from daamctl.reporting.verdict import against
 
 ALPHA = 0.05
@@ -58,13 +59,7 @@ def section(evaluation: Evaluation) -> Section | None:
     units, sentences = counted(f1.units or 0, unit), evaluation.counts.wholes
     of = units if sentences == f1.units else f"{sentences:,} sentences in {units}"
     part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
-    how = (
-        f"Entities of {of} of the {part} part. F1 is micro-averaged over entities; an entity counts if its "
-        "boundaries and its type are right. "
-    )
-    how += f"Figures are means of {f1.runs} trials (seeds). " if f1.runs > 1 else ""
-    how += f"Intervals are over {unit}s and take the trained models as given."
-    blocks: list[Block] = [Text(how), _table(evaluation)]
+    blocks: list[Block] = [Text(say("entities", of, part, f1, unit)), _table(evaluation)]
     if evaluation.selection == "best-on-test":
         text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."
         blocks.insert(1, Text(text, caution=True))
@@ -125,11 +120,7 @@ def _table(evaluation: Evaluation) -> Table:
     columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict", "Inflation (points)"]
     if compared:
         columns += [f"Minus {evaluation.comparison.reference} (points){UNCORRECTED}", "p (Holm)"]
-    note = (
-        "F1 reads an I- tag without a B- as the begin of an entity (seqeval's default, conlleval); strict does not. "
-        "Inflation is what the epoch with the highest F1 on the test part would add, which some papers report."
-    )
-    return Table("entities", "Entity F1, in percent", columns, lines, note=note)
+    return Table("entities", "Entity F1, in percent", columns, lines, note=say("note_entities"))
 
 
 def _types(evaluation: Evaluation, trials: int) -> Table:

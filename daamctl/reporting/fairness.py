@@ -12,31 +12,18 @@ from statistics import mean, stdev
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import SearchPart
 from daamctl.reporting import figures
-from daamctl.reporting.document import (
-    DASH,
-    Block,
-    Cell,
-    Number,
-    Plot,
-    Section,
-    Table,
-    Text,
-    percent,
-    points,
-    spread,
-)
+from daamctl.reporting.document import DASH, Block, Cell, Number, Plot, Section, Table, Text, percent, points, spread
+from daamctl.reporting.sentences import say, sentence
 from daamctl.reporting.terms import runs
-from daamctl.reporting.verdict import order, sentence
+from daamctl.reporting.verdict import order
 
 
 @dataclass(frozen=True)
 class SearchCurve:
-    """One candidate of a method's search.
+    """One candidate of a method's search: its settings, e.g. `lr 0.001`, and how many runs chose it.
 
     Args:
-        name: settings of the candidate, e.g. `lr 0.001`.
         accuracy: accuracy on the held-out group at every record; mean over runs.
-        chosen: number of runs that chose the candidate.
     """
 
     name: str
@@ -52,12 +39,18 @@ def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
     order: dict[str, list[float | str]] = {}
     for search in searches:
         for number, candidate in enumerate(search["candidates"]):
-            name = ", ".join(f"{key} {_plain(value)}" for key, value in candidate["settings"].items())
+            values = candidate["settings"].items()
+            name = ", ".join(f"{key} {value if isinstance(value, str) else f'{value:g}'}" for key, value in values)
             curves.setdefault(name, []).append(candidate["dev_accuracy"])
             chosen[name] = chosen.get(name, 0) + (number == search["chosen"])
             order[name] = list(candidate["settings"].values())
     names = sorted(curves, key=lambda name: [(isinstance(value, str), value) for value in order[name]])
-    return [SearchCurve(name, _means(curves[name]), chosen[name], len(searches)) for name in names]
+    found = []
+    for name in names:  # the mean at every record is over the curves that reach it
+        longest = max(map(len, curves[name]))
+        means = [mean(curve[record] for curve in curves[name] if len(curve) > record) for record in range(longest)]
+        found.append(SearchCurve(name, means, chosen[name], len(searches)))
+    return found
 
 
 def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]]) -> Section:
@@ -67,14 +60,8 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
         searches: label -> the searches of its runs; methods without a search may be absent.
     """
     found = evaluation.fairness
-    text = (
-        f"A method is not trained well if its {evaluation.task.metric} is more than "
-        f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input: it is "
-        "undertrained if it is below the probe on its training parts too, overfitted if it reaches the probe on these, "
-        "and collapsed if its second training ended worse than the first. Training alone may explain a "
-        "difference between such a method and another, so it does not count as a result."
-    )
-    blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
+    first = Text(found.text, caution=found.verdict == "not fair")
+    blocks: list[Block] = [first, Text(say("fairness", evaluation))]
     blocks += [Text(sentence(group.text), caution=True) for group in found.identical]
     blocks.append(_table(evaluation))
     if any(one.counterpart for one in found.methods.values()):
@@ -94,10 +81,10 @@ def _table(evaluation: Evaluation) -> Table:
     for name in order(evaluation):
         one = evaluation.fairness.methods[name]
         gaps = list(one.gaps.values())
-        settings = []
-        for setting, values in one.chosen.items():
-            runs_by_value = ", ".join(f"{value} ({number})" for value, number in values.items())
-            settings.append(f"{setting} {runs_by_value}")
+        settings = [
+            f"{setting} {', '.join(f'{value} ({number})' for value, number in values.items())}"
+            for setting, values in one.chosen.items()
+        ]
         edges = ", ".join(f"{setting} in {number} of {one.runs}" for setting, number in one.edges.items())
         reasons = f": {'; '.join(one.reasons)}" if one.reasons else ""
         rows.append(
@@ -119,14 +106,7 @@ def _table(evaluation: Evaluation) -> Table:
         "On training parts (points)", "On held-out groups (points)", "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
     caption = f"How well every method was trained ({what}{evaluation.task.per(evaluation.main_unit)} in percent)"
-    over = "seeds; a seed’s F1 is that of all its folds together" if not evaluation.by_accuracy else runs(evaluation)
-    note = (
-        f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
-        f"averaged over seeds; then the same accuracy per {evaluation.task.clip} on the training parts and the "
-        "held-out groups, of the training that chose the settings. Chosen: values picked by the searches on held-out "
-        "data."
-    )
-    return Table("fairness", caption, columns, rows, frozenset({2, 6, 7, 8}), note)
+    return Table("fairness", caption, columns, rows, frozenset({2, 6, 7, 8}), say("note_fairness", evaluation))
 
 
 def _gaps(evaluation: Evaluation) -> Plot:
@@ -151,13 +131,3 @@ def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]
         f"{runs(evaluation)}. Most frequent choices and their highest accuracy: {', '.join(tops)}."
     )
     return figures.drawn(figures.searches(curves, clip, label))
-
-
-def _means(curves: Sequence[Sequence[float]]) -> list[float]:
-    """Mean at every record over the curves that reach it."""
-    longest = max(map(len, curves))
-    return [mean(curve[record] for curve in curves if len(curve) > record) for record in range(longest)]
-
-
-def _plain(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"

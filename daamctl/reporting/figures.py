@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import LayerRow
-from daamctl.artifacts.statistics import Ranks
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
 from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
@@ -55,11 +54,10 @@ def drawn(figure: Figure) -> Plot:
 
 
 def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Picture]:
-    """A larger picture of every view.
+    """A larger picture of `what` of every view.
 
     Args:
         names: label of a method -> start of the file name.
-        what: what the pictures show, for the text alternative.
     """
     return [
         Picture(f"{names[method]}-{figure.key}.png", f"{what} of {method}.", static.png(panels))
@@ -83,12 +81,7 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
 def profile(
     layers: Sequence[LayerRow], label: str, limits: tuple[float, float], height: float, chance: float | None = None
 ) -> Panel:
-    """Score of a linear probe of every layer.
-
-    Args:
-        limits: of the axis of scores, in percent.
-        height: of the panel, in inches.
-    """
+    """Score of a linear probe of every layer; limits in percent, height in inches."""
     band = None
     if all(one.low is not None and one.high is not None for one in layers):
         band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
@@ -108,10 +101,9 @@ def answers(
     label: str,
     alt: str,
 ) -> Figure:
-    """Accuracy of a linear probe of every layer, and of every method, on axes with the same limits.
+    """Accuracy of a linear probe of every layer, if any, and of every method, on axes with the same limits.
 
     Args:
-        layers: probed layers; empty: the methods alone.
         methods: method -> accuracy, and the ends of its interval.
     """
     values = [100 * mean for mean, _ in methods.values()]
@@ -130,32 +122,6 @@ def answers(
     if layers:
         panels.insert(0, profile(layers, label, limits, height, chance))
     return Figure("answers", alt, {(): panels})
-
-
-def ranks(found: Ranks, alt: str) -> Figure:
-    """Average ranks, and bars that join methods whose ranks do not differ significantly."""
-    average, critical = found.average_ranks, found.critical_difference
-    places = {name: place for place, name in enumerate(average)}
-    values = list(average.values())
-    texts = [f"{value:.1f}" for value in values]
-    marks = [
-        _segments([(1, place, value, place) for place, value in enumerate(values)], colour="grey", width=0.6),
-        Line(values, range(len(values)), "Average rank", "blue", None, "circle", filled=True, size=6.0, texts=texts),
-    ]
-    far = max(len(average), *values) + 0.12 * len(average)
-    bars = []
-    for column, group in enumerate(found.groups):
-        at = far + 0.05 * len(average) * column
-        bars.append((at, places[group[0]] - 0.3, at, places[group[-1]] + 0.3))
-    if bars:
-        marks.append(_segments(bars, "No significant difference", colour="text", width=3.2))
-    if critical < len(average):
-        end = [(1, -1.2, 1 + critical, -1.2)]
-        marks.append(_segments(end, f"Critical difference {critical:.2f}", colour="orange", width=2.5))
-    right = max((bar[0] for bar in bars), default=far)
-    x = Axis("Average rank over folds (1 is best)", limits=(1 - 0.03 * len(average), right + 0.04 * len(average)))
-    y = Axis(names=list(average), reverse=True, limits=(-1.8, len(average) - 0.5))
-    return _row_figure("ranks", alt, list(average), x, marks, y)
 
 
 def speakers(
@@ -275,7 +241,9 @@ def confusion(methods: Mapping[str, NDArray[np.int64]], classes: Sequence[str], 
 
 def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
     """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs."""
-    if sum(map(_page_bytes, methods.values())) > MAX_MAP_BYTES:
+    # Of a run, the page holds two maps (`daamctl.figures.interactive`): a byte per cell, and base64 makes 4 of 3.
+    cells = [len(maps.runs) * min(maps.mean.trained.size, MAX_CELLS) for maps in methods.values()]
+    if 2 * sum(cells) * 4 / 3 > MAX_MAP_BYTES:
         methods = {name: replace(maps, runs=[maps.mean]) for name, maps in methods.items()}
     views: dict[tuple[str, ...], list[Panel]] = {}
     printed: dict[tuple[str, ...], list[Panel]] = {}
@@ -295,13 +263,6 @@ def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
             if run is maps.mean:
                 printed[method,] = [trained, untrained, shares]
     return Figure("importance", alt, views, ("Method", "Run", "Map"), printed=printed, per_picture=4)
-
-
-def _page_bytes(maps: MethodMaps) -> float:
-    """Bytes that the maps of a method take in the page, see `daamctl.figures.interactive`."""
-    cells = min(maps.mean.trained.size, MAX_CELLS)
-    num_maps = 2 * len(maps.runs)  # trained and untrained
-    return num_maps * cells * 4 / 3  # one byte per cell; base64 makes four characters of three bytes
 
 
 def _row_figure(

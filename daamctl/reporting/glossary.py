@@ -28,7 +28,6 @@ GLOSSARY = {
     "Overfitted": "worse than a closed-form probe of the same input, but not on the data it was trained on",
     "Collapsed": "worse than a closed-form probe, because its second training ended worse than the first",
     "Holm": "a correction that keeps the chance of any false finding among several tests at the level",
-    "Nemenyi": "a test that compares the average ranks of all pairs of methods",
     "ECE": "expected calibration error: how far the predicted probabilities are from the observed frequencies",
     "Bootstrap": "repeats a calculation on data drawn with replacement, to see how much chance changes it",
     "Sign-flip test": "compares two methods by how often random signs of their differences give as large a mean",

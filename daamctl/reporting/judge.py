@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ALPHA, Predictions, Verdict, is_significant
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
 from daamctl.reporting.document import (
@@ -21,10 +21,10 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
-    percent,
     plural,
     points,
 )
+from daamctl.reporting.sentences import say, say_each
 
 MOST = 5
 """Groups, classes and items that a sentence names."""
@@ -36,73 +36,21 @@ MOST_ROWS = 50
 def sentences(verdict: Verdict) -> list[str]:
     """The verdict on the best two models, and the tiers of several."""
     first, second = verdict.models[:2]
-    pair, unit = verdict.pair(first, second), verdict.design.unit_word
-    lines = []
-    if pair.difference == 0:
-        lines.append(f"{first} and {second} have the same {FIGURES[verdict.metric]}, {percent(pair.first_value)} %.")
-    else:
-        lines.append(
-            f"{first} leads {second} by {points(pair.difference)} points of {FIGURES[verdict.metric]} "
-            f"({percent(pair.first_value)} and {percent(pair.second_value)} %){_between(pair)}."
-        )
-    if pair.low is not None and pair.high is not None and not pair.low <= pair.difference <= pair.high:
-        lines.append(
-            f"Careful: {unit}s have unequal numbers of items. The interval and the test are of the mean over {unit}s, "
-            "which differs from the figures over all items."
-        )
-    if pair.p is None:
-        lines.append(f"There is no test: {verdict.design.reason.removeprefix('no test is available: ')}.")
-    else:
-        kind = "Exact sign-flip test" if pair.exact else f"Sign-flip test ({pair.flips:,} random flips)"
-        told = "can be told apart" if is_significant(pair) else "cannot be told apart"
-        holm = f", {pair.p_holm:.2g} after Holm's correction over all pairs" if len(verdict.models) > 2 else ""
-        lines.append(
-            f"{kind} over {pair.units} {unit}s: p = {pair.p:.2g}{holm}. They {told} at a level of {100 * ALPHA:g} %."
-        )
-    if pair.detectable:
-        more = ""
-        if verdict.needed and pair.units:
-            more = (
-                f" A lead of {points(pair.difference)} takes about {verdict.needed:,} {unit}s, "
-                f"{verdict.needed - pair.units:,} more."
-                if verdict.needed <= MOST_NEEDED
-                else f" A lead of {points(pair.difference)} takes more than {MOST_NEEDED:,} {unit}s."
-            )
-        lines.append(f"Detectable with 80 % power: {100 * pair.detectable:.1f} points.{more}")
-    for metric in verdict.metrics:
-        if metric != verdict.metric:
-            other = verdict.pair(first, second, metric)
-            p = "" if other.p is None else f"; p = {other.p:.2g}"
-            lines.append(
-                f"{title_of(metric)}: {percent(other.first_value)} and "
-                f"{percent(other.second_value)} %, {points(other.difference)} points{_between(other)}{p}."
-            )
-    lines.append(
-        f"Only {first} is right on {pair.wins} of {verdict.design.n_items:,} items, only {second} on {pair.losses}."
-    )
+    pair = verdict.pair(first, second)
+    others = {title_of(one): verdict.pair(first, second, one) for one in verdict.metrics if one != verdict.metric}
+    classes, speakers = "", None
     if verdict.items["label"].null_count() == 0:
-        lines.append(f"By class, only {first} / only {second}: {_counts(verdict.by('label', first, second), 'label')}")
+        rows = verdict.by("label", first, second).filter(pl.col("wins") + pl.col("losses") > 0)
+        told = [f"{row['label']} {row['wins']}/{row['losses']}" for row in rows.head(MOST).iter_rows(named=True)]
+        classes = (", ".join(told) or "none") + (", …" if len(rows) > MOST else ".")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
         gaps = [f"{row['group']} {points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
-        lines.append(f"The {unit}s that decide, in points of accuracy: {', '.join(gaps) or 'none'}.")
-    deciding = verdict.deciding(first, second, MOST)["item"].to_list()
-    if deciding:
-        lines.append(f"Items that decide: {', '.join(deciding)}{', …' if len(deciding) == MOST else '.'}")
-    for name, one in verdict.not_worse.items():
-        against = next(model for model in verdict.models if model not in verdict.not_worse)
-        if one.p is None:
-            lines.append(f"Whether {name} is less than {100 * (verdict.margin or 0):g} points worse cannot be tested.")
-        else:
-            shown = "is shown" if one.p <= ALPHA else "is not shown"
-            lines.append(
-                f"That {name} is less than {100 * (verdict.margin or 0):g} points of accuracy worse than {against} "
-                f"{shown}: p = {one.p:.2g} (one-sided)."
-            )
-    if len(verdict.models) > 2:
-        tiers = [f"{number}. {listed(tier)}" for number, tier in enumerate(verdict.tiers, 1)]
-        lines.append(f"Tiers, each of models that cannot be told apart from its first: {'; '.join(tiers)}.")
-    return lines
+        speakers = ", ".join(gaps)
+    items = verdict.deciding(first, second, MOST)["item"].to_list()
+    deciding = ", ".join(items) + (", …" if len(items) == MOST else ".") if items else ""
+    facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
+    return say_each("judged", verdict, pair, *facts, ALPHA, MOST_NEEDED)
 
 
 def ranking(verdict: Verdict) -> Table:
@@ -120,7 +68,8 @@ def ranking(verdict: Verdict) -> Table:
             rows.append([*row, "", "", ""])
             continue
         pair = verdict.pair(best, name)
-        gap = Number(-pair.difference, "points", low=_minus(pair.high), high=_minus(pair.low))
+        low, high = (None if end is None else -end for end in (pair.high, pair.low))
+        gap = Number(-pair.difference, "points", low=low, high=high)
         rows.append([*row, gap, Number(pair.p, "p"), Number(pair.p_holm, "p")])
     return Table(
         "models",
@@ -146,7 +95,7 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
         f"{file.name}: {file.tool}, {plural(len(file.rows), 'row')}, {plural(file.rows['item'].n_unique(), 'item')}"
         for file in files
     ]
-    how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(METHOD)]
+    how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge_method"))]
     return Document(
         f"Which is better: {listed(verdict.models)}?",
         "judge",
@@ -157,14 +106,6 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
         ],
         tables_beside=False,
     )
-
-
-METHOD = (
-    "Items are paired and repeats averaged. The test flips the signs of the differences of whole groups, such as "
-    "speakers, because items of one group are not independent. An interval of a difference holds the values that this "
-    "test does not reject; with more than 20 groups, it comes from redrawing groups. Intervals are not corrected for "
-    "the number of models; Holm's correction is over all pairs."
-)
 
 
 def _pairs(verdict: Verdict) -> Table:
@@ -218,19 +159,3 @@ def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
     label, word = f"Accuracy of {first} minus that of {second}", verdict.design.unit_word
     alt = f"{label} for every {word}; the mean is {points(mean)} points"
     return drawn(differences(values, label, alt))
-
-
-def _counts(found: pl.DataFrame, column: str) -> str:
-    rows = found.filter(pl.col("wins") + pl.col("losses") > 0)
-    told = [f"{row[column]} {row['wins']}/{row['losses']}" for row in rows.head(MOST).iter_rows(named=True)]
-    return (", ".join(told) or "none") + (", …" if len(rows) > MOST else ".")
-
-
-def _between(pair: Compared) -> str:
-    if pair.low is None or pair.high is None:
-        return ""
-    return f", 95 % interval {points(pair.low)} to {points(pair.high)}"
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value

@@ -30,6 +30,7 @@ from daamctl.reporting.document import (
     layers_text,
     spread,
 )
+from daamctl.reporting.sentences import say
 
 Labels = Mapping[str, str]
 AllMaps = Mapping[str, MethodMaps]
@@ -52,13 +53,12 @@ UNRANKED = "does not rank layers"
 def importance(
     summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
-    """Importance Factor maps, layer scores, their stability and their audit.
+    """Importance Factor maps, layer scores, their stability and their audit; `labels`: method -> label in the report.
 
     Args:
         summary: result of the importance stage; None if it has not run.
         maps: label -> maps of a method with a density.
         pngs: pictures of the importance stage, by file name.
-        labels: method -> label in the report.
     """
     title = "Which layers matter"
     if summary is None:
@@ -91,10 +91,9 @@ def ablation(
     None: no layers were chosen, and the papers have no such results.
 
     Args:
-        result: result of the ablation; None if it has not run.
-        summary: result of the importance stage, whose audit tests every score; None if it has not run.
+        result: result of the ablation, `summary` of the importance stage, whose audit tests every score; None if the
+            stage has not run.
         published: tables of the papers' results for few layers.
-        labels: method -> label in the report.
     """
     title = "Training on few layers"
     if result is None:
@@ -129,14 +128,9 @@ def ablation(
 
 def _maps(summary: Importance, maps: AllMaps, labels: Labels) -> list[Block]:
     methods = {labels.get(name, name): entry for name, entry in summary.methods.items()}
-    text = (
-        "The Importance Factor is the mean density, scaled to 0..1 over the whole map. A high value means that a "
-        "feature is close to the mean of its head. Layer 1 is at the bottom. Patterns that the untrained map also "
-        "shows were not learned, so look at the difference."
-    )
     without = [labels.get(name, name) for name in summary.without_density]
     cautions = {name: entry.caution for name, entry in methods.items() if entry.caution}
-    blocks: list[Block] = [Text(text)]
+    blocks: list[Block] = [Text(say("maps"))]
     if without:
         blocks.append(Text(f"These methods have no density and therefore no map: {listed(without)}."))
     if cautions:
@@ -164,13 +158,8 @@ def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
             rows.append([which, mark, Number(methods[name].num_heads, "count"), counts, *cells])
     positions = (f"Position {i + 1}" for i in range(most))
     columns = ["Method", "Mostly geometry?", "Heads", "Layers at each position", *positions]
-    note = (
-        "Position 1 is the first layer of every head, position 2 the second, and so on. Patterns that the untrained "
-        "map also shows were not learned. Mostly geometry: the position explains most of the differences between "
-        "layers, or the map is almost equal to the untrained one."
-    )
     caption = "Mean Importance Factor of the layers at each position inside their heads"
-    return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
+    return [Table("places", caption, columns, rows, frozenset({1, 3}), say("note_places"))] if rows else []
 
 
 def _maps_figure(methods: Mapping[str, DensityMaps], shares: Mapping[str, Shares], maps: AllMaps) -> list[Block]:
@@ -209,13 +198,8 @@ def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
         "Method", "Highest layers, trained", "Highest, untrained", "Pearson r with untrained", "Heads",
         "Explained by position in head (%)", "Adjusted (%)", "p",
     ]  # fmt: skip
-    note = (
-        "Highest layers by mean Importance Factor. Explained by position: share of the differences between layers that "
-        "the position of a layer inside its head explains. Adjusted: corrected for the number of positions. p: "
-        "permutation of the layers. A high r or share means geometry rather than learning."
-    )
     caption = "How much of each map existed before training"
-    return Table("geometry", caption, columns, rows, frozenset({1, 2}), note)
+    return Table("geometry", caption, columns, rows, frozenset({1, 2}), say("note_geometry"))
 
 
 def _contribution_table(shares: Mapping[str, Shares]) -> Folded:
@@ -249,12 +233,8 @@ def _scores(summary: Importance, labels: Labels) -> list[Block]:
         "Method", "Score", "Highest layers", "τ between runs, mean", "Lowest", "Pairs", "Untrained, mean",
         "τ with untrained",
     ]  # fmt: skip
-    note = (
-        "Kendall’s τ between the layer rankings of every pair of runs: 1 means the same ranking, 0 no agreement. A "
-        "score that is equally stable before training is stable by construction."
-    )
     caption = "Layer scores and how stable they are over runs"
-    table = Table("stability", caption, columns, rows, frozenset({1, 2}), note)
+    table = Table("stability", caption, columns, rows, frozenset({1, 2}), say("note_stability"))
     tied = [labels.get(name, name) for name, entry in scores.items() if not entry.ranking]
     text = f"{listed(tied)}: every layer has the same score, so the layers are not ranked."
     return [Text(text), table] if tied else [table]
@@ -283,14 +263,8 @@ def _audit(summary: Importance, labels: Labels) -> list[Block]:
             *(f"{kind}{end}" for kind in ("Deletion", "Insertion") for end in
               (" (points)", ", p", " beats random?", ", untrained (points)")),
         ]  # fmt: skip
-        note = (
-            "Probe: accuracy of ridge-last on each layer alone. Deletion and insertion: area between the "
-            "accuracy curve in the order of the score and the curve of random orders; above 0 is better than random. "
-            f"Untrained: the same for the score before training. {audit.note}"
-        )
-        table = Table("audit", "Do layer scores reflect how useful the layers are?", columns, rows,
-                      frozenset({1, 4, 8, 12}), note)  # fmt: skip
-        blocks.append(table)
+        caption, note = "Do layer scores reflect how useful the layers are?", say("note_audit", audit.note)
+        blocks.append(Table("audit", caption, columns, rows, frozenset({1, 4, 8, 12}), note))
     skipped = [f"{labels.get(name, name)}: {why}" for name, why in audit.not_audited.items()]
     if skipped:
         blocks.append(Folded("Scores that were not tested", [Bullets(skipped)]))
@@ -309,12 +283,7 @@ def _probe(summary: Importance) -> list[Block]:
         rows.append([str(one.layers[0]), value, Number(one.difference, "points"), Number(one.p, "p")])
     unit = f" per {probed.unit}" if by_accuracy else ""
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
-    note = (
-        "The mean over folds and seeds, as for every method; the last layer is the method ridge-last. The difference "
-        "is over all test items, so its sign may be another than that of the means. p (Holm): paired test against the "
-        f"best layer, over {probed.resampled or 'fold'}s, "
-        "corrected for the number of layers. The best layer was picked by these figures, so its own is optimistic."
-    )
+    note = say("note_probe", probed.resampled or "fold")
     columns = ["Layer", metric[0].upper() + metric[1:], "Minus best layer (points)", "p (Holm)"]
     return [Folded(caption, [Table("probe", caption, columns, rows, note=note)])]
 
@@ -326,47 +295,32 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
         label, entry, score = labels.get(name, name), summary.methods.get(name), summary.scores.get(name)
         alts: dict[str, str] = {}
         if entry:
-            alts[entry.heatmap] = _heatmap_alt(label, entry)
-            alts[entry.layers_picture] = _bars_alt(label, entry, summary.by_layer(name, "contribution"))
+            size = f"{len(entry.layers)} layers by {entry.num_features} features"
+            correlation = entry.correlation_with_untrained
+            same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
+            alts[entry.heatmap] = (
+                f"Importance Factor of {label}, {size}, trained beside untrained. On average: "
+                f"{_highest_clause(entry)}.{same}"
+            )
+            span, shares = "the same for every layer", summary.by_layer(name, "contribution").values()
+            if entry.ranking:
+                ends = (choose(shares, key=lambda row: row.value) for choose in (min, max))
+                low, high = (f"{100 * row.value:.2f} % (layer {row.layers[0]})" for row in ends)
+                span = f"from {low} to {high}"
+            alts[entry.layers_picture] = f"Layer contribution in {label}, trained beside untrained: {span}."
         if score:
-            alts[score.band] = _band_alt(label, score, summary.by_layer(name, score.kind))
+            highest = _highest_layers(score, summary.by_layer(name, score.kind))
+            alts[score.band] = (
+                f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
+                f"{len(score.folds)} runs, trained beside untrained. Highest layers: {highest}."
+            )
         if score and score.replacement:
-            alts[score.replacement] = _replacement_alt(label)
+            alts[score.replacement] = (
+                f"Accuracy of the trained {label} while layers are replaced by their mean, and while they are put "
+                "back, in order of its score and in random orders; the areas between the curves are in the table."
+            )
         blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
     return [Folded(f"Pictures of every method ({len(blocks)})", blocks)] if blocks else []
-
-
-def _heatmap_alt(label: str, entry: DensityMaps) -> str:
-    correlation = entry.correlation_with_untrained
-    same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
-    return (
-        f"Importance Factor of {label}, {len(entry.layers)} layers by {entry.num_features} features, trained "
-        f"beside untrained. On average: {_highest_clause(entry)}.{same}"
-    )
-
-
-def _bars_alt(label: str, entry: DensityMaps, shares: Shares) -> str:
-    if not entry.ranking:
-        return f"Layer contribution in {label}, trained beside untrained: the same for every layer."
-    low, high = min(shares.values(), key=lambda row: row.value), max(shares.values(), key=lambda row: row.value)
-    return (
-        f"Layer contribution in {label}, trained beside untrained: from {100 * low.value:.2f} % (layer "
-        f"{low.layers[0]}) to {100 * high.value:.2f} % (layer {high.layers[0]})."
-    )
-
-
-def _band_alt(label: str, score: LayerScores, values: Shares) -> str:
-    return (
-        f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score, values)}."
-    )
-
-
-def _replacement_alt(label: str) -> str:
-    return (
-        f"Accuracy of the trained {label} while layers are replaced by their mean, and while they are put back, in "
-        "order of its score and in random orders; the areas between the curves are in the table."
-    )
 
 
 def _highest_layers(entry: LayerScores, values: Shares) -> str:
@@ -399,13 +353,9 @@ def _differences(result: Ablation) -> list[Table]:
     if not rows:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Closed-form probe (points)", "Contradicted?"]
-    note = (
-        "Contradicted: the two differences have opposite signs and differ by more than either std. Not judged: the "
-        "method was not trained well on one of the groups, or there are too few runs."
-    )
     metric = result.task.metric
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
-    return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
+    return [Table("high-low", caption, columns, rows, frozenset({5}), say("note_high_low"))]
 
 
 def _alone(result: Ablation) -> list[Table]:
@@ -413,10 +363,7 @@ def _alone(result: Ablation) -> list[Table]:
     if not rows:
         return []
     metric = result.task.metric
-    note = (
-        f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
-        f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."
-    )
+    note = say("note_alone", result.rank_by, metric)
     caption = f"Do layers of high importance give a higher {metric} when trained alone?"
     return [Table("alone", caption, ALONE, [cells for _, cells in rows], frozenset({4, 5}), note)]
 
@@ -429,13 +376,9 @@ def _alone_by_score(summary: Importance | None, labels: Labels) -> list[Table]:
         rows.append([labels.get(name, name), SCORE_KINDS.get(kind, kind), *cells])
     if not rows:
         return []
-    note = (
-        "All scores are tested on the same layers, chosen by the Importance Factor of the ranking method and by the "
-        "settings. Highest and lowest refer to the method’s own score. The p-values are not corrected for the number "
-        "of methods."
-    )
     caption = "Do layers with a high score do better when trained alone? Scores of every method"
-    return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
+    columns, words = ["Method", "Score", *ALONE], frozenset({1, 6, 7})
+    return [Table("alone-scores", caption, columns, rows, words, say("note_alone_scores"))]
 
 
 def _alone_rows(tests: Sequence[LayerTest]) -> Iterator[tuple[str, list[Cell]]]:

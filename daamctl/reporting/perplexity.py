@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 from daamctl.artifacts.masked import MaskedRun, MaskedWay
 from daamctl.reporting.document import DASH, Block, Bullets, Cell, Document, Facts, Number, Section, Table, Text
-
-NOT_COMPARABLE = (
-    "The published figures cannot be compared with those above: that paper states neither its masking rate nor the "
-    "length of its blocks, fine-tunes RoBERTa-large on the train file, and gives no interval. Only the order of the "
-    "ways can be."
-)
+from daamctl.reporting.sentences import say
 
 
 def document(found: MaskedRun, published: Sequence[tuple[str, str, str]]) -> Document:
@@ -40,7 +35,7 @@ def document(found: MaskedRun, published: Sequence[tuple[str, str, str]]) -> Doc
         f"mlm-{found.name}",
         [
             Section("perplexity", "Perplexity", blocks),
-            Section("published", "Published", [Text(NOT_COMPARABLE), beside]),
+            Section("published", "Published", [Text(say("not_comparable")), beside]),
         ],
     )
 
@@ -74,12 +69,7 @@ def table(found: MaskedRun) -> Table:
         ]
         for way in found.ways
     ]
-    note = (
-        "Perplexity is exp of the mean negative log-likelihood of the masked tokens, over all seeds. Intervals (95 %) "
-        "redraw articles. A ratio below 1 is better than the last layer with the encoder in the same state; it is "
-        "paired by token. Epoch 0 is before training."
-    )
-    return Table("perplexity", "Test perplexity", columns, rows, frozenset({1, 6, 7}), note=note)
+    return Table("perplexity", "Test perplexity", columns, rows, frozenset({1, 6, 7}), note=say("note_perplexity"))
 
 
 def _label(way: MaskedWay) -> str:

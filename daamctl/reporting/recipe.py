@@ -48,8 +48,7 @@ class Recipe:
 
     Args:
         gains: label -> accuracy per clip with the searched minus the published recipe, mean over folds; not empty.
-        searched: name of the run with the searched recipe, and which of its accuracies is used.
-        published: the same for the published recipe.
+        searched: name of the run with this recipe, and which of its accuracies is used; likewise `published`.
         others: other settings in which the two runs differ.
     """
 
@@ -79,8 +78,7 @@ def gains(searched: tuple[Evaluation, str], published: tuple[Evaluation, str]) -
     """Accuracy with the searched recipe minus accuracy with the published one, for every shared method.
 
     Args:
-        searched: evaluation of the run with the searched recipe, and which accuracy per clip to use.
-        published: the same for the published recipe.
+        searched: evaluation of the run, and which accuracy per clip to use; likewise `published`.
 
     Returns:
         Method -> mean over the folds that tested the same group and number of clips, averaged over seeds. Closed-form

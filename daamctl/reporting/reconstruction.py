@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.artifacts.reconstruction import ArmScores, Reconstruction, ScoredArm, ScoreOf
+from daamctl.artifacts.reconstruction import ArmScores, Reconstruction, ScoredArm
 from daamctl.figures.gallery import gallery
 from daamctl.figures.spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
@@ -31,27 +31,16 @@ from daamctl.reporting.document import (
     plural,
 )
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import say
 
 ALPHA = 0.05
-CLAIM = (
-    "The DAAM authors' post shows a VQ-VAE with this block and says that it improves reconstructions, above all of "
-    "complex textures. It prints pictures, but neither a figure nor a model without the block (docs/sources.md#vq-vae)."
-)
-UNIT = (
-    "Intervals (95 %) and sign-flip tests are over test images, with seeds averaged and Holm's correction over blocks. "
-    "They say how these trained models differ on other images. How much other trainings would differ, the seeds show."
-)
 FIRST = "psnr"
 """The score that decides the verdict."""
 
 
 @dataclass(frozen=True)
 class ScoreName:
-    """How a score is shown.
-
-    Args:
-        better: +1 if more is better, -1 if less is.
-    """
+    """How a score is shown; `better`: +1 if more is better, -1 if less is."""
 
     label: str
     better: int
@@ -87,9 +76,8 @@ def document(
     Args:
         arms: arm -> its trainings.
         originals: the examples, uint8 (E, S, S, 3).
-        names: score -> how it is shown.
-        settings: dotted name -> value of all settings of crops, model and training.
-        reconstructed: those that the source does not state.
+        settings: dotted name -> value of all settings of crops, model and training; the source does not state those in
+            `reconstructed`.
     """
     runs = [run for one in arms.values() for run in one.runs]
     facts = Facts(
@@ -101,7 +89,8 @@ def document(
     )
     pictures = {"original": originals, **{arm: one.pictures for arm, one in arms.items()}}
     shown = gallery(pictures, "reconstructions.png", "Test crops and their reconstructions, one row per block")
-    first: list[Block] = [Text(verdict(found)), facts, Text(CLAIM), _scores(found, names), _differences(found, names)]
+    first: list[Block] = [Text(verdict(found)), facts, Text(say("claim"))]
+    first += [_scores(found, names), _differences(found, names)]
     examples = f"Test crops at fixed places, and their reconstructions with seed {found.seeds[0]}."
     others = ", ".join(f"`{name}` {value}" for name, value in settings.items() if name not in reconstructed)
     closed = [f"`{name}`: {settings[name]}" for name in reconstructed]
@@ -112,7 +101,7 @@ def document(
             Section("verdict", "Does the block help?", first),
             Section("pictures", "Reconstructions", [Text(examples), shown]),
             Section("training", "Training", [drawn(_curves(arms)), _cost(found, arms)]),
-            Section("codes", "Codes", [Text(CODES), _codes(found, arms)]),
+            Section("codes", "Codes", [Text(say("codes")), _codes(found, arms)]),
             Section("blocks", "What the blocks do", _blocks(arms)),
             Section(
                 "protocol",
@@ -160,25 +149,21 @@ def _sentence(arm: ScoredArm, found: ArmScores) -> str:
 
 def _scores(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
     arrows = {name: "↑" if one.better > 0 else "↓" for name, one in names.items()}
-    columns = ["Block", *(f"{one.label} {arrows[name]}{_end(name)}" for name, one in names.items())]
-    rows: list[list[Cell]] = [
-        [arm.arm, *(_with_interval(arm.scores[name], name) for name in names)] for arm in found.arms
-    ]
+    ends = {name: INTERVAL if name in WITH_INTERVAL else "" for name in names}
+    columns = ["Block", *(f"{one.label} {arrows[name]}{ends[name]}" for name, one in names.items())]
+    rows: list[list[Cell]] = []
+    for arm in found.arms:
+        cells: list[Cell] = [arm.arm]
+        for name in names:
+            score = arm.scores[name]
+            low, high = (score.interval.low, score.interval.high) if ends[name] else (None, None)
+            cells.append(Number(score.value, "plain" if ends[name] else "fine", low=low, high=high))
+        rows.append(cells)
     return Table("scores", "Scores on test crops, mean over seeds", columns, rows)
 
 
 WITH_INTERVAL = ("psnr", "ssim")
 """Scores whose intervals are shown; those of the others, with five digits, would not fit."""
-
-
-def _end(name: str) -> str:
-    return INTERVAL if name in WITH_INTERVAL else ""
-
-
-def _with_interval(score: ScoreOf, name: str) -> Number:
-    if name in WITH_INTERVAL:
-        return Number(score.value, "plain", low=score.interval.low, high=score.interval.high)
-    return Number(score.value, "fine")
 
 
 def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
@@ -203,7 +188,7 @@ def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
                 ]
             )
     columns = ["Block", "Score", f"Minus {found.reference}{UNCORRECTED}", "p (Holm)", "Seeds better", "Detectable"]
-    note = f"{UNIT} A detectable difference would be found on these images in 80 % of cases."
+    note = say("note_differences")
     return Table("differences", f"Differences from {found.reference}", columns, rows, frozenset({1, 4}), note=note)
 
 
@@ -233,12 +218,6 @@ def _cost(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:
         )
     columns = ["Block", "Parameters", "In each block", "Crops/s (median)", "A training (s)", "GPU memory (MiB)"]
     return Table("cost", "Size and cost", columns, rows, frozenset({2}))
-
-
-CODES = (
-    "Perplexity is exp of the entropy of how often each code is chosen, over all test crops: it equals the number of "
-    "codes if all are used alike."
-)
 
 
 def _codes(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -37,8 +38,14 @@ def to_html(document: Document, *, version: str, interactive: bool = True) -> st
     environment.filters.update(
         data_uri=_data_uri, json=_json, number=number_of, data=figures.to_data, explain=explainer()
     )
+    plotly = ""
+    if interactive and document.plots:
+        from plotly.offline import get_plotlyjs
+
+        load: Callable[[], str] = get_plotlyjs
+        plotly = Markup(load().replace("</script", "<\\/script"))  # safe inside a script element
     return environment.get_template("template.html.j2").render(
-        document=document, version=version, plotly=_plotly() if interactive and document.plots else "",
+        document=document, version=version, plotly=plotly,
         figures_script=Markup(figures.SCRIPT.read_text(encoding="utf-8")), tables_dir=TABLES_DIR,
     )  # fmt: skip
 
@@ -60,14 +67,6 @@ def _environment(**options: Any) -> Environment:
     return environment
 
 
-def _plotly() -> Markup:
-    """The script of plotly.js, safe inside a script element."""
-    from plotly.offline import get_plotlyjs
-
-    load: Callable[[], str] = get_plotlyjs
-    return Markup(load().replace("</script", "<\\/script"))
-
-
 def _json(value: Any) -> Markup:
     """JSON that cannot close the script element around it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -75,18 +74,15 @@ def _json(value: Any) -> Markup:
 
 
 def _data_uri(picture: Picture) -> str:
-    return f"data:image/png;base64,{base64.b64encode(_small(picture.data)).decode('ascii')}"
-
-
-def _small(png: bytes) -> bytes:
     """The picture with at most 256 colours, if that is smaller; most charts then take a third of the space."""
     from PIL import Image  # comes with matplotlib
 
     stream = BytesIO()
-    with Image.open(BytesIO(png)) as image:
+    with Image.open(BytesIO(picture.data)) as image:
         few = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         few.save(stream, format="png")
-    return min(stream.getvalue(), png, key=len)
+    data = min(stream.getvalue(), picture.data, key=len)
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def _escape_markdown(value: Any) -> Any:
@@ -94,14 +90,8 @@ def _escape_markdown(value: Any) -> Any:
     if isinstance(value, Markup) or not isinstance(value, str | Number):
         return value
     parts = CODE.split(" ".join(str(value).split()))
-    return "".join(f"`{part}`" if number % 2 else _escape_plain(part) for number, part in enumerate(parts))
-
-
-def _escape_plain(text: str) -> str:
-    text = html.escape(text, quote=False)
-    for sign in "\\`*_[]|":
-        text = text.replace(sign, f"\\{sign}")
-    return text
+    escaped = [re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(part, quote=False)) for part in parts]
+    return "".join(f"`{parts[number]}`" if number % 2 else text for number, text in enumerate(escaped))
 
 
 def _verbatim(text: str) -> Markup:

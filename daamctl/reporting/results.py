@@ -11,11 +11,10 @@ from statistics import mean
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Chance, Evaluation
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST, recalls
-from daamctl.artifacts.statistics import Ranks
 from daamctl.artifacts.terms import listed
-from daamctl.data.task import FIGURES
+from daamctl.data.task import FIGURES, Chance
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -33,15 +32,14 @@ from daamctl.reporting.document import (
     Text,
     count,
     gap,
-    p_value,
     percent,
-    points,
     pooled,
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
-from daamctl.reporting.terms import is_official, moment, runs, selection_rule, tested
-from daamctl.reporting.verdict import against, doubtful, family_texts, order
+from daamctl.reporting.sentences import say
+from daamctl.reporting.terms import is_official, moment, runs, tested
+from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
 MAX_SPEAKER_COLUMNS = 24
@@ -69,7 +67,6 @@ def tests(evaluation: Evaluation, *, declared: bool) -> Section:
         blocks += [
             _test_table(evaluation, metric) for metric in evaluation.task.over_items if against(evaluation, metric)
         ]
-        blocks += _ranks(evaluation, family.ranks)
     return Section("tests", "Tests against the reference", blocks)
 
 
@@ -151,11 +148,8 @@ def _seed_table(evaluation: Evaluation) -> Table:
     seeds = [*evaluation.seeds, *sorted(known - {*evaluation.seeds})]  # fine-tuning may have its own seeds
     rows = [_by_run(evaluation, name, 1, seeds) for name in order(evaluation)]
     caption = f"Accuracy per {evaluation.item} in percent on the official test part, by seed"
-    note = (
-        "All seeds use the same training and test items. The sample standard deviation (divisor n − 1) therefore shows "
-        "the effect of data order and initial weights, not of other data."
-    )
-    return Table("folds", caption, ["Method", *(f"Seed {seed}" for seed in seeds), "Mean ± std", "n"], rows, note=note)
+    columns = ["Method", *(f"Seed {seed}" for seed in seeds), "Mean ± std", "n"]
+    return Table("folds", caption, columns, rows, note=say("note_seeds"))
 
 
 def speakers(evaluation: Evaluation) -> Section | None:
@@ -170,10 +164,7 @@ def speakers(evaluation: Evaluation) -> Section | None:
         return None
     if len(known) > MAX_SPEAKERS:
         return Section("speakers", title, [_many_speakers(evaluation, found, len(known))])
-    text = (
-        f"Accuracy per {unit} of every {who} over all {runs(evaluation)}. Each line is one {who}. Parallel lines: the "
-        f"methods differ by the same amount for every {who}. Crossing lines: some {who}s gain and others lose."
-    )
+    text = say("speakers", evaluation, who)
     chance = evaluation.main_chance.majority_fraction
     alt = (
         f"Accuracy per {unit} of {len(known)} {who}s under {len(found)} methods; means over {who}s: "
@@ -206,7 +197,7 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
 
 def _main_table(evaluation: Evaluation) -> Table:
     reference = evaluation.comparison.reference
-    others = against(evaluation, "accuracy")
+    others, tiers = against(evaluation, "accuracy"), evaluation.scores.tiers("accuracy")
     rows: list[list[Cell]] = []
     for name in order(evaluation):
         row: list[Cell] = [name]
@@ -217,24 +208,17 @@ def _main_table(evaluation: Evaluation) -> Table:
         row += [
             "reference" if name == reference else gap(one),
             Number(one.p_holm if one else None, "p"),
+            Number(tiers.get(name), "count"),
             _n(evaluation, name),
         ]
         rows.append(row)
     over = evaluation.accuracy(next(iter(evaluation.methods))).resampled
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
-        f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "n",
+        f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "Tier", "n",
     ]  # fmt: skip
-    whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
-    note = (
-        f"Mean ± sample std (divisor n − 1) over n {runs(evaluation)}. Pooled: {whole}, averaged over seeds; "
-        f"{f'the interval is over {over}s' if over else 'no interval is available'}. Differences are in points over "
-        "the same items. p: primary test after correction (see the next tables)."
-    )
-    if any(entry.finetune for entry in evaluation.methods.values()):
-        note += " Fine-tuned: the encoder, or adapters in it, is trained too. In all other rows the encoder is frozen."
     caption = f"Accuracy and balanced accuracy per {evaluation.item} in percent, and the difference from {reference}"
-    return Table("results", caption, columns, rows, note=note)
+    return Table("results", caption, columns, rows, note=say("note_results", evaluation, over, tiers))
 
 
 def _test_table(evaluation: Evaluation, metric: str) -> Table:
@@ -254,43 +238,8 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
         *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p (Holm)"]), "Wins", "Losses",
         "Detectable (points)",
     ]  # fmt: skip
-    note = (
-        f"Method minus {reference}. Wins and losses: items that only the method, or only {reference}, got right in "
-        "most seeds. Detectable: true difference that the test detects with 80 % power, without correction."
-    )
     caption = f"Every method against {reference} in {FIGURES[metric]} per {evaluation.item}"
-    return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
-
-
-def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Block]:
-    if is_official(evaluation):
-        return [Text("Methods are not ranked over folds, because there is only one test part.")]
-    first = ranks["accuracy"]
-    if first is None:
-        return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
-    by_metric = [found.average_ranks for found in ranks.values() if found]
-    rows: list[list[Cell]] = [
-        [name, *(Number(average[name], "plain") for average in by_metric)] for name in first.average_ranks
-    ]
-    together = len(first.groups) == 1 and len(first.groups[0]) == first.k
-    text = (
-        f"Ranks over {first.n} folds (1 is best). Methods whose ranks differ by less than the critical difference "
-        f"{first.critical_difference:.2f} do not differ significantly at level {first.alpha:g} (Nemenyi). Friedman’s "
-        f"test: χ² = {first.chi2:.1f}, {p_value(first.p)}. "
-        f"{'No two methods differ significantly. ' if together else ''}Both tests assume independent folds, but the "
-        "folds share training data, so both are optimistic."
-    )
-    if doubts := doubtful(evaluation, list(first.average_ranks)):
-        text += f" Training alone may explain the ranks of {listed(doubts)}."
-    alt = (
-        f"Average ranks of {first.k} methods over {first.n} folds, best first: "
-        + ", ".join(f"{name} {rank:.1f}" for name, rank in first.average_ranks.items())
-        + f". Bars join methods whose ranks differ by less than {first.critical_difference:.2f}."
-    )
-    note = f"Critical difference {first.critical_difference:.3f} (Nemenyi, {first.n} folds, {first.k} methods)."
-    columns = ["Method", "By accuracy", "By balanced accuracy"]
-    table = Table("ranks", "Average rank over folds (1 is best)", columns, rows, note=note)
-    return [Text(text), figures.drawn(figures.ranks(first, alt)), Folded(table.caption, [table])]
+    return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=say("note_tests", reference))
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:
@@ -398,27 +347,17 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
 
 
 def _selection_text(evaluation: Evaluation) -> str:
-    text = (
-        f"The published code reports the best epoch on the {_test(evaluation)} itself. The table shows the effect of "
-        f"that choice: accuracies of the same runs under three rules. In this report {selection_rule(evaluation)}."
-    )
-    if evaluation.refit:
-        text += " The table reads that second training, which is scored ten times."
     inflation = {name: _inflation(evaluation, name) for name in order(evaluation)}
     gains = {name: gain for name, gain in inflation.items() if gain is not None}
     if evaluation.selection == "best-on-test" or not gains:
-        return text
+        return say("selection", evaluation, _test(evaluation), average=None, most=None, gain=None, tops=None)
     most = max(gains, key=lambda name: gains[name])
-    tops = {label: top for rule, label in RULES.items() if (top := _top(evaluation, rule))}
-    if len(set(tops.values())) == 1:
-        which = "the same under all three rules"
-    else:
-        which = ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
-    return (
-        f"{text} Choosing the {moment(evaluation)} on the {_test(evaluation)} would add "
-        f"{points(mean(gains.values()))} points on average, most to {most} ({points(gains[most])}). "
-        f"The best method is {which}."
-    )
+    tops = {}
+    for rule, label in RULES.items():
+        figures_of = {name: evaluation.scores.find(name, rule, "clip") for name in evaluation.methods}
+        if known := {name: found.mean for name, found in figures_of.items() if found}:
+            tops[label] = max(known, key=lambda name: known[name])
+    return say("selection", evaluation, _test(evaluation), mean(gains.values()), most, gains[most], tops)
 
 
 def _lead_table(evaluation: Evaluation, reference: str) -> Table:
@@ -442,10 +381,7 @@ def _lead_text(evaluation: Evaluation, reference: str) -> str:
         best = _lead(evaluation, name, reference, "accuracy_best_on_test")
         if name != reference and own is not None and best is not None and own <= 0 < best:
             turned.append(name)
-    text = f"Selection also inflates the reference {reference}. The next table therefore shows its effect on the leads."
-    if turned:
-        text += f" Ahead only if the {moment(evaluation)} is chosen on the {_test(evaluation)}: {listed(turned)}."
-    return text
+    return say("leads", evaluation, reference, _test(evaluation), turned)
 
 
 def _test(evaluation: Evaluation) -> str:
@@ -458,12 +394,6 @@ def _lead(evaluation: Evaluation, name: str, reference: str, rule: str) -> float
     own = evaluation.scores.runs(name, rule, "clip")
     gaps = [row.value - theirs[run].value for run, row in own.items() if run in theirs]
     return mean(gaps) if gaps else None
-
-
-def _top(evaluation: Evaluation, rule: str) -> str | None:
-    figures_of = {name: evaluation.scores.find(name, rule, "clip") for name in evaluation.methods}
-    known = {name: found.mean for name, found in figures_of.items() if found}
-    return max(known, key=lambda name: known[name]) if known else None
 
 
 def _inflation(evaluation: Evaluation, name: str) -> float | None:

@@ -30,6 +30,7 @@ from daamctl.reporting.document import (
     Text,
     count,
 )
+from daamctl.reporting.sentences import say
 from daamctl.reporting.terms import held_out, is_official, moment, runs, tested
 from daamctl.reporting.verdict import order
 
@@ -45,25 +46,19 @@ MAX_LISTED_CLASSES = 12
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a finished fold other than its scores.
+    """Facts about a finished fold other than its scores; what was not recorded, or does not apply, is None.
 
     Args:
-        fold: 1-based.
         key: content key of its inputs.
         num_parameters: number of trainable parameters.
         decoder_parameters: parameters of the decoder, or of a fine-tuned encoder's classifier; None if there are no
             weights on this machine.
-        train_s: wall time in seconds.
-        joules: energy of the GPU in that time; None if not recorded.
-        peak_memory_bytes: None if not recorded.
-        selected_epoch: 1-based.
+        train_s: wall time in seconds; joules: energy of the GPU in that time.
         settings: settings of the method that differ from its defaults.
         eval_batches: for methods whose predictions depend on their batch.
         adapted: number of adapted modules.
         num_heads: H of a density; 0 without a density.
-        kernel: kernel of a density.
-        offset: lowest, highest and mean learned offset; None without a density.
-        scaled_variance: lowest, highest and mean scaled variance; None without a density.
+        offset: lowest, highest and mean learned offset of a density, and likewise its scaled variance.
     """
 
     label: str
@@ -116,20 +111,7 @@ def cost(
         "Runs",
     ]  # fmt: skip
     devices = sorted({run.device for run in facts})
-    note = (
-        f"Seconds: wall time of training on {listed(devices)}, mean ± sample std over runs. Other jobs may have run at "
-        "the same time. Memory: maximum over runs, recorded on GPUs only."
-    )
-    if energy:
-        note += " Energy: of the whole GPU in these seconds, other jobs on it included."
-    if extraction is not None:
-        seconds, joules = extraction
-        note += f" Extraction took {seconds:.3g} s and {joules:.3g} J per {evaluation.task.clip}."
-    if tuned:
-        note += (
-            " Fine-tuning runs the encoder in every step. The other methods read stored embeddings; the time of the "
-            "extraction is not included."
-        )
+    note = say("note_cost", devices, energy, extraction, evaluation.task.clip, tuned)
     table = Table("cost", "Trainable parameters, training time and memory", columns, rows, note=note)
     return Section("cost", title, [table, *_effects(by_method, evaluation), Folded("Every run", [_run_table(facts)])])
 
@@ -149,15 +131,10 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
         "Fine-tuning method", "Adapted modules", "Tensors trained in the encoder", "With a gradient",
         "Largest change of a logit", "Do they have an effect?",
     ]  # fmt: skip
-    note = (
-        "Measured on one batch before training, with noise added to the trained tensors of the encoder: which of them "
-        "receive a gradient, and how much the noise changes a logit. The classifier is not counted."
-    )
     notes = [note for name in by_method for note in evaluation.methods[name].notes]
-    table = Table("effects", "What fine-tuning changes in the encoder", columns, rows, frozenset({5}), note)
-    if not notes:
-        return [table]
-    return [table, Text("Notes on these methods:"), Bullets(notes)]
+    caption = "What fine-tuning changes in the encoder"
+    table = Table("effects", caption, columns, rows, frozenset({5}), say("note_effects"))
+    return [table, Text("Notes on these methods:"), Bullets(notes)] if notes else [table]
 
 
 def _effect(effect: AdapterEffect) -> str:
@@ -177,22 +154,10 @@ def learning(
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs or steps (`at`), mean, low and high.
-        raw_names: label -> method.
     """
     chance, clip = evaluation.chance["clip"].majority_fraction, evaluation.task.clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
-    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. Trainings end at different "
-    text += "epochs; an epoch is the mean of those that reach it. "
-    if evaluation.selection == "best-on-test":
-        text += "The epoch was chosen on the test curve."
-    else:
-        text += "The test curve was not used for any choice."
-    if evaluation.refit:
-        text += (
-            f" The curve of {held_out(evaluation, article=True)} is from the training that chose the settings, the "
-            "other curves are from the second training, which includes that group."
-        )
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
@@ -208,16 +173,12 @@ def learning(
     label = f"Accuracy per {clip} along training, {len(named)} methods. The numbers are in the table."
     figure = figures.learning(named, chance, clip, unit, label)
     files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
-    blocks: list[Block] = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
-    return Section("learning", "Learning curves", blocks)
+    text = Text(say("learning", evaluation))
+    return Section("learning", "Learning curves", [text, figures.drawn(figure), Folded(table.caption, [table]), files])
 
 
 def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
-    """Confusion matrices of every method.
-
-    Args:
-        raw_names: label -> method.
-    """
+    """Confusion matrices of every method; `raw_names`: label -> method."""
     classes = evaluation.classes
     counts = {name: evaluation.scores.confusion(name) for name in order(evaluation)}
     text = f"All test {evaluation.item}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
@@ -334,11 +295,18 @@ def provenance(
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
     ]
     caption = f"{evaluation.task.clip.capitalize()}s per fold"
-    blocks: list[Block] = _code_notes(facts.git_commits, facts.code_versions or len(facts.git_commits))
+    cautions = []
+    if any("+changes" in commit for commit in facts.git_commits):
+        cautions.append(
+            "The folds were trained with uncommitted changes, so the commit alone does not reproduce the code."
+        )
+    if (number := facts.code_versions or len(facts.git_commits)) > 1:
+        cautions.append(f"The folds were trained with {number} different versions of the code.")
     read = [f"{name}: {one.reconstructed}" for name, one in evaluation.methods.items() if one.reconstructed]
     title = "Reconstructed methods and the interpretation chosen:"
     readings: list[Block] = [Text(title), Bullets(read)] if read else []
-    blocks += [
+    blocks: list[Block] = [
+        *(Text(text, caution=True) for text in cautions),
         Text("To reproduce this report:"),
         Code("\n".join(commands)),
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
@@ -404,16 +372,6 @@ def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     columns = ["Method", "Fold", "Seed", f"{clips} per batch", "Order", f"SHA-256 of the {clip}s in that order"]
     caption = "Test batches of methods whose predictions depend on them (D1)"
     return [Folded(caption, [Table("batches", caption, columns, rows, frozenset({4, 5}))])]
-
-
-def _code_notes(commits: Sequence[str], versions: int) -> list[Block]:
-    notes: list[Block] = []
-    if any("+changes" in commit for commit in commits):
-        text = "The folds were trained with uncommitted changes, so the commit alone does not reproduce the code."
-        notes.append(Text(text, caution=True))
-    if versions > 1:
-        notes.append(Text(f"The folds were trained with {versions} different versions of the code.", caution=True))
-    return notes
 
 
 def _plain(value: Any) -> str:

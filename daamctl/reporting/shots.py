@@ -29,6 +29,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.entities import ALPHA, METRIC
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import say
 from daamctl.reporting.verdict import against, source
 
 SPREAD = 0.6
@@ -71,20 +72,19 @@ class Point:
 
 
 def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> Document:
-    """Build the report.
-
-    Args:
-        family: name of the family.
-        found: pipelines with results, by number of shots.
-        absent: pipeline -> why it has no result.
-    """
+    """Build the report on a family from its pipelines with results, by shots; `absent`: why others have none."""
     blocks: list[Block] = []
     if found:
         blocks += [Text(_sentence(found)), drawn(_figure(found)), _table(found)]
-    if doubts := _doubts(found):
-        blocks.append(
-            Text(f"Some methods were not trained well, so their figures may be too low: {doubts}.", caution=True)
-        )
+    marked: dict[str, list[str]] = {}  # method -> its numbers of shots
+    for point in found:
+        for name, one in point.evaluation.fairness.methods.items():
+            if one.mark and point.f1(name):
+                marked.setdefault(name, []).append(point.name)
+    if marked:
+        doubts = "; ".join(f"{name} ({', '.join(numbers)})" for name, numbers in marked.items())
+        text = f"Some methods were not trained well, so their figures may be too low: {doubts}."
+        blocks.append(Text(text, caution=True))
     if absent:
         blocks += [Text("Without a result:"), Bullets([f"{name}: {reason}" for name, reason in absent.items()])]
     sections = [Section("shots", "Entity F1 against shots", blocks)]
@@ -92,16 +92,6 @@ def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> 
         sections.append(Section("differences", "Differences from the reference", [_differences(found)]))
     subtitle = f"{source(found[0].evaluation)}." if found else ""
     return Document(f"Few-shot curves: {family}", f"{family}-shots", sections, subtitle)
-
-
-def _doubts(found: Sequence[Point]) -> str:
-    """Methods that the evaluation marks, with their numbers of shots."""
-    marked: dict[str, list[str]] = {}
-    for point in found:
-        for name, one in point.evaluation.fairness.methods.items():
-            if one.mark and point.f1(name):
-                marked.setdefault(name, []).append(point.name)
-    return "; ".join(f"{name} ({', '.join(numbers)})" for name, numbers in marked.items())
 
 
 def _methods(found: Sequence[Point]) -> list[str]:
@@ -112,22 +102,20 @@ def _methods(found: Sequence[Point]) -> list[str]:
 def _sentence(found: Sequence[Point]) -> str:
     """Which method is best with the fewest and with the most sentences, and where it differs from the reference."""
     parts = []
-    for point in dict.fromkeys((0, len(found) - 1)):
-        one = found[point]
+    for number in dict.fromkeys((0, len(found) - 1)):
+        one = found[number]
         f1 = one.evaluation.scores.figure(one.best, METRIC)
         what = "all sentences" if one.shots is None else counted(one.shots, "shot")
         interval = f"[{percent(f1.low)}, {percent(f1.high)}]"
         parts.append(f"with {what}, {one.best} finds entities best: F1 {percent(f1.mean)} % {interval}")
     text = f"{'; '.join(parts)}."
-    differing = [point.name for point in found if _best_differs(point)]
+    differing = []
+    for point in found:
+        compared = point.against.get(point.best)
+        if compared and compared.p_holm is not None and compared.p_holm <= ALPHA:
+            differing.append(point.name)
     end = f"for {listed(differing)} shots" if differing else "for no number of shots"
     return f"{text[0].upper()}{text[1:]} The best method differs from the reference by more than chance {end}."
-
-
-def _best_differs(point: Point) -> bool:
-    compared = point.against.get(point.best)
-    p = compared.p_holm if compared else None
-    return p is not None and p <= ALPHA
 
 
 def _figure(found: Sequence[Point]) -> Drawing:
@@ -177,11 +165,8 @@ def _table(found: Sequence[Point]) -> Table:
             one = point.f1(name)
             cells.append(DASH if one is None else pooled(one))
         lines.append(cells)
-    trials = listed([f"{len(point.evaluation.seeds)} ({point.name})" for point in found])
-    note = (
-        f"Means over trials, which draw other sentences and begin with other weights; trials: {trials}. Intervals "
-        f"resample test {found[0].evaluation.task.source}s and take the trained models as given."
-    )
+    trials = [f"{len(point.evaluation.seeds)} ({point.name})" for point in found]
+    note = say("note_shots", trials, found[0].evaluation.task.source)
     columns = ["Method", *(point.name for point in found)]
     return Table("shots", f"Entity F1 in percent{INTERVAL}, by number of shots", columns, lines, note=note)
 
@@ -207,10 +192,5 @@ def _differences(found: Sequence[Point]) -> Table:
     unit = found[0].evaluation.task.source
     columns = ["Shots", "Method", "Reference", f"Over {unit}s{UNCORRECTED}", "p (Holm)",
                f"Over trials{INTERVAL}", "Ahead in"]  # fmt: skip
-    note = (
-        "Both are differences of the mean F1, paired: methods share test sentences and, in each trial, training "
-        f"sentences. Over {unit}s: models as given; approximate randomisation, corrected by Holm within a number of "
-        "shots. Over trials: Student's t, for other samples and initial weights, the test sentences as given."
-    )
-    return Table("shots-differences", "Entity F1 minus that of the reference, in points", columns, lines,
-                 frozenset({1, 2}), note)  # fmt: skip
+    caption, note = "Entity F1 minus that of the reference, in points", say("note_shots_differences", unit)
+    return Table("shots-differences", caption, columns, lines, frozenset({1, 2}), note)

@@ -74,19 +74,22 @@ def to_csv(table: Table) -> str:
         for part in dict.fromkeys(part for number in numbers or [Number(None)] for part in number.parts):
             columns.append([f"{name}, {part}{suffix}" if part else name + suffix, *(_csv(c, part) for c in cells)])
         if any(isinstance(cell, Linked) for cell in cells):
-            columns.append([f"{name}, note", *(_note(cell) for cell in cells)])
+            notes = ["; ".join([one.note, *(path for _, path in one.links)]) if isinstance(one, Linked) else ""
+                     for one in cells]  # fmt: skip
+            columns.append([f"{name}, note", *map(csv_text, notes)])
     stream = StringIO()
     csv.writer(stream, lineterminator="\n").writerows(zip(*columns, strict=True))
     return stream.getvalue()
 
 
 def to_latex(table: Table, *, label: str) -> str:
-    r"""A `table` (a `longtable` for many rows) for booktabs, with the numbers as in the report.
-
-    Args:
-        label: label for `\ref`, without `tab:`.
-    """
-    long, wide = len(table.all_rows) > LONG, _width(table) > WIDE_TABLE
+    r"""A `table` (a `longtable` for many rows) for booktabs, with the numbers as in the report; `\ref{tab:label}`."""
+    letters, width = [], 0  # characters per row; columns of text count at most `WIDE_TEXT`
+    for index, column in enumerate(zip(table.columns, *table.all_rows, strict=True)):
+        longest, words = max(len(str(cell)) for cell in column[1:] or ("",)), index in table.text_columns
+        letters.append(r"p{0.3\linewidth}" if words and longest > WIDE_TEXT else "l" if words or index == 0 else "r")
+        width += min(max(longest, len(column[0])), WIDE_TEXT) + 2
+    long, wide = len(table.all_rows) > LONG, width > WIDE_TABLE
     environment = "longtable" if long else "tabular"
     packages = ["booktabs", *(["longtable"] if long else []), *(["graphicx"] if wide and not long else [])]
     if any("✓" in str(cell) for row in table.all_rows for cell in row):
@@ -95,10 +98,12 @@ def to_latex(table: Table, *, label: str) -> str:
     body = [_row(row) for row in table.rows]
     if table.foot:
         body += [r"\midrule", *(_row(row) for row in table.foot)]
-    caption = f"\\caption{{{escape(_sentence(table.caption))}}}\n\\label{{tab:{_label(label)}}}"
+    title = table.caption if table.caption.endswith((".", "?", "!")) else f"{table.caption}."
+    label = re.sub(r"[^A-Za-z0-9:-]+", "-", label).strip("-")
+    caption = f"\\caption{{{escape(title)}}}\n\\label{{tab:{label}}}"
     note = f"\\par\\smallskip\n{{\\footnotesize {escape(table.note)}}}\n" if table.note else ""
     opening = f"% needs the packages {', '.join(packages)}\n"
-    start = f"\\begin{{{environment}}}{{@{{}}{_alignment(table)}@{{}}}}\n"
+    start = f"\\begin{{{environment}}}{{@{{}}{''.join(letters)}@{{}}}}\n"
     end = "\n".join([*body, r"\bottomrule", f"\\end{{{environment}}}"])
     if long:
         size = r"\scriptsize" if wide else r"\small"
@@ -124,34 +129,6 @@ def _csv(cell: Cell, part: str) -> str:
     return "" if part or inner == DASH else csv_text(inner)
 
 
-def _note(cell: Cell) -> str:
-    return csv_text("; ".join([cell.note, *(path for _, path in cell.links)])) if isinstance(cell, Linked) else ""
-
-
 def _row(cells: Sequence[Cell]) -> str:
     text = " & ".join(escape(str(cell)) for cell in cells) + r" \\"
     return f"{{}}{text}" if text[0] in "[*" else text  # the preceding \\ would read [ or * as its option
-
-
-def _alignment(table: Table) -> str:
-    letters = []
-    for index in range(len(table.columns)):
-        words = index == 0 or index in table.text_columns
-        longest = max((len(str(row[index])) for row in table.all_rows), default=0)
-        wide = index in table.text_columns and longest > WIDE_TEXT
-        letters.append(r"p{0.3\linewidth}" if wide else "l" if words else "r")
-    return "".join(letters)
-
-
-def _width(table: Table) -> int:
-    """Characters per row; columns of text count at most `WIDE_TEXT`."""
-    grid = zip(table.columns, *table.all_rows, strict=True)
-    return sum(min(max(len(str(cell)) for cell in column), WIDE_TEXT) + 2 for column in grid)
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _label(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9:-]+", "-", text).strip("-")

@@ -20,6 +20,7 @@ from daamctl.reporting.document import (
     points,
 )
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import say
 
 TITLE = "The shortest encoder that is enough"
 
@@ -65,10 +66,7 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
         return Section(
             "truncation", TITLE, [Text(f"It was found on other embeddings. Run again: {command}", caution=True)]
         )
-    method = (
-        f"“{found.label}” was trained again on layers 1 to k for every k, and on each layer alone. k layers are enough "
-        f"if they are shown to lose less than {percent(found.margin)} points against all layers, and all larger k too."
-    )
+    method = say("truncation", found)
     where = [] if found.device is None else [Text(f"Time was measured on {found.device}.")]
     blocks: list[Block] = [Text(sentence(found)), Text(method), drawn(figure(found)), *where]
     blocks += [Text(note) for note in notes(found)]
@@ -130,37 +128,22 @@ def _cost(found: Truncation, one: LayerRow) -> float:
 def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayerRow]) -> Table:
     """Of layers 1 to k with the tests, of single layers without."""
     tested = key == "truncation"
-    level = f"{100 * found.level:.0f} %"
-    columns = [
-        "Layers",
-        found.task.title,
-        f"Minus all layers (points) [{level} interval]",
-        "Time (%)",
-        "Parameters (%)",
-    ]
-    note = "Time and parameters are shares of the whole encoder's."
+    gap_name = f"Minus all layers (points) [{100 * found.level:.0f} % interval]"
+    columns = ["Layers", found.task.title, gap_name, "Time (%)", "Parameters (%)"]
     if tested:
         columns += ["p, worse by the margin", "Enough?"]
-        note += (
-            " p is one-sided: it tests that the layers are worse than all layers by the margin or more. Tests go from "
-        )
-        note += "the longest encoder to the first that fails, so p needs no correction. Intervals are not corrected."
-    cells = [[*_cells(one, found), *(_test(one, found) if tested else [])] for one in rows]
-    return Table(key, f"{caption}, in percent", columns, cells, frozenset({6} if tested else ()), note)
-
-
-def _cells(one: LayerRow, found: Truncation) -> list[Cell]:
-    gap: Cell = DASH
-    if one != found.whole:
-        gap = Number(one.difference, "points", low=one.difference_low, high=one.difference_high)
-    return [_range(one), Number(one.value), gap, Number(one.time), Number(one.parameters)]
-
-
-def _test(one: LayerRow, found: Truncation) -> list[Cell]:
-    enough = found.enough.get(one.set)
-    if enough is None:
-        return [DASH, DASH if one == found.whole else "not tested"]
-    return [Number(one.p, "p"), "yes" if enough else "no"]
+    cells: list[list[Cell]] = []
+    for one in rows:
+        gap: Cell = DASH
+        if one != found.whole:
+            gap = Number(one.difference, "points", low=one.difference_low, high=one.difference_high)
+        cells.append([_range(one), Number(one.value), gap, Number(one.time), Number(one.parameters)])
+        if tested and (enough := found.enough.get(one.set)) is None:
+            cells[-1] += [DASH, DASH if one == found.whole else "not tested"]
+        elif tested:
+            cells[-1] += [Number(one.p, "p"), "yes" if enough else "no"]
+    words, note = frozenset({6} if tested else ()), say("note_truncation", tested)
+    return Table(key, f"{caption}, in percent", columns, cells, words, note)
 
 
 def _range(one: LayerRow) -> str:

@@ -153,9 +153,6 @@ def _rank(
     Returns:
         The ranking method (None if no method qualifies), layer -> mean Importance Factor (empty if layers are not
         ranked), notes and cautions.
-
-    Raises:
-        ArtifactError: the method is not trained, or on other layers.
     """
     chosen = choose_ranking(layout, config, _sizes(features))
     name, why, score = chosen.name, "no method of this pipeline has a density", {}
@@ -190,11 +187,7 @@ def _rank(
 def _choose(
     layout: Layout, config: Config, features: Features, sets: Mapping[str, tuple[int, ...]]
 ) -> tuple[str | None, list[str]]:
-    """The method that is trained on the sets (None if no method qualifies), and notes on the choice.
-
-    Raises:
-        ArtifactError: the method is not trained on all layers, so it is unknown whether it learns anything.
-    """
+    """The method that is trained on the sets (None if no method qualifies), and notes on the choice."""
     if not sets:
         return None, []
     chosen = choose_method(layout, config, _sizes(features), set(map(len, sets.values())))
@@ -213,11 +206,7 @@ def _sizes(features: Features) -> tuple[int, int, int]:
 
 
 def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
-    """The finished folds of a method.
-
-    Raises:
-        ArtifactError: there is none.
-    """
+    """The finished folds of a method, of which there must be one."""
     place = layout.method(name)
     folds = read_folds(place)
     if not folds:
@@ -226,11 +215,7 @@ def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
 
 
 def _method_notes(method: str, config: Config, features: Features, sets: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Notes on the method on these layers.
-
-    Raises:
-        MethodError: it does not fit a set. The error suggests settings that fit.
-    """
+    """Notes on the method on these layers. If it does not fit a set, a MethodError suggests settings that fit."""
     sizes: dict[int, str] = {}  # number of layers -> names of the sets
     for name, layers in sets.items():
         k = len(layers)

@@ -225,21 +225,17 @@ def _misfits(config: Config) -> list[str]:
         try:
             check_fits(method, settings, num_layers=number, embed_dim=embed_dim)
         except MethodError as error:
+            repair = ""
+            if error.setting is not None:
+                name, value = error.setting
+                if METHODS.defaults(resolve_method(method)[0]).get(name) == AUTO:  # it fits any number of layers
+                    value = AUTO
+                repair = f"\n  set method_settings: {{{method}: {{{name}: {value}}}}}, or leave the method out"
             problems.append(
                 f"{where}: {method} on {number} of {num_layers} layers x {embed_dim} of encoder "
-                f"'{config.extract.encoder}': {error}{_repair(method, error)}"
+                f"'{config.extract.encoder}': {error}{repair}"
             )
     return problems
-
-
-def _repair(method: str, error: MethodError) -> str:
-    """Advice: a setting with which the method fits; `auto` fits any number of layers."""
-    if error.setting is None:
-        return ""
-    name, value = error.setting
-    if METHODS.defaults(resolve_method(method)[0]).get(name) == AUTO:
-        value = AUTO
-    return f"\n  set method_settings: {{{method}: {{{name}: {value}}}}}, or leave the method out"
 
 
 def _table_problems(root: Path) -> list[str]:
@@ -269,14 +265,6 @@ def _unknown(where: str, name: str, known: Any) -> str:
     return f"{where}: unknown name '{name}'; {suggest(name, known)}"
 
 
-def _finetune_part(config: Config) -> dict[str, Any]:
-    """Settings that the finetune stage reads. It opens the encoder itself and shares some settings with `train`."""
-    finetune = watched_settings(config, "finetune")
-    del finetune["seeds"]  # the seeds in effect are listed under `train`
-    train = {**shared_with_finetuning(config), "seeds": list(config.seeds_of("finetune"))}
-    return {"finetune": finetune, "train": train, "extract": watched_settings(config, "extract")}
-
-
 def _watched(config: Config, what: str) -> Any:
     """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of all trainings."""
     if what == "seeds":
@@ -296,10 +284,16 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
         if entry is None:
             parts[stage] = {what: _watched(config, what) for what in STAGES[stage].watches}
         elif stage == "finetune":
-            parts[f"{stage}-{entry}"] = _finetune_part(config.for_adapter(entry))
+            # It opens the encoder itself and shares some settings with `train`, which lists the seeds in effect.
+            own = config.for_adapter(entry)
+            finetune = watched_settings(own, stage)
+            del finetune["seeds"]
+            train = {**shared_with_finetuning(own), "seeds": list(own.seeds_of("finetune"))}
+            extract = watched_settings(own, "extract")
+            parts[f"{stage}-{entry}"] = {"finetune": finetune, "train": train, "extract": extract}
         else:
-            own = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
-            parts[f"{stage}-{entry}"] = {stage: _watched(config, stage), **own}
+            settings = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
+            parts[f"{stage}-{entry}"] = {stage: _watched(config, stage), **settings}
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

@@ -14,25 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import stage_of
-from daamctl.artifacts.comparison import (
-    ComparisonReport,
-    FoldAccuracy,
-    PairedResult,
-    PrintCheck,
-    PrintedResult,
-    RowFigures,
-)
+from daamctl.artifacts.comparison import ComparisonReport, PairedResult, PrintedResult, Row
 from daamctl.artifacts.evaluation import find_evaluation
-from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
+from daamctl.artifacts.scores import BEST_ON_TEST
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.data.task import task_of
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods, scored_folds
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
-from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
+from daamctl.evaluation.printed import LORA_SESSIONS, PrintedSide, compare_printed, figure_of, score_of, trained_side
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
@@ -107,6 +100,8 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     pairs = _match(a, b)
     chosen = _unit(a, b, unit)
     firsts, seconds = zip(*pairs, strict=True)
+    for side in {one.name: one for one in (a, b) if isinstance(one, Trained)}.values():
+        _warn_of_evaluation(side)
     if isinstance(a, Trained) and isinstance(b, Trained):
         loaded = list(zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True))
         modality: str | None = loaded[0][0].folds[0].modality
@@ -221,6 +216,15 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
         found[method] = complete_folds(side.name, side.layout, method, side.seeds(stage_of(method)))
         check_method(method, found[method])
     check_methods(found, side.config)
+    remake = side.layout.command("download")
+    return [
+        TrainedMethod.of(side.name, method, folds, unit, side.config, remake, _probes(side, method, folds))
+        for method, folds in found.items()
+    ]
+
+
+def _warn_of_evaluation(side: Trained) -> None:
+    """Warn if the evaluation of a run is not of its folds."""
     try:
         evaluation = find_evaluation(side.layout.stage("evaluate"))
         stale = scored_folds(side.layout, side.config, evaluation)[1] if evaluation else []
@@ -228,11 +232,6 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
         stale = [f"{error.message}; {repair_of(error.path or side.layout.data, side.layout)}"]
     for note in stale:
         logger.warning("the evaluation of '%s': %s", side.name, note)
-    remake = side.layout.command("download")
-    return [
-        TrainedMethod.of(side.name, method, folds, unit, side.config, remake, _probes(side, method, folds))
-        for method, folds in found.items()
-    ]
 
 
 def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
@@ -247,12 +246,27 @@ def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list
     return {}
 
 
-def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: bool) -> list[Row]:
+def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: bool) -> list[PrintedSide]:
     """Methods of a side as rows of a published table; `both`: the other side is published too."""
     if isinstance(side, Trained):
-        return [trained_row(loaded, unit) for loaded in _load(side, methods, unit)]
-    notes = [f"{side.name}: {side.table.protocol}"]
-    return [Row(name, _stated(side, name, both=both), _figures(side, name), notes) for name in methods]
+        return [trained_side(loaded, unit) for loaded in _load(side, methods, unit)]
+    return [_row(side, name, both=both) for name in methods]
+
+
+def _row(side: Printed, method: str, *, both: bool) -> PrintedSide:
+    """A published row, with mean and deviation of its folds."""
+    row, name = side.row(method), f"{side.name}/{method}"
+    values = [value / 100 for value in row.folds.values()]
+    sessions: Sequence[int | None] = _sessions(side, row) or [None] * len(values)
+    wrong = {"mean": not row.mean_agrees, "deviation": row.std_is == "neither"} if row.disagrees else {}
+    return PrintedSide(
+        method,
+        Row(name, name, side.table.corpus, row.printed or None, [what for what, found in wrong.items() if found]),
+        _stated(side, method, both=both),
+        [figure_of(name, "clip", BEST_ON_TEST, values)],
+        [score_of(name, *fold) for fold in zip(row.folds, sessions, values, strict=True)],
+        [f"{side.name}: {side.table.protocol}"],
+    )
 
 
 def _stated(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
@@ -282,20 +296,3 @@ def _sessions(side: Printed, row: PublishedRow) -> list[int] | None:
     columns = [int(name[1:]) for name in row.folds]
     grouped = side.table.corpus == "iemocap" and row.method.startswith("lora")
     return [LORA_SESSIONS[column - 1] for column in columns] if grouped else columns
-
-
-def _figures(side: Printed, method: str) -> RowFigures:
-    """Scores of a published row, with mean and deviation of its folds."""
-    row = side.row(method)
-    values = [value / 100 for value in row.folds.values()]
-    sessions: Sequence[int | None] = _sessions(side, row) or [None] * len(values)
-    return RowFigures(
-        name=f"{side.name}/{method}",
-        label=f"{side.name}/{method}",
-        corpus=side.table.corpus,
-        fairness=None,
-        print=PrintCheck(row.printed or None, bool(row.mean_agrees), row.std_is, bool(row.disagrees)),
-        as_published=over_runs(values),
-        as_reported=None,
-        folds=[FoldAccuracy(*fold) for fold in zip(row.folds, sessions, values, strict=True)],
-    )

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 
@@ -45,13 +46,13 @@ NEXT_LINE = "\n    "
 MAX_DIFFERENCES = 30
 """Most differences from the published counts to name in a message."""
 PROBE_THREADS = 8
+T = TypeVar("T")
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, force: bool = False) -> Path:
     """Write the utterance table of a corpus.
 
     Args:
-        config: settings; `download` is used.
         source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images; for
             `embeddings`: the file), to be registered. None: the source of the settings, else the registered one, else
             the corpus is obtained.
@@ -75,10 +76,20 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_complete(corpus, rows, settings, again)
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes, least=2 if config.task == "classify" else 1)
-    _check_whole_sentences(rows, classes, modality)
+    left_out = sorted(set(rows["label"].unique()) - set(classes)) if modality == "tokens" else []
+    if left_out:  # sentences would lose words, and entities their begin or end
+        raise ConfigError(
+            f"download.classes leaves out {', '.join(left_out)}, so sentences would lack words",
+            fix="give all tags, or none: download.classes=null",
+        )
     rows = rows.filter(pl.col("label").is_in(list(classes)))
     rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
-    _check_populated(rows, classes, modality)
+    absent = sorted(set(classes) - set(rows["label"].unique()))
+    if absent:
+        raise CorpusError(
+            f"no readable {task_of(modality).original} of class {', '.join(absent)} is left",
+            fix="restore the files, or leave the class out",
+        )
     rows = _group(rows, modality, settings, again)
     if config.task == "classify":
         _check_folds(rows, layout, config)
@@ -98,9 +109,7 @@ def select_classes(
     """The classes to use, in label order.
 
     Args:
-        corpus: the corpus.
         asked: names or aliases; None: the default classes.
-        least: least number of classes.
 
     Raises:
         ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than `least`.
@@ -126,27 +135,18 @@ def select_classes(
     return classes
 
 
-def _check_whole_sentences(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
-    """Refuse to leave out tags: sentences would lose words, and entities their begin or end.
-
-    Raises:
-        ConfigError: names the tags that are left out.
-    """
-    absent = sorted(set(rows["label"].unique()) - set(classes)) if modality == "tokens" else []
-    if absent:
-        raise ConfigError(
-            f"download.classes leaves out {', '.join(absent)}, so sentences would lack words",
-            fix="give all tags, or none: download.classes=null",
-        )
-
-
 def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
     """The input of `Corpus.prepare`: the root folder, or the manifest file."""
     own = layout.corpora / corpus.name
     if source is None and settings.source is not None:
         source = layout.root / Path(settings.source).expanduser()
     if source is not None:
-        given = _given(source.expanduser().absolute(), corpus)
+        given, is_file = source.expanduser().absolute(), corpus.name in FILES
+        if is_file and not given.exists():
+            what = "manifest file" if corpus.name == MANIFEST else "file"
+            raise CorpusError(f"no {what} {given}", fix=corpus.how_to_get)
+        if not is_file and not given.is_dir():
+            raise CorpusError(f"no folder {given} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
         if corpus.adopt is None:
             return given
         with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
@@ -174,17 +174,6 @@ def _make(own: Path, make: Callable[[Path], Path], *, force: bool) -> Path:
     return own
 
 
-def _given(place: Path, corpus: Corpus) -> Path:
-    """A source that the user named, if it exists."""
-    is_file = corpus.name in FILES
-    if is_file and not place.exists():
-        what = "manifest file" if corpus.name == MANIFEST else "file"
-        raise CorpusError(f"no {what} {place}", fix=corpus.how_to_get)
-    if not is_file and not place.is_dir():
-        raise CorpusError(f"no folder {place} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
-    return place
-
-
 def _command(layout: Layout, source: Path | None, *sets: str) -> str:
     """The command that repeats this stage with other settings."""
     place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
@@ -192,11 +181,7 @@ def _command(layout: Layout, source: Path | None, *sets: str) -> str:
 
 
 def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
-    """Refuse a copy that lacks a part of the official split, because its parts would be taken for ordinary groups.
-
-    Raises:
-        CorpusError: names the missing part.
-    """
+    """Refuse a copy that lacks a part of the official split, because its parts would be taken for ordinary groups."""
     groups = rows["group"].drop_nulls()
     found = set(groups.unique())
     if settings.folds == "stratified" or groups.is_empty() or not found <= set(OFFICIAL) or is_official(groups):
@@ -213,11 +198,7 @@ def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, a
 
 
 def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
-    """Compare the copy with the fingerprint of the corpus; only a warning if the settings accept differences.
-
-    Raises:
-        CorpusError: lists the differences.
-    """
+    """Compare the copy with the fingerprint of the corpus; only a warning if the settings accept differences."""
     differences = validate(corpus, rows)
     if not differences:
         return
@@ -288,11 +269,7 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
             return path, None, None, None, error.message
         return path, info.num_samples, info.sampling_rate, info.n_channels, None
 
-    facts = []
-    with ThreadPoolExecutor(PROBE_THREADS) as pool, progress(len(paths), "reading file headers", "files") as bar:
-        for fact in pool.map(one, paths):
-            facts.append(fact)
-            bar.advance()
+    facts = _each(paths, one, "reading file headers")
     schema = {
         "path": pl.String,
         "_samples": pl.Int64,
@@ -312,20 +289,21 @@ def _content(paths: pl.Series, root: Path) -> str:
         except OSError as error:
             raise CorpusError(f"{root / path} cannot be read: {error.strerror}") from error
 
-    digests = []
-    with ThreadPoolExecutor(PROBE_THREADS) as pool, progress(len(paths), "reading files", "files") as bar:
-        for digest in pool.map(one, paths):
-            digests.append(digest)
+    return content_key(dict(zip(paths, _each(paths, one, "reading files"), strict=True)))
+
+
+def _each(paths: pl.Series, read: Callable[[str], T], doing: str) -> list[T]:
+    """What reading every file gives, in order, with a progress bar."""
+    found = []
+    with ThreadPoolExecutor(PROBE_THREADS) as pool, progress(len(paths), doing, "files") as bar:
+        for one in pool.map(read, paths):
+            found.append(one)
             bar.advance()
-    return content_key(dict(zip(paths, digests, strict=True)))
+    return found
 
 
 def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, again: Callable[..., str]) -> None:
-    """Refuse the corpus if the fraction of rows with a `_problem` exceeds `max_fraction`; otherwise warn.
-
-    Raises:
-        CorpusError: names some of the problems.
-    """
+    """Refuse the corpus if the fraction of rows with a `_problem` exceeds `max_fraction`; otherwise warn."""
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
@@ -342,16 +320,6 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
             fix=f"repair {damaged}, or leave them out: {without}",
         )
     log.warning("left out: %s", message)
-
-
-def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
-    """Refuse classes of which nothing could be read."""
-    absent = sorted(set(classes) - set(rows["label"].unique()))
-    if absent:
-        raise CorpusError(
-            f"no readable {task_of(modality).original} of class {', '.join(absent)} is left",
-            fix="restore the files, or leave the class out",
-        )
 
 
 def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from daamctl.adapters import FINETUNES, stage_of
@@ -30,21 +31,21 @@ from daamctl.artifacts.evaluation import (
     Run,
 )
 from daamctl.artifacts.results import Fold, marked, read_folds
-from daamctl.artifacts.scores import OF_EVALUATE, Compared, Scores, frame_of
+from daamctl.artifacts.scores import ALL_PAIRS, OF_EVALUATE, Compared, Scores, frame_of
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
+from daamctl.data import METRICS
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
-from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, check_methods, differences
 from daamctl.evaluation.fairness import assess
-from daamctl.evaluation.provenance import chance_of, counts, provenance
+from daamctl.evaluation.primary import primary_rows
+from daamctl.evaluation.provenance import counts, provenance
 from daamctl.evaluation.scores import history_rows, method_rows, speaker_rows, write_scores
 from daamctl.evaluation.scoring import UNITS, Items, items_of
-from daamctl.evaluation.tagging import entity_rows
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
@@ -54,8 +55,8 @@ from daamctl.store.records import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
 
-SHOWN_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")
-"""Metrics for `dvc metrics show`. A column each: more would not fit into a terminal."""
+SHOWN = 3
+"""Metrics of items for `dvc metrics show`. A column each: more would not fit into a terminal."""
 UnitItems = dict[str, list[Items]]
 """Unit -> scored items of each fold."""
 
@@ -76,7 +77,7 @@ def run(layout: Layout, config: Config) -> Path:
     items: dict[str, UnitItems] = {}
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
-        items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
+        items[method] = {unit: [items_of(frame, unit, part[0].task) for frame in predictions] for unit in UNITS}
     evaluation = replace(_evaluate(layout, config, folds, items, skipped), leaks=leaks(layout, config))
     reference = evaluation.comparison.reference
     for note in (*evaluation.leaks, *evaluation.notes):
@@ -153,22 +154,26 @@ def _evaluate(
     if reference in complete:
         pairs, family = compare_methods(complete, reference=reference, task=task)
     more, single = _against_single_layer(complete, task)
+    if len(complete) > 1:
+        more += [replace(pair, family=ALL_PAIRS) for pair in compare_methods(complete, task=task)[0]]
     intervals = method_intervals(tables, task=task)
-    entities = entity_rows(folds, list(complete), reference)
+    primary = primary_rows(folds, list(complete), reference)
     rows: dict[str, list[Any]] = {table: [] for table in OF_EVALUATE if table != "history"}
     found = [method_rows(name, part, items[name], unit, intervals[name]) for name, part in folds.items()]
-    speakers = [row for name, table in tables.items() for row in speaker_rows(name, table)]
-    parts: list[dict[str, list[Any]]] = [*found, {"comparisons": [*pairs, *more], "speakers": speakers}, entities]
+    speakers = [row for name, table in tables.items() for row in speaker_rows(name, table, task)]
+    parts: list[dict[str, list[Any]]] = [*found, {"comparisons": [*pairs, *more], "speakers": speakers}, primary]
     for tidy in parts:
         for name, own in tidy.items():
             rows[name] += own
-    described = {name: METRICS.load(name) for name in METRICS}
+    described = {name: METRICS.load(name) for name in task.metrics}
+    most = max(items.values(), key=lambda parts: len(parts[unit]))  # seeds repeat items, so their number does not count
+    chance = {one: task.chance(np.concatenate([part.targets for part in most[one]])) for one in UNITS}
     train = run_part["config"]["train"]
     return Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
         modality=first.modality,
-        source=entities["figures"][0]["unit"] if entities else task.source,
+        source=primary["figures"][0]["unit"] if primary else task.source,
         main_unit=unit,
         metrics={name: MetricInfo(one.alias, one.higher_is_better, one.unit) for name, one in described.items()},
         classes=run_part["classes"],
@@ -177,7 +182,7 @@ def _evaluate(
         selection=train["selection"],
         refit=bool(train.get("refit")) and train["selection"] == "dev-group",  # without a held-out group no refit
         counts=counts(folds, items),
-        chance={one: chance_of(items, one, run_part["classes"]) for one in UNITS},
+        chance={one: found for one, found in chance.items() if found},
         methods=methods,
         fairness=fairness,
         comparison=ReferenceComparison(reference, [name for name in tables if name not in complete], family),
@@ -276,7 +281,8 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
 def _write_metrics(folder: Path, evaluation: Evaluation) -> None:
     """Write one file per method: means in the main unit to six digits, and what its label notes, e.g. undertrained."""
     for method, entry in evaluation.methods.items():
-        figures = {name: evaluation.scores.find(method, name) for name in (*SHOWN_METRICS, evaluation.task.primary)}
+        shown = (*evaluation.task.metrics[:SHOWN], evaluation.task.primary)
+        figures = {name: evaluation.scores.find(method, name) for name in shown}
         values: dict[str, Any] = {name: round(one.mean, 6) for name, one in figures.items() if one}
         note = entry.label.partition(" (")[2].removesuffix(")")
         write_json(folder / f"{method}.json", {**values, "note": note} if note else values)

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import polars as pl
+
 from daamctl import __version__
 from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
@@ -30,11 +33,12 @@ from daamctl.encoders.licence import licence_of
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
-from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.comparison import item_table, method_intervals, speakers_known
+from daamctl.evaluation.conformal import smallest_probabilities
 from daamctl.evaluation.consistency import check_method, differences, is_scored
+from daamctl.evaluation.primary import primary_rows
 from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
-from daamctl.evaluation.tagging import entity_rows
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
@@ -50,6 +54,7 @@ from daamctl.models.folder import (
     Measured,
     Member,
     ModelRecord,
+    PredictionSets,
     check_free,
     write_model,
 )
@@ -131,11 +136,17 @@ def run(
 
     with write_model(out, record, force=force) as folder:
         for member, fold in zip(record.members, chosen, strict=True):
-            weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
+            weights = fold.weights()
+            if kind == REFIT:
+                own = [one for one in found.folds if one.seed == member.seed]
+                features = load_features(found.layout, found.config, tuple(record.layers))
+                weights = train_on_all(
+                    found.method, own, features, found.layout, found.config, member.seed, folder / REFIT
+                )
             if weights is None:
                 raise ArtifactError(f"{fold.folder} has no weights", path=fold.folder)
             shutil.copyfile(weights, folder / member.file)
-        shutil.rmtree(folder / REFIT, ignore_errors=True)
+        shutil.rmtree(folder / REFIT, ignore_errors=True)  # where the trainings on all clips were
         if with_encoder:
             save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
         if onnx:
@@ -174,8 +185,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     check_method(method, folds)
     if changed := differences(folds[0], config):
         raise ArtifactError(
-            f"'{trained}' was trained with other settings than now: {first_few(changed)}",
-            path=layout.method(method),
+            f"'{trained}' was trained with other settings than now: {first_few(changed)}", path=layout.method(method)
         )
     if folds[0].result["run"]["eval_batches"] is not None:
         raise MethodError(f"{method} cannot be exported: its prediction depends on the other items of a batch (D1)")
@@ -187,21 +197,16 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
-    if layers is not None:
-        folds = _on_layers(layout, config, method, layers)
+    if layers is not None:  # trained now unless `truncate` has
+        features = load_features(layout, config)
+        highest = int(layers[2:]) if re.fullmatch(r"1-\d{1,6}", layers) else 0
+        chosen = tuple(range(1, highest + 1))
+        if not chosen or not set(chosen) <= set(features.layers):
+            raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{layers}'")
+        folder = layout.stage("truncate") / f"{layers_name(chosen)}-{method}"
+        with closing(make_tracker(layout.root, enabled=False)) as tracker:
+            folds = train_on_layers(method, features, chosen, folder, layout, config, tracker)
     return _Trained(name, method, layout, config, folds, evaluation)
-
-
-def _on_layers(layout: Layout, config: Config, method: str, text: str) -> list[Fold]:
-    """The folds of a method on the layers 1 to K; trained now unless `truncate` has."""
-    features = load_features(layout, config)
-    highest = int(text[2:]) if re.fullmatch(r"1-\d{1,6}", text) else 0
-    layers = tuple(range(1, highest + 1))
-    if not layers or not set(layers) <= set(features.layers):
-        raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{text}'")
-    folder = layout.stage("truncate") / f"{layers_name(layers)}-{method}"
-    with closing(make_tracker(layout.root, enabled=False)) as tracker:
-        return train_on_layers(method, features, layers, folder, layout, config, tracker)
 
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
@@ -250,6 +255,12 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
     followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
     followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
+    members = []
+    for fold in chosen:
+        name = REFIT if kind == "refit" else f"fold-{fold.fold}"
+        file = f"{name}-seed-{fold.seed}" if len({one.seed for one in found.folds}) > 1 else name
+        number, group = (None, None) if kind == "refit" else (fold.fold, fold.result["run"]["test_group"])
+        members.append(Member(file=f"{file}.safetensors", fold=number, seed=fold.seed, test_group=group))
     return ModelRecord(
         schema=SCHEMA,
         run=found.name,
@@ -264,14 +275,31 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         extract=_without_paths({**extract, "revision": revision, "device": "auto"}, "encoder"),
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
-        members=[_member(fold, found, kind) for fold in chosen],
+        members=members,
         corpus=corpus,
         measured=None if kind == "refit" else _measured(found, kind, chosen),
         deviations=[Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in followed],
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
+        sets=_sets(found, found.folds if kind == REFIT else chosen),
     )
+
+
+def _sets(found: _Trained, folds: Sequence[Fold]) -> PredictionSets | None:
+    """Calibrate prediction sets on items that the models were not trained on."""
+    task = found.evaluation.task
+    if not task.by_accuracy or found.evaluation.selection == "best-on-test":
+        return None
+    parts = [items_of(fold.predictions(), "utterance") for fold in folds]
+    of_true = [part.probabilities[np.arange(len(part)), part.targets] for part in parts]
+    table = item_table(folds, parts).with_columns(p=np.concatenate(of_true))
+    rows = table.group_by("item").agg(pl.col("speaker").first(), pl.col("p").mean()).sort("item")
+    known = speakers_known(table) and not rows["speaker"].null_count()
+    units = rows["speaker" if known else "item"]
+    smallest = smallest_probabilities(rows["p"], units)
+    named = {f"{level:.2f}": value for level, value in smallest.items()}
+    return PredictionSets(unit=task.source if known else task.item, units=units.n_unique(), smallest=named)
 
 
 def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]:
@@ -284,29 +312,13 @@ def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]
     return {**values, name: Path(encoder).name}
 
 
-def _member(fold: Fold, found: _Trained, kind: Kind) -> Member:
-    several = len({one.seed for one in found.folds}) > 1
-    name = REFIT if kind == "refit" else f"fold-{fold.fold}"
-    file = f"{name}-seed-{fold.seed}.safetensors" if several else f"{name}.safetensors"
-    if kind == "refit":
-        return Member(file=file, fold=None, seed=fold.seed, test_group=None)
-    return Member(file=file, fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"])
-
-
-def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
-    """Weights of a training on all clips."""
-    folds = [fold for fold in found.folds if fold.seed == seed]
-    features = load_features(found.layout, found.config, tuple(found.first.result["run"]["layers"]))
-    return train_on_all(found.method, folds, features, found.layout, found.config, seed, folder / REFIT)
-
-
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     evaluation, method = found.evaluation, found.method
     unit, item = evaluation.main_unit, evaluation.item
-    items = {one: [items_of(fold.predictions(), one) for fold in chosen] for one in UNITS}
+    items = {one: [items_of(fold.predictions(), one, fold.task) for fold in chosen] for one in UNITS}
     intervals = method_intervals({method: item_table(chosen, items[unit])}, task=evaluation.task)[method]
     rows = method_rows(method, chosen, items, unit, intervals)
-    rows["figures"] += entity_rows({method: chosen}, [method], "").get("figures", [])
+    rows["figures"] += primary_rows({method: chosen}, [method], "").get("figures", [])
     scores = Scores(unit, {table: frame_of(table, part) for table, part in rows.items()})
     figures = []
     for name in dict.fromkeys((evaluation.task.primary, *evaluation.metrics)):

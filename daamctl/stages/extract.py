@@ -147,13 +147,27 @@ class Extractor:
         size = self.config.extract.shard_clips
         todo = []
         for shard in tasks:
-            self._check_same_embeddings(shard.head)
+            if self.description.vectors_key != shard.head.vectors_key:  # other packages or devices in a cluster
+                ours, theirs = self.description.encoder, shard.head.encoder
+                differing = [
+                    f"{name}: {ours[name]}, not {theirs[name]}"
+                    for name in DECISIVE[shard.head.modality]
+                    if ours[name] != theirs[name]
+                ]
+                reason = "; ".join(differing) or "other clips or settings"
+                raise EncoderError(
+                    f"worker on {socket.gethostname()} would make other embeddings ({reason})",
+                    fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+                )
             if shard.is_whole(self.config):
                 advance(shard.num_clips(self.config))
                 yield ShardResult(shard.path, shard.num_clips(self.config))
             else:
                 rows = self.rows[shard.number * size : (shard.number + 1) * size]
-                todo.append(ShardTask(shard.path, rows, self._sentences(rows)))
+                sentences = None
+                if self.description.modality == "tokens":  # all words of the sentences that the rows are of
+                    sentences = self.rows.filter(pl.col("sentence").is_in(rows["sentence"].unique().implode()))
+                todo.append(ShardTask(shard.path, rows, sentences))
         if todo:
             yield from make_shards(
                 todo,
@@ -164,27 +178,6 @@ class Extractor:
                 on_clips=advance,
                 tables=self.tables,
             )
-
-    def _sentences(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        """All words of the sentences that the rows are of; None for other modalities."""
-        if self.description.modality != "tokens":
-            return None
-        return self.rows.filter(pl.col("sentence").is_in(rows["sentence"].unique().implode()))
-
-    def _check_same_embeddings(self, head: EmbeddingsMetadata) -> None:
-        """Check that this worker makes the embeddings of the metadata: packages or devices may differ in a cluster."""
-        ours = self.description
-        if ours.vectors_key == head.vectors_key:
-            return
-        differing = []
-        for name in DECISIVE[head.modality]:
-            if ours.encoder[name] != head.encoder[name]:
-                differing.append(f"{name}: {ours.encoder[name]}, not {head.encoder[name]}")
-        reason = "; ".join(differing) or "other clips or settings"
-        raise EncoderError(
-            f"worker on {socket.gethostname()} would make other embeddings ({reason})",
-            fix="give all workers the same weights, packages and kind of device, or set extract.precision",
-        )
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine | None = None) -> Path:
@@ -210,16 +203,14 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
-    gpus = _gpus(config.extract.device) if isinstance(engine, LocalEngine) else []
+    gpus: list[str] = []
+    if isinstance(engine, LocalEngine):
+        import torch
+
+        device = resolve_device(config.extract.device)
+        every = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        gpus = every if device == "cuda" else [device]
     return _embed(layout, head, clips_of(layout, config), config, make, force=force, gpus=gpus)
-
-
-def _gpus(device: str) -> list[str]:
-    """GPUs of this machine that extraction may use: the named one, or all."""
-    import torch
-
-    found = resolve_device(device)
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if found == "cuda" else [found]
 
 
 def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
@@ -316,9 +307,8 @@ def _find_finished(
 ) -> tuple[Path, EmbeddingsMetadata, EmbeddingsMetadata] | None:
     """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's.
 
-    Returns:
-        its folder, its metadata, and what these are for this pipeline: labels, settings that leave the clips as they
-        are, and names are its own.
+    Its folder, its metadata, and what these are for this pipeline: labels, settings that leave the clips as they are,
+    and names are its own.
     """
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
@@ -345,13 +335,7 @@ def _find_finished(
     return None
 
 
-def _make_missing(
-    work: Path,
-    head: EmbeddingsMetadata,
-    make: Make,
-    config: Config,
-    layout: Layout,
-) -> dict[str, str]:
+def _make_missing(work: Path, head: EmbeddingsMetadata, make: Make, config: Config, layout: Layout) -> dict[str, str]:
     """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
     work.mkdir(parents=True, exist_ok=True)
@@ -400,11 +384,7 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, toler
 
 
 def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Config, layout: Layout) -> None:
-    """Log how much disk space is needed.
-
-    Raises:
-        ArtifactError: there is less.
-    """
+    """Log how much disk space is needed; refuse if there is less."""
     storage = head.encoder["storage"]
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free

@@ -129,12 +129,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
 
 
 def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:
-    """Leave out clips that cannot be read, with the tolerance of extraction.
-
-    Raises:
-        AudioError: more clips are unreadable than tolerated.
-        CorpusError: more texts or images are.
-    """
+    """Leave out clips that cannot be read, with the tolerance of extraction."""
     clips = source.table
     items = source.open().items
     unreadable: dict[int, str] = {}

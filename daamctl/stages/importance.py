@@ -54,8 +54,8 @@ from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
+from daamctl.data.metrics import ACCURACY
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
-from daamctl.evaluation.metrics import score
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
 from daamctl.figures import static
@@ -108,7 +108,7 @@ def run(layout: Layout, config: Config) -> Path:
     unit = config.evaluate.unit
 
     def accuracy_of(predictions: pl.DataFrame) -> float:
-        return score(items_of(predictions, unit))["accuracy"]
+        return ACCURACY.compute(items_of(predictions, unit))
 
     audit, tests, curves, probes = audit_scores(layout, config, folds_of_one, scores, accuracy_of)
     pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
@@ -125,11 +125,18 @@ def run(layout: Layout, config: Config) -> Path:
     ]
     drawn = set(curves["method"].unique())
     without = [method for method in folds if method not in maps]
+    note = f"Importance Factor of {', '.join(maps)}"
+    note += f"; methods without a density: {', '.join(without)}." if without else "."
+    if not maps:
+        note = (
+            "No method has a density, so there is no Importance Factor. To get one, add a density method such as "
+            "daam-v1 to `methods` and train it."
+        )
     summary = Importance(
         run=layout.run_name,
         methods={method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()},
         without_density=without,
-        note=_note(maps, without),
+        note=note,
         scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
@@ -154,12 +161,11 @@ def run(layout: Layout, config: Config) -> Path:
 def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[LayerRow]]:
     """How `ridge-last` does on every layer alone, and whether worse than on the best one.
 
-    Returns:
-        What the tests take as independent, e.g. "speaker", and rows of every run and over all runs.
+    What the tests take as independent, e.g. "speaker", and rows of every run and over all runs.
     """
     folds, layers = [part.fold for part in probes], probes[0].layers
     tables = {
-        str(layer): item_table(folds, [items_of(part.predictions[index], unit) for part in probes])
+        str(layer): item_table(folds, [items_of(part.predictions[index], unit, part.fold.task) for part in probes])
         for index, layer in enumerate(layers)
     }
     task = folds[0].task
@@ -276,16 +282,6 @@ def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
         band=f"{method}-band.png",
         replacement=f"{method}-replacement.png" if curves else None,
     )
-
-
-def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
-    if not maps:
-        return (
-            "No method has a density, so there is no Importance Factor. To get one, add a density method such as "
-            "daam-v1 to `methods` and train it."
-        )
-    text = f"Importance Factor of {', '.join(maps)}"
-    return f"{text}; methods without a density: {', '.join(without)}." if without else f"{text}."
 
 
 def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mapping[str, Scored]) -> dict[str, bytes]:

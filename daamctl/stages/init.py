@@ -13,10 +13,7 @@ DVC_CONFIG = ".dvc/config"
 
 
 def run(folder: Path) -> str | None:
-    """Write the files of a new project and initialise DVC. Nothing that exists is changed.
-
-    Args:
-        folder: the project folder; made if it does not exist.
+    """Write the files of a new project and initialise DVC; make the folder if need be. Nothing that exists is changed.
 
     Returns:
         What DVC refused, or None: the project works without DVC, by `daamctl run`.
@@ -26,13 +23,6 @@ def run(folder: Path) -> str | None:
         ArtifactError: the file system refuses a write.
     """
     texts = {name: source.read_text(encoding="utf-8") for name, source in starter.files().items() if name != DVC_CONFIG}
-    _check_free(folder, texts)
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return None if (folder / ".dvc").exists() else _init_dvc(folder)
-
-
-def _check_free(folder: Path, texts: dict[str, str]) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file", fix="name a folder: daamctl init DIR")
     taken = []
@@ -47,6 +37,9 @@ def _check_free(folder: Path, texts: dict[str, str]) -> None:
             f"{folder} holds other files with the names of a project's: {first_few(taken)}",
             fix="name a new folder: daamctl init DIR",
         )
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return None if (folder / ".dvc").exists() else _init_dvc(folder)
 
 
 def _init_dvc(folder: Path) -> str | None:

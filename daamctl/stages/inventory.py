@@ -43,11 +43,7 @@ ASK_TORCH = (
 
 @dataclass(frozen=True)
 class Fetched:
-    """A download that a pipeline needs.
-
-    Args:
-        obstacle: reported if the source cannot be reached.
-    """
+    """A download that a pipeline needs; the obstacle is reported if the source cannot be reached."""
 
     url: str
     obstacle: Obstacle
@@ -79,19 +75,12 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
 
 
 def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
-    """What a pipeline is missing on this machine, separately for corpus and encoder. Writes nothing.
-
-    Returns:
-        `corpus` and `encoder` -> what is missing, or None. A missing GPU is reported under the encoder.
-    """
+    """What a pipeline lacks here, or None: for `corpus`, and for `encoder` with the GPU it needs. Writes nothing."""
     return _judge({"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]})
 
 
 def require(root: Path, config: Config, needs: Collection[str]) -> None:
-    """Refuse to start without what work needs.
-
-    Args:
-        needs: `corpus`, `encoder`.
+    """Refuse to start without what work needs: `corpus`, `encoder`.
 
     Raises:
         CorpusError, EncoderError: it cannot be had here.
@@ -106,7 +95,7 @@ def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obsta
     """Name -> what is missing, after asking all servers at once, or None."""
     downloads = [need for found in needs.values() for need in found if isinstance(need, Fetched)]
     reached = _reached({need.url for need in downloads})
-    verdicts = {}
+    verdicts: dict[str, Obstacle | None] = {}
     for name, found in needs.items():
         obstacles = []
         for need in found:
@@ -114,16 +103,10 @@ def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obsta
                 obstacles.append(need)
             elif need.url not in reached:
                 obstacles.append(need.obstacle)
-        verdicts[name] = _join(obstacles)
+        fixes = dict.fromkeys(one.fix for one in obstacles if one.fix)
+        reason = "; ".join(one.reason for one in obstacles)
+        verdicts[name] = Obstacle(reason, "; ".join(fixes) or None) if obstacles else None
     return verdicts
-
-
-def _join(obstacles: list[Obstacle]) -> Obstacle | None:
-    """Join obstacles into one, with each fix once."""
-    if not obstacles:
-        return None
-    fixes = dict.fromkeys(obstacle.fix for obstacle in obstacles if obstacle.fix)
-    return Obstacle("; ".join(obstacle.reason for obstacle in obstacles), "; ".join(fixes) or None)
 
 
 def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | Fetched]:

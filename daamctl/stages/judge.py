@@ -39,7 +39,13 @@ def run(
     """
     if len(sources) < 2:
         raise ConfigError(f"a comparison needs predictions of two models or more, got {len(sources)}")
-    named = [_named(one) for one in sources]
+    named: list[tuple[str | None, Any]] = []  # a table has no name
+    for source in sources:
+        given, separator, path = str(source).partition("=") if isinstance(source, Path | str) else ("", "", "")
+        if separator and not Path(source).exists():
+            named.append((given or None, Path(path)))
+        else:
+            named.append((None, Path(source) if isinstance(source, Path | str) else source))
     names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
     files = []
     for number, (name, one) in enumerate(named, 1):
@@ -51,14 +57,6 @@ def run(
                 raise ConfigError("`items` adds labels to files; join them to a table yourself")
             files.append(of_table(table, columns or {}, f"table {number}"))
     return judge(files, metric=metric, margin=margin, common=common), files
-
-
-def _named(source: Any) -> tuple[str | None, Any]:
-    """Name and path of a file, which may be given as NAME=PATH; a table has no name."""
-    if not isinstance(source, Path | str):
-        return None, source
-    name, separator, path = str(source).partition("=")
-    return (name or None, Path(path)) if separator and not Path(source).exists() else (None, Path(source))
 
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:

@@ -171,11 +171,7 @@ def run(
 
 
 def _label(encoder: str, name: str | None) -> str:
-    """Name of the folder: the given one, or that of the encoder.
-
-    Raises:
-        ConfigError: it cannot name a folder.
-    """
+    """Name of the folder: the given one, or that of the encoder; a ConfigError if it cannot name a folder."""
     label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder)
     if not re.fullmatch(r"\w[\w.-]*", label):
         raise ConfigError(f"'{label}' cannot name a folder; use letters, digits, '.', '_' and '-'")

@@ -142,7 +142,11 @@ def run(
         raise CorpusError(
             f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
         )
-    num_groups = _num_groups(rows, modality)
+    num_groups = None  # five, or folds that the names give
+    if "speaker" in rows.columns and "group" not in rows.columns and modality != "tokens":
+        own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
+        number = even_number(own, 5, stratify=modality != "speech")
+        num_groups = None if number == 5 else number
     doubts += _class_doubts(rows, modality)
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
@@ -339,15 +343,6 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
     if alone:
         told.append(f"fewer than three {task.source}s have {first_few(alone)}: some folds cannot train or test it")
     return told
-
-
-def _num_groups(rows: pl.DataFrame, modality: Modality) -> int | None:
-    """A number of folds that come out even, if five do not; None: five, or folds that the names give."""
-    if "speaker" not in rows.columns or "group" in rows.columns or modality == "tokens":
-        return None
-    own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
-    number = even_number(own, 5, stratify=modality != "speech")
-    return None if number == 5 else number
 
 
 def _facts(rows: pl.DataFrame) -> dict[str, str]:

@@ -68,6 +68,9 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         again = layout.command(stage)
         one = obstacle or _reason(layout, stage, again=again)
         why[stage] = f"{one.reason}: {again}" if one.fix == again else one.reason
+    files = [fold.weights() for fold in read_folds(layout.method(EIGHT_HEADS))]
+    found = [read_learned(path) for path in files if path is not None]
+    notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))  # that training leaves
     return Ours(
         pipeline,
         experiment,
@@ -75,10 +78,10 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         evaluation=evaluation,
         ablation=find_ablation(layout.stage("ablate")),
         importance=find_importance(layout.stage("importance")),
-        learned={EIGHT_HEADS: _learned(layout, EIGHT_HEADS)},
+        learned={EIGHT_HEADS: [(one.offset, one.scaled_variance) for one in found if one]},
         why=why,
         fix=(obstacle and obstacle.fix) or "",
-        untrained=_untrained(layout),
+        untrained={path.parent.name: read_note(path)["reason"] for path in notes},
         made=_made(layout),
         reported=(layout.stage("report") / "report.html").is_file(),
     )
@@ -105,16 +108,3 @@ def _made(layout: Layout) -> Sequence[str]:
     methods = list(layout.stage("train").glob("*"))
     folders = {stage: methods if stage == "train" else [folder_of(layout, stage)] for stage in folder_stages()}
     return [stage for stage, found in folders.items() if any(is_finished(folder, stage) for folder in found)]
-
-
-def _untrained(layout: Layout) -> dict[str, str]:
-    """Method -> why it was not trained, from the notes that training leaves."""
-    notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))
-    return {path.parent.name: read_note(path)["reason"] for path in notes}
-
-
-def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Ranges of offset and scaled variance of every finished fold with stored weights."""
-    files = [fold.weights() for fold in read_folds(layout.method(method))]
-    found = [read_learned(path) for path in files if path is not None]
-    return [(one.offset, one.scaled_variance) for one in found if one]

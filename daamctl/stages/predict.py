@@ -18,9 +18,9 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.data.spans import EntityScores
-from daamctl.data.task import task_of
+from daamctl.data.task import Task, task_of
 from daamctl.errors import ConfigError, CorpusError, first_few
-from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all
@@ -44,15 +44,18 @@ class Predicted:
 
     Args:
         rows: the table, see `daamctl.models.predict`, or for a tagger `daamctl.models.tagging`.
-        scores: every metric over the items whose label is known; None without labels, and for a tagger.
-        entities: of a tagger, scores over the sentences whose tags are known; None without tags.
+        scores: every metric over the n items whose label is known; None without labels, and for a tagger.
         unknown: labels that are no class of the model, with the number of their items.
+        entities: of a tagger, scores over the sentences whose tags are known; None without tags.
+        held, size: share of the items with a label whose set holds it, and mean number of classes in their sets.
     """
 
     rows: pl.DataFrame
     scores: dict[str, float] | None
     unknown: dict[str, int]
     entities: EntityScores | None = None
+    held: float | None = None
+    size: float | None = None
 
 
 def run(
@@ -64,6 +67,7 @@ def run(
     encoder: Path | None = None,
     batch_size: int | None = None,
     device: str = "auto",
+    coverage: float | None = None,
 ) -> Predicted:
     """Predict items.
 
@@ -74,6 +78,7 @@ def run(
         encoder: folder of the encoder, if the model does not contain it.
         batch_size: most clips per forward pass of the encoder.
         device: auto, cpu, mps, cuda or cuda:N.
+        coverage: see `ExportedModel.open`.
 
     Raises:
         ConfigError: the output has an unknown suffix, or texts are given to a model that reads no texts.
@@ -83,7 +88,7 @@ def run(
     """
     if out is not None and out.suffix.lower() not in FORMATS:
         raise ConfigError(f"--out must end in {', '.join(FORMATS)}, got '{out}'")
-    model = ExportedModel.open(folder, encoder=encoder, device=device)
+    model = ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage)
     modality = model.record.modality
     if lines and modality not in TEXTS:
         raise ConfigError(f"standard input holds texts, the model reads {task_of(modality).original}s")
@@ -109,15 +114,13 @@ def run(
     if len(failed):
         names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
         log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
-    if words:
-        return _tagged(found, model.record.classes)
-    scores, unknown = _scores(found, model.record.classes)
-    return Predicted(found, scores, unknown)
+    return _scored(found, task_of(modality, model.record.classes), words=words)
 
 
 def as_text(rows: pl.DataFrame, suffix: str) -> str:
     """Rows as CSV, in which no text is a formula, or as JSON lines."""
     if suffix == ".csv":
+        rows = rows.with_columns(pl.col(pl.List(pl.String)).list.join("; "))
         return rows.with_columns(pl.col(pl.String).map_elements(csv_text, return_dtype=pl.String)).write_csv()
     return rows.write_ndjson()
 
@@ -129,23 +132,20 @@ def _write(out: Path, rows: pl.DataFrame) -> None:
         write_text(out, as_text(rows, out.suffix.lower()))
 
 
-def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
-    """The result of a tagger."""
+def _scored(rows: pl.DataFrame, task: Task, *, words: bool) -> Predicted:
+    """The result, with scores over the items, or sentences, that have a prediction and a known label."""
     if "label" not in rows.columns:
         return Predicted(rows, None, {})
-    strange = rows.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
-    return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
-
-
-def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[dict[str, float] | None, dict[str, int]]:
-    """Metrics over the items that have a prediction and a known label."""
-    if "label" not in rows.columns:
-        return None, {}
-    items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
-    strange = items.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
-    items = items.filter(pl.col("label").is_in(list(classes)))
+    items, classes = rows, task.classes
+    if not words:
+        items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
+    known = pl.col("label").is_in(classes)
+    unknown = dict(items.filter(~known)["label"].value_counts(sort=True).iter_rows())
+    if words:
+        return Predicted(rows, None, unknown, scores_of(rows, classes))
+    items = items.filter(known)
     if items.is_empty():
-        return None, dict(strange.iter_rows())
+        return Predicted(rows, None, unknown)
     # The softmax of the logarithms of probabilities gives the probabilities again.
     logits = np.log(items.select([f"p_{name}" for name in classes]).to_numpy().clip(min=SMALLEST))
     frame = pl.DataFrame(
@@ -157,4 +157,8 @@ def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[dict[str, float
             "logits": pl.Series(logits.tolist(), dtype=pl.List(pl.Float64)),
         }
     )
-    return score_items(items_of(frame, "clip"), len(classes)), dict(strange.iter_rows())
+    scores = {**task.score(items_of(frame, "clip", task)), "n": len(items)}
+    if "set" not in items.columns:
+        return Predicted(rows, scores, unknown)
+    held, size = items.select(pl.col("label").is_in(pl.col("set")).mean(), pl.col("set").list.len().mean()).row(0)
+    return Predicted(rows, scores, unknown, held=held, size=size)

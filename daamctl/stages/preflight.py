@@ -22,11 +22,10 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data
+from daamctl.analysis.data_checks import Drawn, check_data
 from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
-    Difference,
     LayerProbes,
     Rows,
     Scores,
@@ -79,7 +78,17 @@ def run(layout: Layout, config: Config) -> Path:
     """
     check_classifies(layout.run_name, config)
     features = load_features(layout, config)
-    num_clips, drawn = features.clips.height, _draw(features)
+    num_clips, drawn, sampling = features.clips.height, None, None
+    if isinstance(features.x, StoredVectors):  # too large for memory, so probe a sample
+        task, stored = features.head.task, features.x
+        clips = features.clips.with_columns(utterance_id=task.wholes(features.clips["utterance_id"]))
+        rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(stored) // stored.nbytes))
+        drawn = Drawn(rows, stored[rows])
+        sampling = (
+            f"Probed on a sample of {len(rows)} of {num_clips} {task.clip}s (whole {task.whole}s, seed {SAMPLE_SEED}, "
+            "balanced over groups), because the embeddings do not fit in memory or train.features=stream keeps them "
+            "on disk."
+        )
     known = corpus_facts(layout, features)
     with progress(known.num_checks, "checking the data", "checks") as bar:
         x = features.x if isinstance(features.x, StoredVectors) else features.x.numpy()
@@ -91,10 +100,17 @@ def run(layout: Layout, config: Config) -> Path:
     probes = None
     if skipped is None:
         try:
-            splits = _splits(features, config)
+            train = config.train
+            groups = len(fold_groups(features.clips["group"]))
+            if groups == 2 and not is_official(features.clips["group"]):  # none is left to hold out
+                train = train.model_copy(update={"selection": "last"})
+            splits = [split_of(features.clips, fold, train, train.seeds[0]) for fold in range(1, groups + 1)]
             probes = _probe(features, splits, config)
         except (TrainingError, ArtifactError) as error:
             splits, skipped = [], "; ".join(filter(None, (error.message, error.fix)))
+    case, text = _judged(probes, known.task, skipped)
+    if warned := [finding.check for finding in findings if finding.severity == "warning"]:
+        text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
     result: dict[str, Any] = {
         "run": layout.run_name,
         "embeddings_key": features.head.key,
@@ -108,11 +124,21 @@ def run(layout: Layout, config: Config) -> Path:
         "sample": None if drawn is None else {"clips": features.clips.height, "seed": SAMPLE_SEED},
         "unit": known.task.unit(config.evaluate.unit),
         "metric": known.task.primary,
-        "folds": [_fold(split) for split in splits],
-        **_figures(probes, known.task.primary, features.layers, _sampling(drawn, num_clips, known)),
+        "folds": [
+            {
+                "fold": split.fold,
+                "test_group": split.test_group,
+                "dev_group": split.dev_group,
+                "num_train_clips": len(split.train),
+                "num_dev_clips": len(split.dev),
+                "num_test_clips": len(split.test),
+            }
+            for split in splits
+        ],
+        **_figures(probes, known.task.primary, features.layers, sampling),
         "skipped": skipped,
         "checks": [{**asdict(finding), "examples": list(finding.examples)} for finding in findings],
-        "verdict": _verdict(probes, known.task, findings, skipped),
+        "verdict": {"case": case, "text": text, "rule": RULE},
     }
     path = layout.stage("preflight") / "preflight.json"
     write_json(path, result)
@@ -120,14 +146,11 @@ def run(layout: Layout, config: Config) -> Path:
 
 
 def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
-    """Draw rows of whole utterances at random, the same number from every group if possible.
+    """Draw rows of whole utterances at random, the same number from every group if possible; row numbers, ascending.
 
     Args:
         clips: N rows with group and utterance_id.
         most: largest total number of rows. Larger groups fill up what small groups leave.
-
-    Returns:
-        Row numbers, ascending.
     """
     rng = np.random.default_rng(SAMPLE_SEED)
     groups = clips.with_row_index("row").group_by("group", maintain_order=True).agg("row", "utterance_id")
@@ -140,36 +163,6 @@ def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
         chosen.append(np.array(rows, np.int64)[rank < taken])
         left -= len(chosen[-1])
     return np.sort(np.concatenate(chosen))
-
-
-def _draw(features: Features) -> Drawn | None:
-    """The sample of embeddings on disk; None for embeddings in memory."""
-    x = features.x
-    if not isinstance(x, StoredVectors):
-        return None
-    clips = features.clips.with_columns(utterance_id=features.head.task.wholes(features.clips["utterance_id"]))
-    rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
-    return Drawn(rows, x[rows])
-
-
-def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | None:
-    """Note on the sample behind the results."""
-    if drawn is None:
-        return None
-    return (
-        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.task.clip}s (whole {known.task.whole}s, seed "
-        f"{SAMPLE_SEED}, balanced over groups), because the embeddings do not fit in memory or train.features=stream "
-        "keeps them on disk."
-    )
-
-
-def _splits(features: Features, config: Config) -> list[Split]:
-    """Every fold as stage `train` makes it; two groups leave none to hold out."""
-    clips, train = features.clips, config.train
-    groups = len(fold_groups(clips["group"]))
-    if groups == 2 and not is_official(clips["group"]):
-        train = train.model_copy(update={"selection": "last"})
-    return [split_of(clips, fold, train, train.seeds[0]) for fold in range(1, groups + 1)]
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
@@ -186,17 +179,6 @@ def _probe(features: Features, splits: Sequence[Split], config: Config) -> Layer
         return probe_layers(
             features.x, targets, folds, len(task.classes), score, refit=config.train.refit, on_step=bar.advance
         )
-
-
-def _fold(split: Split) -> dict[str, Any]:
-    return {
-        "fold": split.fold,
-        "test_group": split.test_group,
-        "dev_group": split.dev_group,
-        "num_train_clips": len(split.train),
-        "num_dev_clips": len(split.dev),
-        "num_test_clips": len(split.test),
-    }
 
 
 def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
@@ -230,18 +212,8 @@ def _summary(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _verdict(
-    probes: LayerProbes | None, task: Task, findings: Sequence[Finding], skipped: str | None
-) -> dict[str, str]:
-    """Whether fusing layers is likely to help, as a text."""
-    case, text = _judged(probes, task, skipped)
-    warned = [finding.check for finding in findings if finding.severity == "warning"]
-    if warned:
-        text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
-    return {"case": case, "text": text, "rule": RULE}
-
-
 def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tuple[str, str]:
+    """Whether fusing layers is likely to help: the case, and a text."""
     if probes is None:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
     if len(probes.layers) == 1:
@@ -249,9 +221,21 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tupl
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions.values()))[0]
     gain = difference(fusion.values[task.primary], best.values[task.primary])
     if gain.margin is None or len(gain.per_fold) < 3:
-        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain, task.metric)}"
-    if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
-        level = [percent(one.values["balanced_accuracy"].mean()) for one in (best, fusion, probes.chance)]
+        result = (
+            f"the best linear fusion gains {100 * gain.mean:+.1f} points of {task.metric} over the best single layer"
+        )
+        advice = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
+        why = f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
+        if len(gain.per_fold) == 1:
+            why = (
+                f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on "
+                "this part with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
+            )
+        return "cannot be told", f"It is unclear whether fusing layers helps here: {why}"
+    balanced = [one.values["balanced_accuracy"] for one in (best, fusion, probes.chance)]
+    leads = [difference(one, balanced[2]) for one in balanced[:2]]
+    if not any(one.margin is not None and one.mean > one.margin for one in leads):
+        level = [percent(one.mean()) for one in balanced]
         return "cannot be told", (
             "It is unclear whether fusing layers helps here: neither the best layer nor a fusion is above chance "
             f"(balanced accuracy {level[0]} and {level[1]}, chance {level[2]})."
@@ -266,20 +250,3 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tupl
         f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+.1f} ± {100 * gain.margin:.1f} points of "
         f"{task.metric} over the best single layer."
     )
-
-
-def _too_few(gain: Difference, metric: str) -> str:
-    """Result of one or two folds, and how to get a clearer one."""
-    result = f"the best linear fusion gains {100 * gain.mean:+.1f} points of {metric} over the best single layer"
-    advice = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
-    if len(gain.per_fold) > 1:
-        return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
-    return (
-        f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on this "
-        "part with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
-    )
-
-
-def _above_chance(scores: Scores, chance: Scores) -> bool:
-    gain = difference(*(one.values["balanced_accuracy"] for one in (scores, chance)))
-    return gain.margin is not None and gain.mean > gain.margin

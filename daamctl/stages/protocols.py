@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -112,7 +112,8 @@ PROTOCOLS = {
         "speakers", "test", None, 1, XARES, "last",
     ),
     "maeb": Protocol(
-        f"random folds, training on {SHOTS} random utterances per class", "random", "group", SHOTS, REPEATS, MAEB, "last"
+        f"random folds, training on {SHOTS} random utterances per class",
+        "random", "group", SHOTS, REPEATS, MAEB, "last",
     ),
     "daam": Protocol(
         "folds of `speakers`; the test items choose penalty and layer, as they choose the epoch there",
@@ -170,7 +171,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
         gaps = [(against, *_compared(own, other, task)) for against, other in pairs if against != name]
         for metric in task.over_items:
             interval = intervals.metrics.get(metric)
-            cell = {
+            cell: dict[str, Any] = {
                 "protocol": name,
                 "probe": probe,
                 "metric": metric,
@@ -189,8 +190,8 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
             found = [(against, one) for against, *every in gaps for one in every if one.metric == metric]
             rows += [
                 Priced(
-                    **cell, against=against, difference=one.difference, difference_low=one.low, difference_high=one.high,
-                    p=one.p, unit=one.unit, units=one.units,
+                    **cell, against=against, difference=one.difference, difference_low=one.low,
+                    difference_high=one.high, p=one.p, unit=one.unit, units=one.units,
                 )
                 for against, one in found
             ] or [Priced(**cell)]  # fmt: skip
@@ -287,7 +288,8 @@ def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFra
                 found.append(Fold(np.setdiff1d(every, dev), dev, test, held=False))
             elif size:
                 share = size * len(clips) / len(every)
-                found.append(Fold(*(_drawn(clips, part, rng, share=share) for part in (train, dev)), test))
+                train, dev = (_drawn(clips, part, rng, share=share) for part in (train, dev))
+                found.append(Fold(train, dev, test))
             else:
                 found.append(Fold(train, dev, test))
     return found
@@ -329,8 +331,8 @@ def _tested(
         advance(1)
     every = pl.concat([pl.DataFrame(part) for part in parts])
     one = every.group_by("item").agg(pl.col("speaker", "target").first(), pl.col("correct").mean()).sort("item")
-    same = [pl.lit(value, pl.Int64).alias(key) for key, value in dict(fold=0, seed=0, n_test=1, n_train=1).items()]
-    return one.with_columns(same).select(list(SCHEMA))
+    same = {"fold": 0, "seed": 0, "n_test": 1, "n_train": 1}  # folds do not count here
+    return one.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in same.items()).select(list(SCHEMA))
 
 
 def _compared(own: pl.DataFrame, other: pl.DataFrame, task: Task) -> list[Compared]:

@@ -30,17 +30,13 @@ def run(
     force: bool = False,
     engine: Engine | None = None,
 ) -> Path:
-    """Train an arm.
+    """Train an arm, and give its folder.
 
     Args:
-        config: settings; `reconstruct` is used.
         method: the block, a name from `BLOCKS`.
         seed: one seed instead of `reconstruct.seeds`.
         force: train again even what is finished.
         engine: where to train; None: in this process, one seed after the other.
-
-    Returns:
-        The folder of the arm.
 
     Raises:
         UnknownNameError: no such block.

@@ -30,7 +30,7 @@ from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.evaluation import Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
-from daamctl.artifacts.layer_sets import Ablation, find_ablation, find_truncation
+from daamctl.artifacts.layer_sets import find_ablation, find_truncation
 from daamctl.artifacts.protocols import find_protocols
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
@@ -48,8 +48,7 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
-from daamctl.reporting import entities, layers, results, run_record
-from daamctl.reporting import protocols
+from daamctl.reporting import entities, layers, protocols, results, run_record
 from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
@@ -72,10 +71,7 @@ MAPS = ("importance", "untrained_importance", "density", "untrained_density")
 
 
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
-    """Write the report.
-
-    Returns:
-        Path of report.html.
+    """Write the report; gives the path of report.html.
 
     Raises:
         ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
@@ -98,32 +94,24 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     return page
 
 
-def _outdated(
-    layout: Layout, evaluation: Evaluation, folds: Sequence[Fold], ablated: Ablation | None, summary: Importance | None
-) -> list[str]:
-    """Notes on results of later stages that are of other embeddings or folds than the evaluation."""
-    notes = []
-    if ablated is not None and ablated.embeddings_key != evaluation.provenance.embeddings_key:
-        notes.append(f"Training on few layers was done on other embeddings. To update, run: {layout.command('ablate')}")
-    if summary is not None and not set(summary.folds) <= {fold.result["run"]["key"] for fold in folds}:
-        notes.append(f"Layer scores are of folds that are not these. To update, run: {layout.command('importance')}")
-    return notes
-
-
 def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
     if not config.importance.audit:
         command += " --set importance.audit=true"  # without the audit no layer is probed
     summary = find_importance(layout.stage("importance"), hide=layout.root)
     ablated = find_ablation(layout.stage("ablate"), hide=layout.root)
-    again = f"daamctl truncate {layout.run_name}"
     truncation = find_truncation(layout.stage("truncate"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
     evaluation = with_encoder_name(labelled(raw), config.extract.name)
     folds, stale = scored_folds(layout, config, raw)
-    stale += _outdated(layout, evaluation, folds, ablated, summary)
+    key = evaluation.provenance.embeddings_key
+    if ablated is not None and ablated.embeddings_key != key:
+        stale.append(f"Training on few layers was done on other embeddings. To update, run: {layout.command('ablate')}")
+    if summary is not None and not set(summary.folds) <= {fold.result["run"]["key"] for fold in folds}:
+        again = layout.command("importance")
+        stale.append(f"Layer scores are of folds that are not these. To update, run: {again}")
     for note in stale:
         logger.warning(note)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
@@ -131,9 +119,12 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     history, pngs = read_scores(layout, "history"), {}
     if summary is not None:  # the hashes of its files were checked with it
         pngs = {name: (layout.stage("importance") / name).read_bytes() for name in summary.pictures}
+    searches: dict[str, list[SearchPart]] = {}  # label -> what every run of the method searched
+    for fold in folds:
+        if "search" in fold.result:
+            searches.setdefault(labels[fold.result["run"]["method"]], []).append(fold.result["search"])
     maps = _density_runs(layout, summary, labels)
     curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
-    key = evaluation.provenance.embeddings_key
     current = truncation if truncation and truncation.embeddings_key == key else None
     opened = {*OPEN, *(["truncation"] if current and current.shortest else [])}
     sections: list[Section | None] = [
@@ -142,7 +133,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         results.results(evaluation),
         headline(evaluation, declared=declared),
         results.tests(evaluation, declared=declared),
-        fairness(evaluation, _searches(folds, labels)),
+        fairness(evaluation, searches),
         results.metrics(evaluation),
         results.folds(evaluation),
         results.speakers(evaluation),
@@ -157,7 +148,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             task=evaluation.task,
             command=layout.command("ablate"),
         ),
-        shortest.section(truncation, embeddings_key=key, command=again),
+        shortest.section(truncation, embeddings_key=key, command=f"daamctl truncate {layout.run_name}"),
         protocols.section(
             find_protocols(layout.stage("protocols"), hide=layout.root),
             embeddings_key=key,
@@ -247,15 +238,6 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
     return [name for name in found if name not in recipe and not name.startswith(searched)]
 
 
-def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, list[SearchPart]]:
-    """Label -> what every run of the method searched."""
-    found: dict[str, list[SearchPart]] = {}
-    for fold in folds:
-        if "search" in fold.result:
-            found.setdefault(labels[fold.result["run"]["method"]], []).append(fold.result["search"])
-    return found
-
-
 def _extraction(layout: Layout) -> tuple[float, float] | None:
     """Seconds and joules that a clip took in extraction; None if its energy is not recorded."""
     try:
@@ -332,17 +314,15 @@ def _density_runs(layout: Layout, summary: Importance | None, labels: Mapping[st
         own = frame.filter(pl.col("method") == name)
         shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
-        runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
+        runs = []
+        for part in parts:  # fold 0 is the mean over all runs
+            fold, seed = part["fold"][0], part["seed"][0]
+            which = f"fold {fold}, seed {seed}" if fold else f"mean of {plural(len(parts) - 1, 'run')}"
+            trained, untrained, density, before = (part[column].to_numpy().reshape(shape) for column in MAPS)
+            shares = layer_contribution(density), layer_contribution(before)
+            runs.append(LayerRun(which, trained, untrained, *shares))
         found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found
-
-
-def _density_run(part: pl.DataFrame, shape: tuple[int, int], num_runs: int) -> LayerRun:
-    """Maps (L, D) of one fold and seed; fold 0 is the mean over all runs."""
-    fold, seed = part["fold"][0], part["seed"][0]
-    name = f"fold {fold}, seed {seed}" if fold else f"mean of {plural(num_runs, 'run')}"
-    trained, untrained, density, untrained_density = (part[column].to_numpy().reshape(shape) for column in MAPS)
-    return LayerRun(name, trained, untrained, layer_contribution(density), layer_contribution(untrained_density))
 
 
 def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:
@@ -363,27 +343,22 @@ def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> d
 def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     """Commands that reproduce this report from scratch."""
     corpus = evaluation.provenance.corpus or ""
-    lines = _install(layout, evaluation)
+    found = evaluation.provenance
+    commits = [commit.partition("+")[0] for commit in found.git_commits if commit != "unknown"]
+    lines = [f"git checkout {commits[-1]}"] if commits else []
+    checkout = (layout.root / "pyproject.toml").is_file() and (layout.root / "Makefile").is_file()
+    lines.append("make install" if checkout else f"pip install daamctl=={found.daamctl[-1]}")
     if corpus in CORPORA and corpus not in FILES:
-        found = CORPORA.load(corpus)
-        if found.obtain is None:
+        known = CORPORA.load(corpus)
+        if known.obtain is None:
             lines.append(f"daamctl download {corpus} --from DIR    # folder of your copy")
-        elif found.url is not None:
+        elif known.url is not None:
             lines.append(f"daamctl download {corpus}    # or with --from DIR, if you have a copy")
     if layout.recipe and layout.pipeline:
         return [*lines, layout.command("run")]
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
     return [*lines, *(layout.command(stage) for stage in folder_stages())]
-
-
-def _install(layout: Layout, evaluation: Evaluation) -> list[str]:
-    """Commands that install the code of the folds: from a checkout, or the released package."""
-    found = evaluation.provenance
-    commits = [commit.partition("+")[0] for commit in found.git_commits if commit != "unknown"]
-    lines = [f"git checkout {commits[-1]}"] if commits else []
-    checkout = (layout.root / "pyproject.toml").is_file() and (layout.root / "Makefile").is_file()
-    return [*lines, "make install" if checkout else f"pip install daamctl=={found.daamctl[-1]}"]
 
 
 def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapping[str, str]) -> list[str]:

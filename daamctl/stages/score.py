@@ -88,11 +88,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
 
 
 def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Reconstruction]:
-    """The trainings of an arm, one per seed.
-
-    Raises:
-        ArtifactError: one is missing, damaged, or was made from something else.
-    """
+    """The trainings of an arm, one per seed."""
     folder = layout.stage("reconstruct") / arm
     runs = []
     for seed in config.reconstruct.seeds:

@@ -15,8 +15,7 @@ import polars as pl
 
 from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.inputs import utterances_of
-from daamctl.artifacts.utterances import UtteranceTable
-from daamctl.config import Config, SegmentConfig
+from daamctl.config import Config
 from daamctl.corpora.base import class_counts
 from daamctl.corpora.sources import files_root
 from daamctl.errors import AudioError, ConfigError
@@ -47,7 +46,11 @@ def run(layout: Layout, config: Config) -> Path:
     elif modality == "embeddings":
         rows = utterances.rows.sort("index")
     else:
-        _check_no_export(config.segment, utterances)
+        if config.segment.write_audio:
+            what = f"corpus '{utterances.corpus}' consists of {utterances.task.clip}s"
+            raise ConfigError(
+                f"segment.write_audio exports audio, but {what}", fix="use --set segment.write_audio=false"
+            )
         log.debug("the settings of segment apply to recordings; each %s is one clip", modality)
         order = ("sentence", "position") if modality == "tokens" else ("utterance_id",)
         rows = utterances.rows.sort(*order).with_columns(clip_id=pl.col("utterance_id") + "#000")
@@ -56,21 +59,22 @@ def run(layout: Layout, config: Config) -> Path:
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, *given)
     audio = layout.clips.parent / AUDIO_DIR
     if config.segment.write_audio and modality == "speech":
-        _export(rows, files_root(layout.root, clips.corpus), audio)
+        root, columns = files_root(layout.root, clips.corpus), ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
+        with atomic_path(audio) as new:  # moved into place when it is complete
+            new.mkdir()
+            for clip_id, path, *times in rows.select(columns).iter_rows():
+                _write_flac(new / audio_name(clip_id), root / path, *times)
+        log.info("clips exported to %s", audio)
     else:
         shutil.rmtree(audio, ignore_errors=True)  # left by an earlier run with other settings
     write_clips(layout.clips, clips)
-    _log_summary(clips, utterances.rows.height)
+    number, per_class = utterances.rows.height, class_counts(rows, clips.classes)
+    if modality == "speech":
+        hours = float(rows["duration_s"].sum()) / 3600.0
+        log.info("%d clips from %d utterances, %.2f h: %s", rows.height, number, hours, per_class)
+    else:
+        log.info("%d %ss, one clip each: %s", number, clips.task.clip, per_class)
     return layout.clips
-
-
-def _check_no_export(config: SegmentConfig, table: UtteranceTable) -> None:
-    """Refuse to export audio of texts or images."""
-    if config.write_audio:
-        raise ConfigError(
-            f"segment.write_audio exports audio, but corpus '{table.corpus}' consists of {table.task.clip}s",
-            fix="use --set segment.write_audio=false",
-        )
 
 
 def audio_name(clip_id: str) -> str:
@@ -79,16 +83,6 @@ def audio_name(clip_id: str) -> str:
     if safe != clip_id:
         safe += "-" + hashlib.sha256(clip_id.encode()).hexdigest()[:8]
     return f"{safe}.flac"
-
-
-def _export(rows: pl.DataFrame, root: Path, target: Path) -> None:
-    """Write every clip as FLAC; the folder is moved into place when it is complete."""
-    columns = ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
-    with atomic_path(target) as new:
-        new.mkdir()
-        for clip_id, path, start_s, duration_s, pad_to_s in rows.select(columns).iter_rows():
-            _write_flac(new / audio_name(clip_id), root / path, start_s, duration_s, pad_to_s)
-    log.info("clips exported to %s", target)
 
 
 def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, pad_to_s: float | None) -> None:
@@ -106,12 +100,3 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
         sf.write(target, np.clip(samples, -1.0, 1.0), rate, format="FLAC", subtype="PCM_16")
     except sf.LibsndfileError as error:
         raise AudioError(f"cannot write {source} as FLAC: {error}") from error
-
-
-def _log_summary(clips: ClipTable, num_utterances: int) -> None:
-    per_class = class_counts(clips.rows, clips.classes)
-    if clips.modality == "speech":
-        hours = float(clips.rows["duration_s"].sum()) / 3600.0
-        log.info("%d clips from %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
-    else:
-        log.info("%d %ss, one clip each: %s", num_utterances, clips.task.clip, per_class)

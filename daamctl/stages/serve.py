@@ -30,6 +30,7 @@ def run(
     port: int = 8000,
     encoder: Path | None = None,
     device: str = "auto",
+    coverage: float | None = None,
     limits: Limits | None = None,
     hosts: Sequence[str] = (),
 ) -> None:
@@ -39,6 +40,7 @@ def run(
         port: port to listen on; 0: any free one.
         encoder: folder of the encoder, if the model does not contain it.
         device: auto, cpu, mps, cuda or cuda:N.
+        coverage: see `ExportedModel.open`.
         limits: what is accepted at most; `Limits()` if not given.
         hosts: further names and addresses under which clients may ask.
 
@@ -49,7 +51,7 @@ def run(
     """
     with _listen(host, port) as listening:
         app = make_app(
-            ExportedModel.open(folder, encoder=encoder, device=device),
+            ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage),
             limits or Limits(),
             (f"[{host}]" if ":" in host else host, *hosts),
         )

@@ -17,7 +17,7 @@ from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import scored_folds
-from daamctl.evaluation.tagging import over_trials
+from daamctl.evaluation.primary import over_trials
 from daamctl.layout import Layout
 from daamctl.reporting.shots import Point, document
 from daamctl.reporting.write import write_plots, write_report

@@ -13,13 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def run(root: Path, pipeline: str | None = None) -> Path:
-    """Log the missing folds.
-
-    Args:
-        pipeline: a pipeline or ad-hoc run; None: all.
-
-    Returns:
-        The folder that was searched.
+    """Log the missing folds, of a pipeline, an ad-hoc run, or all; gives the folder that was searched.
 
     Raises:
         ArtifactError: a fold is damaged, or the store did not take everything.

@@ -18,6 +18,7 @@ from daamctl.adapters import stage_of
 from daamctl.artifacts.layer_sets import TRUNCATION, LayerRow, Truncation, layers_name, write_layer_sets
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
+from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 PROBE = "ridge-concat"
 """Method if none is named: closed-form, so quick, and it uses every layer that it is given."""
 MARGIN = 0.02
-ALPHA = 0.05
 Layers = tuple[int, ...]
 
 
@@ -95,16 +95,18 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
                 method, features, layers, folder / f"{name}-{method}", layout, config, tracker, force=force
             )
     cost, whole = _cost(config, features), layers_name(every)
-    items = {name: item_table(own, [items_of(one.predictions(), unit) for one in own]) for name, own in folds.items()}
+    items = {
+        name: item_table(own, [items_of(one.predictions(), unit, task) for one in own]) for name, own in folds.items()
+    }
     design, tested = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
     tested = primary_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
     rows: list[LayerRow] = []
     for layers in sets:
         name, found = layers_name(layers), tested[layers_name(layers)]
         rows += run_rows(name, layers, folds[name], unit)
-        if found.entity_f1 is not None:
+        if found.primary is not None and "accuracy" in task.metrics:
             rows.append(LayerRow(name, layers, method, "accuracy", found.accuracy))
-        value = found.accuracy if found.entity_f1 is None else found.entity_f1
+        value = found.accuracy if found.primary is None else found.primary
         time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
         rows.append(
             LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,
@@ -135,11 +137,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
 
 
 def _fitting(method: str, config: Config, features: Features) -> tuple[list[Layers], list[str]]:
-    """All layers, shorter prefixes by falling k, and single layers; without those that the method does not fit.
-
-    Raises:
-        MethodError: it does not fit all layers.
-    """
+    """All layers, shorter prefixes by falling k, and single layers; without those that the method does not fit."""
     every = features.layers
     prefixes = [every[:number] for number in range(len(every), 0, -1) if every[number - 1] >= 1]
     wanted = list(dict.fromkeys([*prefixes, *((layer,) for layer in every)]))

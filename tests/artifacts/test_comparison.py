@@ -10,28 +10,26 @@ import pytest
 
 from daamctl.artifacts.comparison import (
     ComparisonReport,
-    FoldAccuracy,
     PairedResult,
     PrintedPair,
     PrintedResult,
-    RowFigures,
+    Row,
     SettingDifference,
     SettingDifferences,
     read_comparison,
 )
-from daamctl.artifacts.layer_sets import over_runs
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import Compared, Figure, Score
 from daamctl.errors import ArtifactError
 from daamctl.store.records import write_record
 
 SETTINGS = SettingDifferences([SettingDifference("train.lr", 0.1, None, ["mha"])], [], None)
 FIGURES = Compared(first="a/mha", second="b/mha", metric="accuracy", first_value=0.5, second_value=0.5, difference=0.0)
 PAIRED = PairedResult(SETTINGS, 0.05, 0.002, [FIGURES], [], ["a note"])
-ROW = RowFigures("a/mha", "a/mha", "demo", None, None, over_runs([0.5]), None, [FoldAccuracy("R1", None, 0.5)])
-PAIR = PrintedPair(
-    "a/mha", "b/mha", {"first": ROW, "second": ROW}, 0.0, None, "columns are not sessions", False, None, "no test"
-)
-PRINTED = PrintedResult(SETTINGS, [PAIR], [], "printed")
+ROW = Row("published:T/mha", "published:T/mha", "demo", "61.0", ["mean"])
+FIGURE = Figure(method=ROW.name, unit="clip", metric="accuracy_best_on_test", mean=0.5, runs=1)
+SCORE = Score(method=ROW.name, seed=1, test_group="R1", unit="clip", metric="accuracy_best_on_test", value=0.5)
+PAIR = PrintedPair(ROW, replace(ROW, name="b/mha"), "columns are not sessions", "no test")
+PRINTED = PrintedResult(SETTINGS, [FIGURE], [SCORE], [FIGURES], [PAIR], [], "printed")
 
 
 def report(result: PairedResult | PrintedResult) -> ComparisonReport:

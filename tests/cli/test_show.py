@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def test_every_method_with_its_verdict(shown: Path) -> None:
     assert lines[6] == "Accuracies are means over folds; intervals and differences are over all items."
     assert "This comparison is not fair: training alone may explain the results of mha." in lines[7]
     assert lines[-1] == fusing(labelled(parsed(data)))  # as the report says it
+
+
+def test_methods_that_cannot_be_told_apart_share_a_tier(shown: Path) -> None:
+    data = fused(VALUES)
+    pairs = data["tables"]["comparisons"]
+    rows = [
+        pairs[0] | {"family": "all pairs", "first": one, "second": two, "first_value": VALUES[one],
+                    "second_value": VALUES[two], "p_holm": 0.01 if {one, two} == {"daam-v1", "mha"} else 0.2}
+        for one, two in combinations(VALUES, 2)
+    ]  # fmt: skip
+    write_evaluation(shown / "data/evaluate/demo", data | {"run": "demo", "tables": {"comparisons": [*pairs, *rows]}})
+    lines = [line for line in call("demo").stdout.splitlines() if line.startswith("Tiers")]
+    told = "1. daam-v1, ridge-mean and ridge-best-layer; 2. mha."
+    assert lines == [f"Tiers of methods that cannot be told apart from their best, over all pairs: {told}"]
+    assert "Tiers" not in call("demo/mha").stdout
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, "no difference shown, p = 0.400 (Holm)"), (None, "not tested")])
@@ -136,7 +152,11 @@ def test_tables_as_text_csv_and_json() -> None:
     csv = call("demo", "figures", "--csv").stdout.splitlines()
     assert (csv[0].split(",")[:3], len(csv)) == (["method", "unit", "metric"], 1 + len(rows))
     assert {row["method"] for row in json.loads(call("demo/mha", "scores", "--json").stdout)} == {"mha"}
-    assert len(json.loads(call("demo/mha", "comparisons", "--json").stdout)) == 2
+    families = [row["family"] for row in json.loads(call("demo/mha", "comparisons", "--json").stdout)]
+    assert sorted(families) == ["all pairs", "all pairs", "reference", "reference"]  # two metrics
+    none = "'demo' has no entities of mha; tables with rows: figures, scores, comparisons, confusion, speakers, history"
+    assert call("demo/mha", "entities").stdout.strip() == none
+    assert json.loads(call("demo", "entities", "--json").stdout) == []
     refused = call("demo", "figure")
     assert refused.exit_code == 3
     assert "unknown table 'figure'" in refused.output

@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from daamctl.config import (
-    RECIPES,
-    Config,
-    find_root,
-    load_config,
-    parse_overrides,
-    pipeline_names,
-    read_yaml,
-)
+from daamctl.config import RECIPES, Config, find_root, load_config, parse_overrides, pipeline_names, read_yaml
 from daamctl.config.schema import ImportanceConfig
 from daamctl.errors import ConfigError
 from daamctl.stage_table import STAGES

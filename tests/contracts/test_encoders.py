@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from daamctl.config import ExtractConfig
 from daamctl.encoders import FAMILIES, SPEECH_TYPES
-from daamctl.encoders.base import EncoderOptions
 from daamctl.errors import EncoderError
 
 TINY = {
@@ -81,11 +81,17 @@ def model_of(case: str) -> Any:
 
 
 def encoder_of(
-    case: str, *, normalize: bool = False, precision: str = "float32", model: Any = None, **options: Any
+    case: str,
+    *,
+    normalize: bool = False,
+    precision: str = "float32",
+    model: Any = None,
+    pad_to_s: float = 5.0,
+    **options: Any,
 ) -> Any:
     reader = SimpleNamespace(sampling_rate=16000, do_normalize=normalize)
     family = FAMILIES.load(CASES[case][0])
-    usual = {"device": "cpu", "precision": precision, "options": EncoderOptions(**options)}
+    usual = {"device": "cpu", "precision": precision, "options": ExtractConfig(**options), "pad_to_s": pad_to_s}
     return family(case, model_of(case) if model is None else model, reader, **usual)
 
 
@@ -199,7 +205,7 @@ def test_short_clip_beside_long_ones(case: str) -> None:
 @pytest.mark.parametrize("case", NAMES)
 def test_all_frames_pads_to_five_seconds(case: str) -> None:
     """docs/sources.md#feature-extraction: padded to 80,000 samples, no mask, mean over 249 frames (Whisper: 250)."""
-    encoder = encoder_of(case, layer_00=True, all_frames=True, pad_to_s=5.0)
+    encoder = encoder_of(case, layer_00=True, pooling="all-frames", pad_to_s=5.0)
     assert not encoder.equal_length_batches
     clips = waves(*LENGTHS[:2])
     pooled, n_frames = encoder.pool(clips)
@@ -211,7 +217,7 @@ def test_all_frames_pads_to_five_seconds(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["wavlm-stable", "whisper"])
 def test_all_frames_of_a_longer_clip_are_refused(case: str) -> None:
-    encoder = encoder_of(case, layer_00=True, all_frames=True, pad_to_s=0.5)
+    encoder = encoder_of(case, layer_00=True, pooling="all-frames", pad_to_s=0.5)
     with pytest.raises(EncoderError, match=r"pads to 0.5 s, but a clip has 0.75 s\n  use extract.pooling=valid-frames"):
         encoder.pool(waves(6000, 12000))
 
@@ -265,7 +271,7 @@ def test_model_without_a_waveform_front_end() -> None:
     reader = SimpleNamespace(sampling_rate=16000)
     with pytest.raises(EncoderError, match=r"^encoder 'x' \(WhisperModel\) has no waveform front end$"):
         FAMILIES.load("wavlm")(
-            "x", model_of("whisper"), reader, device="cpu", precision="float32", options=EncoderOptions()
+            "x", model_of("whisper"), reader, device="cpu", precision="float32", options=ExtractConfig()
         )
 
 
@@ -274,7 +280,7 @@ def test_normalisation_follows_the_feature_extractor_or_the_setting() -> None:
         assert encoder_of("wavlm-stable", normalize=own).normalize is own
         for wanted in (True, False):
             reader = SimpleNamespace(sampling_rate=16000, do_normalize=own)
-            options = EncoderOptions(normalize=wanted)
+            options = ExtractConfig(normalize="always" if wanted else "never")
             encoder = FAMILIES.load("wavlm")(
                 "x", model_of("wavlm-stable"), reader, device="cpu", precision="float32", options=options
             )

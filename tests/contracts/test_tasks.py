@@ -1,26 +1,41 @@
-"""Every task: its words, and that selection, scores, comparisons and non-inferiority use the same primary figure."""
+"""Every task: its words, and that selection, scores, comparisons and non-inferiority use the same primary figure.
+
+A task that exists only here, which predicts a number per item, goes through evaluation and comparison as it is.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import SCHEMAS, Modality
+from daamctl.cli.app import app
+from daamctl.config import load_config
 from daamctl.corpora import CORPORA
+from daamctl.data import METRICS
+from daamctl.data.metrics import Metric
 from daamctl.data.spans import word_id
-from daamctl.data.task import FIGURES, TASKS, Task, task_of
+from daamctl.data.task import FIGURES, TASKS, Sums, Task, task_of
 from daamctl.evaluation.comparison import compare_methods, item_table, not_worse
+from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of, score_predictions
 from daamctl.evaluation.trials import compare_primary, primary_not_worse, trial_intervals, trials_of
 from daamctl.fit.trial import Trial
+from daamctl.layout import Layout
+from daamctl.stages import evaluate
+from daamctl.store.files import read_json
+from tests.fixtures.folds import write_fold
 
 CLASSES = ("O", "B-x", "I-x")
 SOURCES, ITEMS = 40, 5
@@ -154,7 +169,7 @@ def test_comparisons_are_of_the_primary_figure(modality: str) -> None:
 
     _, tested = not_worse(tables, reference="good", margin=0.05, task=task, resamples=200)
     found = primary_not_worse(methods, tested, reference="good", margin=0.05, alpha=0.05)["poor"]
-    assert (getattr(found, task.primary), found.difference) == pytest.approx((primary(methods["poor"]), -gap))
+    assert (found.primary or found.accuracy, found.difference) == pytest.approx((primary(methods["poor"]), -gap))
     assert found.p is not None
     assert found.p > 0.9
 
@@ -179,3 +194,115 @@ def test_another_figure_is_a_function_of_sums_over_units(modality: str) -> None:
     assert dict(zip(task.sums(moved).units, task.sums(moved).own.T.tolist(), strict=True)) == dict(
         zip(sums.units, sums.own.T.tolist(), strict=True)
     )
+
+
+MAE = Metric("mae", "Error", False, "nats", lambda items: float(abs(items.targets - items.predictions).mean()))
+NUMBERS = 60
+
+
+class Measuring(Task):
+    """A number per item, judged by the concordance correlation coefficient (Lin 1989)."""
+
+    primary: ClassVar[str] = "ccc"
+    metrics: ClassVar[tuple[str, ...]] = ("mae",)
+    over_items: ClassVar[tuple[str, ...]] = ()
+
+    def answers(self, outputs: Any) -> Any:
+        return outputs[:, 0]
+
+    def values(self, rows: pl.DataFrame, predicted: Any) -> dict[str, float]:
+        return {"ccc": concordance(rows["target"].to_numpy(), predicted)}
+
+    def sums(self, predictions: pl.DataFrame) -> Sums:
+        units, index = np.unique(predictions["speaker"].to_numpy(), return_inverse=True)
+        true, own = predictions["target"].to_numpy(), predictions["logits"].list.first().to_numpy().astype(np.float64)
+        add = [np.bincount(index, values) for values in (np.ones(len(true)), true, true**2, own, own**2, true * own)]
+        return Sums(self.source, units, np.stack(add[:3]), np.stack(add[3:]))
+
+    def figure(self, sums: Any) -> Any:
+        number, true, true2, own, own2, both = sums
+        spread = true2 / number - (true / number) ** 2 + own2 / number - (own / number) ** 2
+        return 2 * (both / number - true * own / number**2) / (spread + (true / number - own / number) ** 2)
+
+
+def concordance(true: Any, own: Any) -> float:
+    """From the definition."""
+    covariance = np.cov(true, own, bias=True)
+    return float(2 * covariance[0, 1] / (np.trace(covariance) + (true.mean() - own.mean()) ** 2))
+
+
+@pytest.fixture
+def measured(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[Layout]:
+    """Two pipelines whose folds predict numbers; the methods of the second are worse."""
+    words = ("recording", "clip", "speaker", "recording", "listen to", "Who speaks is not known", "recording")
+    monkeypatch.setitem(TASKS, "measured", Measuring(*words))
+    monkeypatch.setitem(FIGURES, "ccc", "concordance")
+    monkeypatch.setitem(METRICS._table, "mae", f"{__name__}:MAE")
+    layouts = []
+    for name, noise in (("fine", 0.3), ("rough", 1.5)):
+        text = "download: {corpus: iemocap}\nmethods: [mean, ridge-mean, ridge-last]\nevaluate: {reference: mean}\n"
+        (project / f"pipelines/{name}.yaml").write_text(text)
+        config = load_config(project, name)
+        layouts.append(Layout.of(project, name, config))
+        for at, method in enumerate(config.methods):
+            for fold in (1, 2, 3, 4, 5):
+                truth, rng = np.random.default_rng(fold), np.random.default_rng([fold, at, int(10 * noise)])
+                target = truth.normal(size=NUMBERS)
+                own = target + (noise + at / 10) * rng.normal(size=NUMBERS)
+                ids = [f"f{fold}-{number:02d}" for number in range(NUMBERS)]
+                rows = pl.DataFrame(
+                    {
+                        "clip_id": ids,
+                        "utterance_id": ids,
+                        "label": "",
+                        "speaker": [f"f{fold}s{number % 3}" for number in range(NUMBERS)],
+                        "target": target,
+                        "logits": own[:, None].tolist(),
+                        "duration_s": 1.0,
+                    }
+                )
+                recorded = {"run.modality": "measured", "run.classes": [], "metrics.ccc": concordance(target, own)}
+                write_fold(layouts[-1], config, method, fold, 1, rows, changes=recorded)
+    return layouts
+
+
+def test_a_task_without_classes_is_evaluated(measured: list[Layout]) -> None:
+    layout = measured[0]
+    evaluate.run(layout, config := load_config(layout.root, layout.run_name))
+    found = read_evaluation(layout.stage("evaluate"))
+    folds = {name: read_folds(layout.method(name)) for name in config.methods}
+    rows = {name: pl.concat([fold.predictions() for fold in own]) for name, own in folds.items()}
+    pairs = {name: (one["target"].to_numpy(), one["logits"].list.first().to_numpy()) for name, one in rows.items()}
+    assert found.ranked == sorted(pairs, key=lambda name: -concordance(*pairs[name]))
+    assert (list(found.metrics), found.chance, found.source) == (["mae"], {}, "speaker")
+    for name, (true, own) in pairs.items():
+        ccc = found.scores.figure(name, "ccc")
+        assert ccc.mean == pytest.approx(concordance(true, own))
+        assert ccc.low is not None
+        assert ccc.low < ccc.mean < cast(float, ccc.high)
+        assert (ccc.unit, ccc.units) == ("speaker", 15)
+        assert found.scores.figure(name, "mae", UNIT).pooled == pytest.approx(abs(true - own).mean())
+    gaps = {row.first: row.difference for row in found.scores.comparisons("ccc")}
+    base = concordance(*pairs["mean"])
+    assert gaps == pytest.approx({name: concordance(*pairs[name]) - base for name in pairs if name != "mean"})
+    assert not found.scores.comparisons("accuracy")
+    assert [len(found.scores.frames[table]) for table in ("confusion", "speakers", "entities")] == [0, 0, 0]
+    assert found.fairness.methods["mean"].gap == pytest.approx(
+        np.mean([one.result["metrics"]["ccc"] - other.result["metrics"]["ccc"]
+                 for one, other in zip(folds["mean"], folds["ridge-mean"], strict=True)])
+    )  # fmt: skip
+    shown = read_json(layout.stage("metrics") / "mean.json")
+    assert list(shown) == ["mae", "ccc"]
+    of_runs = run_rows("all", (1,), folds["mean"], UNIT)
+    assert [row.kind for row in of_runs] == ["mae", "ccc"] * 5
+
+
+def test_a_task_without_classes_is_compared(measured: list[Layout], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(measured[0].root)
+    text = CliRunner().invoke(app, ["compare", "fine", "rough"]).stdout
+    assert "ridge-mean  concordance" in text
+    found = read_json(measured[0].root / "data/compare/fine__rough/comparison.json")
+    assert {row["metric"] for row in found["comparisons"]} == {"ccc"}
+    assert all(row["difference"] > 0.1 and row["p"] < 0.01 for row in found["comparisons"])
+    assert not any(pair["disagreements"] for pair in found["pairs"])
+    assert not any("balanced accuracy" in note for note in found["notes"])

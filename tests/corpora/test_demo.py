@@ -73,7 +73,8 @@ def digest(samples: np.ndarray) -> str:
 def some_turn(seed: int) -> np.ndarray:
     turn = demo.plan(2, seed)[5]
     speaker = demo.speaker_of(2, turn.letter, seed)
-    return demo.synthesize(speaker, demo.STYLES[turn.emotion], 20_000, np.random.Generator(np.random.PCG64(seed)))
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return demo.speak(speaker, demo.STYLES[turn.emotion], 20_000, rng).samples
 
 
 def test_repeatable(root: Path) -> None:

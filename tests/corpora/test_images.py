@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from daamctl.corpora import images
+from daamctl.corpora.base import PREPARED_IMAGE
 from daamctl.errors import ArtifactError
 
 
@@ -54,7 +55,10 @@ def test_row_groups_are_small_and_bytes_repeatable(tmp_path: Path, monkeypatch: 
     metadata = pq.ParquetFile(path).metadata
     assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [4, 4, 2]
     assert table(tmp_path / "b.parquet", 10).read_bytes() == path.read_bytes()
-    assert images.read_labels(path, "kind", fix="") == [0, 1] * 5
+    found = images.rows_of(path, "kind", ("a", "b"), "x-{:02d}", "train", fix="")
+    assert dict(found.schema) == PREPARED_IMAGE
+    assert found["label"].to_list() == ["a", "b"] * 5
+    assert found.row(9) == ("x-09", "a.parquet", 9, "b", "x-09", "train")
 
 
 def test_as_many_labels_as_images(tmp_path: Path) -> None:
@@ -65,7 +69,7 @@ def test_as_many_labels_as_images(tmp_path: Path) -> None:
 
 def test_labels_of_no_table(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*a\.parquet\n  make it"):
-        images.read_labels(tmp_path / "a.parquet", "kind", fix="make it")
+        images.rows_of(tmp_path / "a.parquet", "kind", ("a",), "{}", None, fix="make it")
 
 
 @pytest.mark.parametrize("suffix", list(images.FORMATS))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from daamctl.encoders.base import EncoderOptions
+from daamctl.config import ExtractConfig
 from daamctl.encoders.image import ImageEncoder, plain_processor, processor_facts
 from daamctl.errors import EncoderError
 
@@ -58,7 +58,7 @@ def encoder_of(case: str, *, processor: Any = None, precision: str = "float32", 
         plain_processor(32) if processor is None else processor,
         device="cpu",
         precision=precision,
-        options=EncoderOptions(**options),
+        options=ExtractConfig(**options),
     )
 
 
@@ -86,7 +86,7 @@ def reference(case: str, pixels: Tensor, counted: slice, *, final_norm: bool = T
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("case", NAMES)
 def test_pooled_layers_are_means_of_hidden_states(case: str, class_token: bool, final_norm: bool) -> None:
-    encoder = encoder_of(case, layer_00=True, class_token=class_token, final_norm=final_norm)
+    encoder = encoder_of(case, layer_00=True, pool_class_token=class_token, final_norm=final_norm)
     pixels = [encoder.pixels(image) for image in pictures()]
     pooled, counts = encoder.pool(pixels)
     prefix = CASES[case][2]
@@ -104,7 +104,7 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, class_token: bool, 
 
 @pytest.mark.parametrize("case", ["beit", "vit"])
 def test_class_token_matters(case: str) -> None:
-    within, without = (encoder_of(case, class_token=flag) for flag in (True, False))
+    within, without = (encoder_of(case, pool_class_token=flag) for flag in (True, False))
     pixels = [within.pixels(image) for image in pictures()]
     assert not torch.allclose(within.pool(pixels)[0], without.pool(pixels)[0], atol=1e-4)
 
@@ -176,7 +176,7 @@ def test_facts_say_how_images_are_prepared() -> None:
         image_std=[0.5, 0.6, 0.7],
         resample=3,
     )
-    facts = encoder_of("dinov2", processor=processor, class_token=True).facts()
+    facts = encoder_of("dinov2", processor=processor, pool_class_token=True).facts()
     assert facts["image_size"] == [32, 32]
     assert facts["class_tokens"] == {"number": 1, "pooled": True}
     found = facts["processor"]

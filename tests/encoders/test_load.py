@@ -185,8 +185,8 @@ def test_feature_extractor_decides_the_normalisation(folder: Path) -> None:
 def test_options_reach_the_encoder(folder: Path) -> None:
     found = opened(str(folder), layer_00=True, final_norm=False, pooling="all-frames", storage="float32")
     assert found.encoder.layers == (0, 1, 2)
-    assert found.encoder.options.all_frames
-    assert found.encoder.options.pad_to_s == 5.0
+    assert found.encoder.all_frames
+    assert found.encoder.pad_to_s == 5.0
     assert found.facts["final_norm"] is False
     assert found.facts["storage"] == "float32"
 
@@ -677,8 +677,9 @@ def test_weights_in_half_precision(tmp_path: Path) -> None:
 def test_auto_holds_text_weights_on_a_gpu_as_they_are_used(
     modality: Modality, device: str, precision: str, dtype: torch.dtype
 ) -> None:
-    assert load._weights_dtype("auto", modality, device, precision) == dtype
-    assert load._weights_dtype("float32", modality, device, precision) == torch.float32
+    held = load.weights_format(ExtractConfig(), modality, device, precision)
+    assert getattr(torch, held) == dtype
+    assert load.weights_format(ExtractConfig(weights_dtype="float32"), modality, device, precision) == "float32"
 
 
 def test_weights_beyond_the_memory_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.base import EncoderOptions
+from daamctl.config import ExtractConfig
 from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer, model_limit, tokenizer_hash
 from daamctl.errors import EncoderError
 
@@ -71,7 +71,7 @@ def encoder_of(
         byte_tokenizer() if tokenizer is None else tokenizer,
         device="cpu",
         precision=precision,
-        options=EncoderOptions(max_tokens=max_tokens, **options),
+        options=ExtractConfig(max_tokens=max_tokens, **options),
     )
 
 
@@ -94,7 +94,7 @@ def reference(case: str, ids: Tensor, counted: slice, *, final_norm: bool = True
 def test_pooled_layers_are_means_of_hidden_states(case: str, special: bool, final_norm: bool) -> None:
     """In one padded batch, every text has the vectors it has alone; added tokens count or do not."""
     encoder = encoder_of(
-        case, tokenizer=marked_tokenizer(), layer_00=True, special_tokens=special, final_norm=final_norm
+        case, tokenizer=marked_tokenizer(), layer_00=True, pool_special_tokens=special, final_norm=final_norm
     )
     ids, cut = encoder.tokens(TEXTS, 60)
     pooled, counts = encoder.pool(ids)
@@ -113,7 +113,7 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, special: bool, fina
 
 @pytest.mark.parametrize("case", ["llama", "bert"])
 def test_special_tokens_matter(case: str) -> None:
-    within, without = (encoder_of(case, special_tokens=flag) for flag in (True, False))
+    within, without = (encoder_of(case, pool_special_tokens=flag) for flag in (True, False))
     ids, _ = without.tokens(TEXTS[:1], 60)
     assert ids[0][0] == BYTE_TOKENS["bos_token_id"]
     assert (without.first, without.last) == (1, 0)  # begin of sequence alone, as with Llama
@@ -156,13 +156,13 @@ def test_a_model_that_does_not_heed_the_mask_gets_equal_lengths() -> None:
         byte_tokenizer(),
         device="cpu",
         precision="float32",
-        options=EncoderOptions(max_tokens=60),
+        options=ExtractConfig(max_tokens=60),
     )
     assert encoder.equal_length_batches
 
 
 def test_long_texts_are_cut_at_their_end() -> None:
-    encoder = encoder_of("bert", tokenizer=marked_tokenizer(), max_tokens=10, special_tokens=True)
+    encoder = encoder_of("bert", tokenizer=marked_tokenizer(), max_tokens=10, pool_special_tokens=True)
     ids, cut = encoder.tokens(["12345678", "123456789", ""], encoder.max_tokens)
     assert cut == [False, True, False]
     assert [len(own) for own in ids] == [10, 10, 2]

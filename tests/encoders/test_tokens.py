@@ -9,7 +9,7 @@ import torch
 from tokenizers import normalizers
 from torch import Tensor
 
-from daamctl.encoders.base import EncoderOptions
+from daamctl.config import ExtractConfig
 from daamctl.encoders.text import byte_tokenizer
 from daamctl.encoders.tokens import OUTSIDE, TokenEncoder
 from daamctl.errors import EncoderError
@@ -25,7 +25,7 @@ def encoder_of(case: str, *, tokenizer: Any = None, max_tokens: int = 60, **opti
         marked_tokenizer() if tokenizer is None else tokenizer,
         device="cpu",
         precision="float32",
-        options=EncoderOptions(max_tokens=max_tokens, **options),
+        options=ExtractConfig(max_tokens=max_tokens, **options),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import WavLMConfig, WavLMModel
 
-from daamctl.encoders.base import EncoderOptions
+from daamctl.config import ExtractConfig
 from daamctl.encoders.waveform import WaveformEncoder
 from tests.fixtures.tiny_models import LARGE, SPEECH
 
@@ -21,11 +21,12 @@ def encoder() -> WaveformEncoder:
     return wavlm()
 
 
-def wavlm(**options: Any) -> WaveformEncoder:
+def wavlm(pad_to_s: float = 5.0, **options: Any) -> WaveformEncoder:
     torch.manual_seed(0)
     model = WavLMModel(WavLMConfig(**SPEECH, **LARGE)).eval()
     reader = SimpleNamespace(sampling_rate=8000)
-    return WaveformEncoder("wavlm", model, reader, device="cpu", precision="float32", options=EncoderOptions(**options))
+    usual: dict[str, Any] = {"device": "cpu", "precision": "float32", "pad_to_s": pad_to_s}
+    return WaveformEncoder("wavlm", model, reader, **usual, options=ExtractConfig(**options))
 
 
 def clips(*lengths: int) -> list[torch.Tensor]:
@@ -66,6 +67,6 @@ def test_that_padding_changes_vectors_by_rounding_alone(encoder: WaveformEncoder
 
 
 def test_published_pooling_pads_as_published_whatever_the_multiple() -> None:
-    encoder = wavlm(all_frames=True, pad_to_s=0.5, pad_frames_to=8)
+    encoder = wavlm(pooling="all-frames", pad_to_s=0.5, pad_frames_to=8)
     inputs, _ = encoder.collate_cpu(clips(800))
     assert inputs["input_values"].shape == (1, 4000)

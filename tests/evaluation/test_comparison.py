@@ -77,30 +77,39 @@ def test_figures_equal_an_independent_computation():
     expected = {
         "accuracy": (
             d.mean(),
-            [d[speaker == name].mean() for name in np.unique(speaker)],
+            np.ones(len(d)),
             [d[fold == k].mean() for k in range(1, 6)],
         ),
         "balanced_accuracy": (
             balanced(everything),
-            [np.average(d[speaker == name], weights=1 / size[target[speaker == name]]) for name in np.unique(speaker)],
+            1 / size[target],
             [balanced(fold == k) for k in range(1, 6)],
         ),
     }
-    for metric, (difference, speakers, folds) in expected.items():
+    for metric, (difference, weights, folds) in expected.items():
         figures = result[metric]
+        sums, sizes = (
+            np.array([part[speaker == name].sum() for name in np.unique(speaker)]) for part in (weights * d, weights)
+        )
+        assert figures.difference == pytest.approx(sums.sum() / sizes.sum())
         assert figures.difference == pytest.approx(difference)
         assert figures.first_value - figures.second_value == pytest.approx(difference)
         assert figures.low < difference < figures.high
         assert (figures.test, figures.unit, figures.units) == ("sign-flip", "speaker", 10)
-        assert figures.p == paired_sign_flip(speakers)["p"]
+        assert figures.p == paired_sign_flip(sums)["p"]
+        # The ends of the interval are just rejected: more than 5 % of all flips are as far from zero beyond them.
+        for end, inwards in ((figures.low, 1), (figures.high, -1)):
+            for step, kept in ((1e-6, True), (-1e-6, False)):
+                assert (paired_sign_flip(sums - (end + inwards * step) * sizes)["p"] > 0.05) == kept
         assert figures.p_folds == pytest.approx(nadeau_bengio(folds, 63, 240).p)  # tested: 61 to 65 clips
-        assert figures.detectable == pytest.approx(minimal_detectable_difference(speakers))
+        left_over = (sums - difference * sizes) / sizes.mean()
+        assert figures.detectable == pytest.approx(minimal_detectable_difference(left_over))
         assert figures.wins == sum(left[item][3] > 0.5 >= right[item][3] for item in left)
         assert figures.losses == sum(right[item][3] > 0.5 >= left[item][3] for item in left)
         assert figures.wins + figures.losses + figures.ties == len(left) == 300
 
 
-def test_a_speaker_without_a_class_has_a_balanced_difference():
+def test_a_speaker_counts_by_its_items_and_may_lack_a_class():
     """Speaker A: one item of class 0 (won); speaker B: two of class 0 (one won) and one of class 1 (lost)."""
     speakers = ["A", "B", "B", "B", "C", "D", "E"]
     targets = [0, 0, 0, 1, 1, 1, 1]
@@ -114,12 +123,16 @@ def test_a_speaker_without_a_class_has_a_balanced_difference():
     }  # fmt: skip
     figures = of_pair(tables, resamples=50)
     assert figures["accuracy"].difference == pytest.approx(1 / 7)
-    units = [1, 0, 0, 0, 0]
-    assert figures["accuracy"].detectable == pytest.approx(minimal_detectable_difference(units))
+    # Sums and numbers of items of the speakers, over the mean number of items.
+    sums, sizes = np.array([1, 0, 0, 0, 0]) / 1.4, np.array([1, 3, 1, 1, 1]) / 1.4
+    assert figures["accuracy"].detectable == pytest.approx(minimal_detectable_difference(sums - sizes / 7))
     assert figures["balanced_accuracy"].difference == pytest.approx((2 / 3 - 1 / 4) / 2)
-    # Weights 1/3 (class 0) and 1/4 (class 1): speaker B has (1/3 + 0 - 1/4) / (1/3 + 1/3 + 1/4).
-    units = [1, (1 / 12) / (11 / 12), 0, 0, 0]
-    assert figures["balanced_accuracy"].detectable == pytest.approx(minimal_detectable_difference(units))
+    # Weights 1/3 (class 0) and 1/4 (class 1) add up to 2: speaker B has 1/3 + 0 - 1/4 of 1/3 + 1/3 + 1/4.
+    sums, sizes = np.array([4, 1, 0, 0, 0]) / 12 * 5 / 2, np.array([4, 11, 3, 3, 3]) / 12 * 5 / 2
+    difference = figures["balanced_accuracy"].difference
+    assert figures["balanced_accuracy"].detectable == pytest.approx(
+        minimal_detectable_difference(sums - difference * sizes)
+    )
 
 
 def test_seeds_are_averaged_not_counted():
@@ -182,8 +195,6 @@ def test_one_family_is_corrected_together():
         unit="speaker", unit_word="speaker", source_word="speaker", reason="10 speakers are tested",
         n_units=10, n_items=300, n_speakers=10, n_folds=5, seeds={name: [1, 2, 3] for name in "abc"},
     )  # fmt: skip
-    assert family.ranks["accuracy"].k == 3
-    assert list(family.ranks["balanced_accuracy"].average_ranks)[-1] == "b"
     with pytest.raises(UnknownNameError, match="unknown method 'd'"):
         compare(reference="d")
 
@@ -219,7 +230,6 @@ def test_result_survives_json():
 def test_one_method_alone_compares_with_nothing():
     rows, family = compare_methods({"a": make_table()})
     assert rows == []
-    assert family.ranks == {"accuracy": None, "balanced_accuracy": None}
     assert family.size == 0
 
 
@@ -415,7 +425,6 @@ def test_items_are_the_units_where_nobody_is_known():
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
     assert design.reason == "who wrote the texts is not known, so each text is its own unit"
-    assert result.ranks == {"accuracy": None, "balanced_accuracy": None}
     assert any(note.startswith("all seeds share the training and test items of the only fold") for note in
                result.notes)  # fmt: skip
     assert not any("speaker" in note or "resample only" in note for note in result.notes)
@@ -431,11 +440,12 @@ def test_items_are_the_units_where_nobody_is_known():
         row = figures[metric]
         assert (row.unit, row.units) == ("text", 400)
         assert row.difference == pytest.approx(units.mean())
-        assert row.detectable == pytest.approx(minimal_detectable_difference(units))
+        weights = 1.0 if metric == "accuracy" else len(d) / CLASSES / size[target]
+        assert row.detectable == pytest.approx(minimal_detectable_difference(units - units.mean() * weights))
         normal = 2 * stats.norm.sf(abs(units.sum()) / np.sqrt((units**2).sum()))
         assert row.p == pytest.approx(normal, abs=0.01)
         assert row.p_folds is None
-        assert row.interval == "bootstrap"
+        assert row.interval == "sign-flip"
 
 
 def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
@@ -471,7 +481,7 @@ def test_not_worse_by_a_margin_equals_an_independent_computation():
         gaps = {}
         for item, (speaker, _, _, share) in shares(tables[name]).items():
             gaps.setdefault(speaker, []).append(share - whole[item][3])
-        units = np.array([np.mean(values) for values in gaps.values()]) + 0.1
+        units = np.array([sum(values) + 0.1 * len(values) for values in gaps.values()])
         flipped = [(units * signs).mean() for signs in np.array(np.meshgrid(*[[1, -1]] * 10)).reshape(10, -1).T]
         assert result.p == pytest.approx(np.mean([value >= units.mean() - 1e-12 for value in flipped]))
         assert result.difference == pytest.approx(np.mean([gap for values in gaps.values() for gap in values]))

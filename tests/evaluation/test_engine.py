@@ -152,34 +152,58 @@ def test_thousands_of_clusters_of_one_item_each():
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])
-def test_flip_interval_holds_what_the_test_does_not_reject(level):
+@pytest.mark.parametrize("equal", [True, False])
+def test_flip_interval_holds_what_the_test_does_not_reject(level, equal):
     rng = np.random.default_rng(0)
     for _ in range(20):
-        differences = np.round(rng.normal(0.03, 0.05, rng.integers(6, 11)), 3)
-        found = flip_interval(differences, level=level)
+        number = rng.integers(6, 11)
+        sizes = np.ones(number) if equal else rng.integers(1, 9, number).astype(float)
+        sizes /= sizes.mean()
+        differences = np.round(rng.normal(0.03, 0.05, number), 3) * sizes
+        found = flip_interval(differences, sizes, level=level)
         for value in np.linspace(found.low - 0.02, found.high + 0.02, 41):
             if min(abs(value - found.low), abs(value - found.high)) > 1e-9:
-                kept = paired_sign_flip(differences - value)["p"] > 1 - level + 1e-12
+                kept = paired_sign_flip(differences - value * sizes)["p"] > 1 - level + 1e-12
                 assert kept == (found.low < value < found.high)
         assert found.low <= found.value <= found.high
+        assert found.value == pytest.approx(differences.mean())
 
 
-def test_flip_interval_never_disagrees_with_the_test():
+@pytest.mark.parametrize("equal", [True, False])
+def test_flip_interval_never_disagrees_with_the_test(equal):
     rng = np.random.default_rng(1)
     excluded = 0
     for _ in range(500):
-        differences = np.round(rng.normal(0.6, 1, rng.integers(6, 13)), 1)  # ties and zeros are frequent
-        found = flip_interval(differences)
+        number = rng.integers(6, 13)
+        sizes = np.ones(number) if equal else rng.integers(1, 40, number).astype(float)
+        sizes /= sizes.mean()
+        differences = np.round(rng.normal(0.6, 1, number), 1) * sizes  # ties and zeros are frequent
+        found = flip_interval(differences, sizes)
         excludes = not found.low <= 0 <= found.high
         assert excludes == (paired_sign_flip(differences)["p"] <= 0.05)
         excluded += excludes
     assert 100 < excluded < 450
 
 
-def test_there_is_no_flip_interval_of_five_units_or_of_many():
+def test_flip_interval_of_many_units_is_drawn():
+    """Random sets give the ends of all sets, and of thousands of answers those of the normal distribution."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 9, 24).astype(float)
+    sizes /= sizes.mean()
+    differences = (0.05 + rng.normal(0, 0.1, 24)) * sizes
+    found = flip_interval(differences, sizes, resamples=20_000)
+    assert (found.n_clusters, found.resamples, found.method) == (24, 20_000, "sign-flip")
+    for end in (found.low, found.high):
+        assert paired_sign_flip(differences - end * sizes)["p"] == pytest.approx(0.05, abs=0.005)
+    answers = rng.choice([-1.0, 0.0, 1.0], 5_000, p=[0.1, 0.75, 0.15])
+    many, error = flip_interval(answers), 1.96 * answers.std() / np.sqrt(5_000)
+    assert (many.low, many.high) == pytest.approx((answers.mean() - error, answers.mean() + error), abs=0.001)
+    assert flip_interval(np.zeros(40)).high == 0.0
+
+
+def test_there_is_no_flip_interval_of_five_units():
     assert flip_interval(np.arange(5.0)) is None
     assert flip_interval(np.arange(5.0), level=0.9) is not None
-    assert flip_interval(np.arange(21.0)) is None
     assert flip_interval(np.full(6, 0.25)).low == 0.25
 
 

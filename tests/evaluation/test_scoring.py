@@ -4,10 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from daamctl.data.task import task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation import METRICS
-from daamctl.evaluation.scoring import items_of, join, score_items
-from tests.fixtures.folds import predictions_frame
+from daamctl.evaluation.scoring import items_of, join
+from tests.fixtures.folds import CLASSES, predictions_frame
+
+TASK = task_of("speech", CLASSES)
 
 
 def frame():
@@ -24,8 +26,8 @@ def test_clips_are_scored_by_themselves():
     items = items_of(frame(), "clip")
     assert items.ids == ["a-c0", "b-c1", "b-c2", "c-c3"]
     assert items.predictions.tolist() == [3, 0, 2, 0]
-    assert score_items(items, 4)["accuracy"] == pytest.approx(2 / 4)
-    assert score_items(items, 4)["n"] == 4
+    assert TASK.score(items)["accuracy"] == pytest.approx(2 / 4)
+    assert len(items) == 4
 
 
 def test_utterances_take_the_mean_of_logits():
@@ -33,7 +35,7 @@ def test_utterances_take_the_mean_of_logits():
     assert items.ids == ["a", "b", "c"]
     assert items.targets.tolist() == [3, 2, 1]
     assert items.predictions.tolist() == [3, 2, 0]
-    assert score_items(items, 4)["accuracy"] == pytest.approx(2 / 3)
+    assert TASK.score(items)["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_probabilities_are_the_softmax_of_the_mean_logits():
@@ -42,7 +44,7 @@ def test_probabilities_are_the_softmax_of_the_mean_logits():
     assert items.probabilities == pytest.approx(exps / exps.sum(axis=1, keepdims=True))
     clips = items_of(frame(), "clip").probabilities[1:3]
     assert abs(items.probabilities[1] - clips.mean(axis=0)).max() > 0.05  # not the mean of the clips' probabilities
-    assert score_items(items, 4)["log_loss"] == pytest.approx(-np.log(items.probabilities[range(3), [3, 2, 1]]).mean())
+    assert TASK.score(items)["log_loss"] == pytest.approx(-np.log(items.probabilities[range(3), [3, 2, 1]]).mean())
 
 
 def lasting(*seconds):
@@ -112,8 +114,8 @@ def test_join():
     both = join([items_of(frame(), "clip"), items_of(frame(), "clip")])
     assert len(both) == len(both.targets) == len(both.speakers) == len(both.predictions) == 8
     assert both.probabilities.shape == (8, 4)
-    assert score_items(both, 4) == {**score_items(items_of(frame(), "clip"), 4), "n": 8}
-    assert set(score_items(both, 4)) == {*METRICS, "n"}
+    assert TASK.score(both) == TASK.score(items_of(frame(), "clip"))
+    assert tuple(TASK.score(both)) == TASK.metrics
 
 
 def test_errors_say_what_is_wrong():
@@ -127,5 +129,5 @@ def test_errors_say_what_is_wrong():
         items_of(frame().clear(), "clip")
     with pytest.raises(ValueError, match="unknown unit 'word'; known: utterance, clip"):
         items_of(frame(), "word")
-    with pytest.raises(ValueError, match="predictions are among 4 classes; need 3"):
-        score_items(items_of(frame(), "clip"), 3)
+    with pytest.raises(ValueError, match=r"probabilities have shape \(4, 4\); need \(4, 3\)"):
+        task_of("speech", "abc").score(items_of(frame(), "clip"))

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from daamctl.evaluation.statistics import (
-    friedman_nemenyi,
     grouped_means,
     holm,
     minimal_detectable_difference,
@@ -150,47 +149,3 @@ def test_detectable_difference_by_simulation():
 
 def test_detectable_difference_needs_spread():
     assert minimal_detectable_difference([0.1]) is minimal_detectable_difference([0.1, 0.1, 0.1]) is None
-
-
-# Demšar (2006), table 6: AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data sets. "voting" is ranked there without
-# a tie, so its third value gets a further digit.
-DEMSAR = """0.763 0.768 0.771 0.798; 0.599 0.591 0.590 0.569; 0.954 0.971 0.968 0.967; 0.628 0.661 0.654 0.657
-0.882 0.888 0.886 0.898; 0.936 0.931 0.916 0.931; 0.661 0.668 0.609 0.685; 0.583 0.583 0.563 0.625
-0.775 0.838 0.866 0.875; 1.000 1.000 1.000 1.000; 0.940 0.962 0.965 0.962; 0.619 0.666 0.614 0.669
-0.972 0.981 0.9751 0.975; 0.957 0.978 0.946 0.970"""
-
-
-def test_critical_difference_as_published():
-    table = np.array([row.split() for row in DEMSAR.replace("\n", ";").split(";")], dtype=float)  # (14, 4)
-    names = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
-    result = friedman_nemenyi(dict(zip(names, table.T, strict=True)), alpha=0.10)
-    ranks = result.average_ranks
-    assert {name: round(rank, 3) for name, rank in ranks.items()} == {
-        "C4.5": 3.143, "C4.5+m": 2.0, "C4.5+cf": 2.893, "C4.5+m+cf": 1.964,
-    }  # fmt: skip
-    assert list(ranks) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"]
-    assert result.critical_difference == pytest.approx(1.12, abs=0.005)
-    assert result.groups == [["C4.5+m+cf", "C4.5+m", "C4.5+cf"], ["C4.5+cf", "C4.5"]]
-    untied = 12 * 14 / (4 * 5) * (sum(rank**2 for rank in ranks.values()) - 4 * 25 / 4)
-    assert untied == pytest.approx(9.28, abs=0.01)
-    assert result.chi2 > untied  # scipy corrects for ties, the paper does not
-    assert (result.n, result.k) == (14, 4)
-
-
-@pytest.mark.parametrize(("k", "q"), [(3, 2.343), (5, 2.728), (7, 2.949), (10, 3.164)])
-def test_critical_values_as_published(k, q):
-    """Demšar (2006), table 5a, at .05."""
-    scores = {f"m{index}": np.random.default_rng(index).random(6) for index in range(k)}
-    assert friedman_nemenyi(scores).critical_difference == pytest.approx(q * np.sqrt(k * (k + 1) / 36), rel=3e-4)
-
-
-def test_ranks_over_folds():
-    scores = {"a": [0.7, 0.8, 0.9], "b": [0.6, 0.8, 0.7], "c": [0.5, 0.5, 0.5]}
-    result = friedman_nemenyi(scores)
-    assert result.average_ranks == pytest.approx({"a": 3.5 / 3, "b": 5.5 / 3, "c": 3.0})
-    tied = friedman_nemenyi({name: [0.5, 0.6] for name in "abc"})
-    assert (tied.p, tied.groups) == (1.0, [["a", "b", "c"]])
-    two, one, uneven = {"a": [1, 2], "b": [1, 2]}, {"a": [1], "b": [2], "c": [3]}, {"a": [1, 2], "b": [1, 2], "c": [1]}
-    for wrong in (two, one, uneven):
-        with pytest.raises(ValueError, match="ranks need 3 methods or more"):
-            friedman_nemenyi(wrong)

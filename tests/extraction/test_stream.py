@@ -19,11 +19,11 @@ from transformers import WavLMConfig, WavLMModel, WhisperConfig, WhisperModel
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, read_clips, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
-from daamctl.config import Config
+from daamctl.config import Config, ExtractConfig
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import encoder_cache
-from daamctl.encoders.base import Batch, EncoderOptions, Pooled
+from daamctl.encoders.base import Batch, Pooled
 from daamctl.encoders.waveform import WaveformEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, WhisperEncoder
 from daamctl.errors import AudioError, EncoderError
@@ -214,13 +214,13 @@ def test_readers_keep_to_the_size_that_memory_can_hold(tmp_path: Path) -> None:
 
 
 def test_the_budget_of_a_batch_counts_the_encoders_own_padding(tmp_path: Path) -> None:
-    options = EncoderOptions(all_frames=True, pad_to_s=0.5)
+    options = ExtractConfig(pooling="all-frames")
     usual: dict[str, Any] = {"device": "cpu", "precision": "float32"}
     model = WavLMModel(WavLMConfig(**SPEECH)).eval()
-    wavlm = WaveformEncoder("wavlm", model, SimpleNamespace(sampling_rate=RATE), **usual, options=options)
+    wavlm = WaveformEncoder("wavlm", model, SimpleNamespace(sampling_rate=RATE), **usual, options=options, pad_to_s=0.5)
     second = WhisperModel(WhisperConfig(**{**WHISPER, "max_source_positions": 50})).eval()
     reader = SimpleNamespace(sampling_rate=16000)
-    whisper = WhisperEncoder("whisper", second, reader, **usual, options=EncoderOptions())
+    whisper = WhisperEncoder("whisper", second, reader, **usual, options=ExtractConfig())
     items = SpeechItems(corpus(tmp_path, noise(*[800] * 12)), tmp_path, RATE, 4.5)  # a budget of 36000 samples
     assert wavlm.collate([items.read(0)])[0]["input_values"].shape == (1, wavlm.padded(800)) == (1, 4000)
     assert [len(batch) for batch in planned(wavlm, items)] == [9, 3]

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from daamctl.figures import static
-from daamctl.figures.layers import (
-    contribution,
-    contribution_change,
-    importance_map,
-    replaced_layers,
-    score_over_runs,
-)
+from daamctl.figures.layers import contribution, contribution_change, importance_map, replaced_layers, score_over_runs
 from tests.figures.test_static import size_of
 
 

@@ -15,9 +15,8 @@ import torch
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
-from daamctl.config import Config
+from daamctl.config import Config, ExtractConfig
 from daamctl.data.spans import word_id
-from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.tokens import TokenEncoder
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import TokenItems
@@ -58,7 +57,7 @@ def table() -> ClipTable:
 
 
 def opened(clips: ClipTable) -> Opened:
-    options = EncoderOptions(max_tokens=60)
+    options = ExtractConfig(max_tokens=60)
     model = deepcopy(model_of("bert")).requires_grad_(False)
     encoder = TokenEncoder("bert", model, marked_tokenizer(), device="cpu", precision="float32", options=options)
     items = TokenItems(clips.rows, clips.rows, encoder, 60, 80)

@@ -11,7 +11,7 @@ from torch import nn
 import daamctl.methods
 from daamctl.errors import MethodError, UnknownNameError
 from daamctl.methods import METHODS, FusionClassifier, Traits, build, check_settings, resolve_method, settings_of
-from daamctl.methods.base import check_divides
+from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
 
 SIZES = {"num_layers": 8, "embed_dim": 16, "num_classes": 4}
@@ -171,9 +171,9 @@ def test_settings_of_a_variant_lie_above_those_of_its_method() -> None:
     assert model.decoder.projector.out_features == 5
 
 
-def test_check_divides_accepts_every_divisor() -> None:
+def test_check_heads_accepts_every_divisor() -> None:
     for parts in (1, 2, 3, 4, 6, 12):
-        check_divides("parts", parts, 12, "the whole")
+        check_heads("parts", parts, 12, "the whole", least=1)
 
 
 def test_density_of_a_method_that_has_none() -> None:
@@ -206,7 +206,7 @@ def test_training_loss_of_a_plain_method() -> None:
 
 
 def test_public_names_are_importable_and_no_others() -> None:
-    for name in daamctl.methods.__all__:
+    for name in daamctl.methods.MODULES:
         assert getattr(daamctl.methods, name) is not None
     with pytest.raises(AttributeError, match=r"^module 'daamctl.methods' has no attribute 'Nothing'$"):
         daamctl.methods.Nothing  # noqa: B018

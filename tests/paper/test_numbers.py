@@ -17,7 +17,6 @@ from daamctl.paper.numbers import (
     COLUMNS,
     FOLDER,
     Claims,
-    experiment_of,
     experiments,
     numbers,
     printed,
@@ -91,7 +90,7 @@ def test_facts_of_experiments() -> None:
     assert [one.layers("high") for one in experiments()] == [(9,), (10, 11, 12), (19, 20, 21)]
     assert [one.layers("low") for one in experiments()] == [(23,), (22, 23, 24), (37, 38, 39)]
     number = next(number for number in numbers() if number.full_table == "gaam-v1/T3")
-    assert experiment_of(number).title == "CIFAR-100"
+    assert read_claims().experiments[number.pipeline].title == "CIFAR-100"
 
 
 def test_rows_by_experiment_leave_out_rows_of_none() -> None:

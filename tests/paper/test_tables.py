@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from daamctl.errors import ConfigError, UnknownNameError
+from daamctl.errors import UnknownNameError
 from daamctl.paper.tables import learned_ranges, published_tables, read_published
 
 # method: printed mean, printed std, recomputed mean, population std, sample std, which std the print is
@@ -78,10 +78,7 @@ def test_protocol_and_what_it_was_made_with():
 
 def test_other_sources():
     assert read_published("gaam-v1/T2").row("bi-sga").mean == pytest.approx(65.2)
-    assert read_published("T2", source="gaam-v1").name == "T2"
     assert read_published("T2-iemocap").row("no-such-method") is None
-    with pytest.raises(ConfigError, match="names source 'gaam-v1', but source 'daam-v4' is asked for"):
-        read_published("gaam-v1/T2", source="daam-v4")
 
 
 @pytest.mark.parametrize("table", published_tables())

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daamctl.artifacts.statistics import Ranks
 from daamctl.figures.interactive import to_data
 from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.figures.spec import Figure, Line, Rule
@@ -43,23 +42,6 @@ def test_accuracy() -> None:
     assert found["One run"].notes == ["fold 1", "fold 2", "fold 1"]
     assert found["Mean"].x == pytest.approx([55, 70])
     assert found["Most frequent class"].at == pytest.approx(30)
-
-
-def test_ranks_grow_with_methods() -> None:
-    def ranks(number: int) -> Figure:
-        names = [f"m{index}" for index in range(number)]
-        average = dict(zip(names, np.linspace(1.5, number - 0.5, number).tolist(), strict=True))
-        groups = [names[: number // 2 + 1]]
-        found = Ranks(average, number / 2, groups, chi2=9.0, p=0.01, n=5, k=number, alpha=0.05)
-        return figures.ranks(found, "alt")
-
-    few, many = check(ranks(3)), check(ranks(39))
-    assert few[0] == pytest.approx(many[0], rel=0.05)
-    assert many[1] > 3 * few[1]
-    found = marks(ranks(3))
-    assert found["Average rank"].texts == ["1.5", "2.0", "2.5"]
-    assert found["No significant difference"].y[:2] == pytest.approx([-0.3, 1.3])
-    assert found["Critical difference 1.50"].x[:2] == pytest.approx([1, 2.5])
 
 
 @pytest.mark.parametrize("number", [2, 10, 30])

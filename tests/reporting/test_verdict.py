@@ -89,22 +89,19 @@ def test_differences_are_turned_round() -> None:
     assert (found.runs, found.ahead) == (5, 4)
 
 
-def test_labels_reach_ranks_and_leave_the_input_alone() -> None:
+def test_labels_reach_tiers_and_leave_the_input_alone() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
-    data["comparison"]["family"]["ranks"]["accuracy"] = {
-        "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0}, "critical_difference": 1.5, "groups": [["sga", "none"]],
-        "chi2": 5.0, "p": 0.1, "n": 5, "k": 3, "alpha": 0.05,
-    }  # fmt: skip
+    pairs = data["tables"]["comparisons"]
+    third = pairs[0] | {"first": "sga", "second": "mha", "first_value": 0.6, "second_value": 0.4}
+    data["tables"]["comparisons"] = [*pairs, *({**pair, "family": "all pairs"} for pair in (*pairs, third))]
     found = parsed(data)
     renamed = labelled(found)
     assert found.as_json() == parsed(data).as_json()
     assert order(found) == ["sga", "none", "mha"]
+    assert found.scores.tiers("accuracy") == {"sga": 1, "none": 2, "mha": 3}
     family = renamed.comparison.family
     assert family is not None
-    ranks = family.ranks["accuracy"]
-    assert ranks is not None
-    assert list(ranks.average_ranks) == ["sga (reconstructed)", "none", "mha"]
-    assert ranks.groups == [["sga (reconstructed)", "none"]]
+    assert renamed.scores.tiers("accuracy") == {"sga (reconstructed)": 1, "none": 2, "mha": 3}
     assert family.methods == ["none", "sga (reconstructed)", "mha"]
     assert order(renamed) == ["sga (reconstructed)", "none", "mha"]
 
@@ -184,5 +181,5 @@ def test_equal_predictions_are_a_caution() -> None:
     section = headline(labelled(parsed(data)), declared=True)
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
-        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",
+        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown."
     ]

@@ -158,12 +158,7 @@ def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(proje
 
     usual = part("")
     assert part("train: {epochs: 3, lr: 0.5, device: cpu}\nfinetune: {device: cpu}\nmethods: [none]") == usual
-    for text in (
-        "finetune: {lr: 0.5}",
-        "train: {loss: focal}",
-        "train: {seeds: [2]}",
-        "extract: {revision: a}",
-    ):
+    for text in ("finetune: {lr: 0.5}", "train: {loss: focal}", "train: {seeds: [2]}", "extract: {revision: a}"):
         assert part(text) != usual
 
 

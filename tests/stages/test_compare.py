@@ -83,6 +83,9 @@ def test_an_evaluation_of_other_folds_is_named(project, pair, caplog):
         "daamctl evaluate right"
     ) in caplog.messages
     caplog.clear()
+    compare.run(project, "right/mha", "right/daam-v1")  # both sides are of one run
+    assert sum("the evaluation of 'right'" in line for line in caplog.messages) == 1
+    caplog.clear()
     (pair[1][0].stage("evaluate") / "evaluation.json").write_text("{}")  # it is not needed
     assert compare.run(project, "left", "right").is_file()
     (warning,) = [line for line in caplog.messages if line.startswith("the evaluation of 'right': ")]
@@ -269,29 +272,26 @@ def test_ours_beside_a_printed_row(project):
     result = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))
     evaluate.run(layout, config)
     scores = read_evaluation(layout.stage("evaluate")).scores
-    entry = result["comparisons"][0]
-    ours, printed = entry["figures"]["first"], entry["figures"]["second"]
+    pair, compared = result["pairs"][0], result["comparisons"][0]
     assert result["kind"] == "printed"
-    for found, metric in (
-        (ours["as_published"], "accuracy_best_on_test"),
-        (ours["as_reported"]["accuracy"], "accuracy"),
-        (ours["as_reported"]["balanced_accuracy"], "balanced_accuracy"),
-    ):
-        figure = scores.figure("mha", metric)
-        assert found == {"mean": figure.mean, "std": figure.std, "n": figure.runs}
+    ours = {one["metric"]: one for one in result["figures"] if one["method"] == "left/mha"}
+    for metric in ("accuracy_best_on_test", "accuracy", "balanced_accuracy"):
+        figure, found = scores.figure("mha", metric), ours[metric]
+        assert (found["mean"], found["std"], found["runs"]) == (figure.mean, figure.std, figure.runs)
     row = read_published("T2-iemocap").row("mha")
-    assert printed["print"] == {"text": "62.3 ± 2.00", "mean_agrees": True, "std_is": "neither", "disagrees": True}
-    assert printed["as_published"]["std"] == pytest.approx(row.sample_std / 100)
-    assert entry["difference"] == pytest.approx(ours["as_published"]["mean"] - row.mean / 100)
+    assert (pair["second"]["printed"], pair["second"]["wrong"]) == ("62.3 ± 2.00", ["deviation"])
+    printed = next(one for one in result["figures"] if one["method"] == "published:T2-iemocap/mha")
+    assert printed["std"] == pytest.approx(row.sample_std / 100)
+    assert compared["difference"] == pytest.approx(ours["accuracy_best_on_test"]["mean"] - row.mean / 100)
     best = {}
     for fold in read_folds(layout.method("mha")):
         best.setdefault(fold.fold, []).append(fold.result["metrics"]["accuracy_best_on_test"])
-    assert [fold["session"] for fold in entry["folds"]] == [1, 2, 3, 4, 5]
-    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(
-        [np.mean(best[number]) - row.folds[f"F{number}"] / 100 for number in range(1, 6)]
-    )
-    assert entry["test"] is None
-    assert "another protocol" in entry["about_test"]
+    by_session = {(one["method"], one["fold"]): one["value"] for one in result["scores"]}
+    for session in range(1, 6):
+        assert by_session["left/mha", session] == pytest.approx(np.mean(best[session]))
+        assert by_session["published:T2-iemocap/mha", session] == row.folds[f"F{session}"] / 100
+    assert compared["test"] is None
+    assert "another protocol" in pair["about_test"]
     listed = {row["name"]: (row["first"], row["second"]) for row in result["settings"]["can_change"]}
     assert listed == {
         "train.selection": ("dev-group", "best-on-test"),
@@ -309,7 +309,7 @@ def test_a_printed_row_may_come_first(project):
     one = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))["comparisons"][0]
     other = result_of(compare.run(project, "published:T2-iemocap/mha", "left/mha"))["comparisons"][0]
     assert one["difference"] == -other["difference"]
-    assert one["folds"][0]["difference"] == -other["folds"][0]["difference"]
+    assert (one["first"], one["first_value"]) == (other["second"], other["second_value"])
 
 
 def test_a_pipeline_beside_a_whole_table(project):
@@ -323,8 +323,7 @@ def test_a_pipeline_beside_a_whole_table(project):
 def test_another_corpus_is_not_set_fold_by_fold(project):
     make(project, "left", download={"corpus": "demo"})
     result = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))
-    assert result["comparisons"][0]["folds"] is None
-    assert "the corpora differ: demo and iemocap" in result["comparisons"][0]["not_aligned"]
+    assert "the corpora differ: demo and iemocap" in result["pairs"][0]["not_aligned"]
     assert {row["name"] for row in result["settings"]["can_change"]} >= {"download.corpus"}
 
 
@@ -335,39 +334,34 @@ NADEAU_BENGIO = {"mha": 0.005, "mha-bn": 0.007, "sga": 0.014, "bi-sga": 0.101, "
 @pytest.mark.parametrize("method", NADEAU_BENGIO)
 def test_two_printed_rows(project, method):
     result = result_of(compare.run(project, "published:gaam-v1/T2/daam-v1", f"published:gaam-v1/T2/{method}"))
-    entry = result["comparisons"][0]
+    found = result["comparisons"][0]
     assert (result["kind"], result["unit"]) == ("both-printed", "as printed")
-    assert entry["test"]["p"] == pytest.approx(NADEAU_BENGIO[method], abs=6e-4)
-    assert (entry["test"]["ratio"], entry["test"]["df"]) == (0.25, 4)
-    assert "printed folds" in entry["about_test"]
+    assert found["p"] == pytest.approx(NADEAU_BENGIO[method], abs=6e-4)
+    assert "printed folds" in result["pairs"][0]["about_test"]
     table = read_published("gaam-v1/T2")
     gaps = [table.row("daam-v1").folds[f] - table.row(method).folds[f] for f in table.row(method).folds]
-    assert [100 * fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
+    assert 100 * found["difference"] == pytest.approx(np.mean(gaps))
     assert [row["name"] for row in result["settings"]["can_change"]] == ["method"]
 
 
 def test_lora_columns_are_other_sessions(project):
     """Printed column k of a LoRA row is not session k (D15), so pairing by column would be wrong."""
     result = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/mha"))
-    entry, table = result["comparisons"][0], read_published("T2-iemocap")
+    table = read_published("T2-iemocap")
     lora, mha = table.row("lora-r4").folds, table.row("mha").folds
     column = {5: "F1", 3: "F2", 1: "F3", 2: "F4", 4: "F5"}
     gaps = [(lora[column[session]] - mha[f"F{session}"]) / 100 for session in range(1, 6)]
-    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
-    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4).p)
-    assert not entry["same_columns"]
+    assert result["comparisons"][0]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4).p)
     assert any("paired by session" in note and "(D15)" in note for note in result["notes"])
     both = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/lora-r8"))
-    assert both["comparisons"][0]["same_columns"]
+    assert not any("paired by session" in note for note in both["notes"])
 
 
 def test_repeats_of_one_split_are_not_paired(project):
-    entry = result_of(compare.run(project, "published:T2-cifar100/mha", "published:T2-cifar100/daam-v1"))[
-        "comparisons"
-    ][0]
-    assert entry["folds"] is None
-    assert entry["about_test"] == "no test: the published columns cannot be paired"
-    assert entry["difference"] < 0
+    result = result_of(compare.run(project, "published:T2-cifar100/mha", "published:T2-cifar100/daam-v1"))
+    assert result["pairs"][0]["about_test"] == "no test: the published columns cannot be paired"
+    assert result["comparisons"][0]["test"] is None
+    assert result["comparisons"][0]["difference"] < 0
 
 
 def test_whole_tables_are_one_family(project):

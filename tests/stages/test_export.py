@@ -19,6 +19,7 @@ from daamctl.config import load_config
 from daamctl.encoders.licence import RANDOM
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
+from daamctl.evaluation.conformal import smallest_probabilities
 from daamctl.evaluation.scoring import items_of
 from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
@@ -61,6 +62,21 @@ def test_the_mean_of_all_folds(trained: Path) -> None:
         "MLmodel",
         *(m.file for m in record.members),
     }
+
+
+def test_prediction_sets_are_calibrated_on_speakers_that_a_fold_was_not_trained_on(trained: Path) -> None:
+    folds = [read_fold(trained / f"data/train/tiny/weighted-sum/fold{number}-seed1") for number in (1, 2, 3)]
+    parts = [items_of(fold.predictions(), "utterance") for fold in folds]
+    of_true = np.concatenate([part.probabilities[range(len(part)), part.targets] for part in parts])
+    speakers = np.concatenate([part.speakers for part in parts])
+    sets = read_model(export_model(trained, "sets")).sets
+    assert sets is not None
+    assert (sets.unit, sets.units) == ("speaker", len(set(speakers)))
+    expected = smallest_probabilities(of_true, speakers)
+    assert sets.smallest == pytest.approx({f"{level:.2f}": value for level, value in expected.items()})
+    one = read_model(export_model(trained, "one", folds="2")).sets
+    assert one is not None
+    assert one.units == len(set(parts[1].speakers)) < sets.units
 
 
 def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
@@ -215,6 +231,8 @@ def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_
         train.run(layout, config, method="weighted-sum", track=False)
         evaluate.run(layout, config.model_copy(update={"methods": ("weighted-sum",)}))
     folder = export_model(copy, "optimistic")
+    with pytest.raises(ConfigError, match="has no prediction sets: export it again, or train it with a held-out group"):
+        ExportedModel.open(folder, coverage=0.5)
     warning = "The epochs were selected on the test groups (D7), so the figures are too high."
     assert warning in read_model(folder).warnings
     assert f"- {warning}" in (folder / "README.md").read_text()

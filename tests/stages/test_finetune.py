@@ -278,10 +278,7 @@ TUNED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"run.config.train": {"loss": "focal"}},
-            r"train.loss is 'square' for 'none', 'focal' for 'linear-probe'",
-        ),
+        ({"run.config.train": {"loss": "focal"}}, r"train.loss is 'square' for 'none', 'focal' for 'linear-probe'"),
         ({"meta.num_train_clips": 7}, r"clips of fold 1 is \[300, 100, \d+\] for 'none', \[7, 100, \d+\] for 'linear"),
         ({"run.config.finetune": {"epochs": 4}}, r"finetune.epochs is 3 for 'lora-r8', 4 for 'linear-probe'"),
         ({"meta.embeddings_key": "f" * 16}, r"data_key is '0123456789abcdef' for 'lora-r8', 'ffffffffffffffff' for"),

@@ -229,8 +229,8 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
     assert "<svg" in page or "data:image" in page
 
 
-def test_unequal_speakers_are_told() -> None:
-    """One speaker with most items decides the figures, the others the test."""
+def test_speakers_count_by_their_items() -> None:
+    """One speaker has most items: interval and test are of the difference over all items, which is printed."""
     sizes = {"s0": (200, 0.9, 0.5)} | {f"s{index}": (20, 0.4, 0.8) for index in range(1, 9)}
     rows: dict[str, list[pl.DataFrame]] = {"x": [], "y": []}
     for who, (count, *shares) in sizes.items():
@@ -240,11 +240,13 @@ def test_unequal_speakers_are_told() -> None:
             found.append(pl.DataFrame({"item": items, "speaker": who, "correct": right}))
     verdict = daamctl.judge(*(pl.concat(parts) for parts in rows.values()))
     pair = verdict.pair(*verdict.models)
-    assert pair.difference > 0
+    assert pair.difference == pytest.approx((80 - 64) / 360)
+    assert pair.low is not None
     assert pair.high is not None
-    assert pair.high < 0
-    assert verdict.tiers == [verdict.models]  # the second is not worse in the mean over speakers
-    assert sentences(verdict)[1].startswith("Careful: speakers have unequal numbers of items")
+    assert pair.low < 0 < pair.difference < pair.high
+    assert pair.p is not None
+    assert pair.p > 0.05
+    assert verdict.tiers == [verdict.models]
 
 
 def test_speakers_of_one_file_do_and_half_of_them_do_not() -> None:

@@ -18,6 +18,7 @@ from daamctl.artifacts.results import read_fold
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.evaluation.scoring import items_of
 from daamctl.models import predict as engine
+from daamctl.models.folder import read_model
 from daamctl.stages import predict
 from daamctl.store.files import kept_path
 from tests.fixtures.exported import export_model, shared_project
@@ -163,6 +164,31 @@ def test_labels_give_metrics(trained: Path, model: Path, tmp_path: Path) -> None
     table.write_csv(tmp_path / "middle.csv")
     found = predict.run(model, [str(tmp_path / "middle.csv")], device="cpu")
     assert (found.scores, found.unknown) == (None, {"middle": 48})
+
+
+def test_sets_of_classes(trained: Path, model: Path, tmp_path: Path) -> None:
+    sets = read_model(model).sets
+    assert sets is not None
+    tones = str(trained / "tones" / "tones.csv")
+    sizes = []
+    for coverage in (0.5, float(max(sets.smallest))):
+        found = predict.run(model, [tones], device="cpu", coverage=coverage)
+        rows, smallest = items(found.rows), sets.smallest[f"{coverage:.2f}"]
+        for row in rows.iter_rows(named=True):
+            held = [name for name in ("high", "low") if row[f"p_{name}"] >= smallest]
+            assert row["set"] == (held or [row["class"]])
+        assert found.held == pytest.approx(np.mean([row["label"] in row["set"] for row in rows.iter_rows(named=True)]))
+        assert found.size == pytest.approx(rows["set"].list.len().mean())
+        sizes.append(found.size)
+        clips = found.rows.filter(pl.col("unit") == "clip")
+        assert len(clips)
+        assert clips["set"].is_null().all()
+    assert sizes[0] <= sizes[1]
+    predict.run(model, [tones], device="cpu", coverage=0.5, out=tmp_path / "out.csv")
+    written = pl.read_csv(tmp_path / "out.csv").filter(pl.col("unit") == "item")["set"].to_list()
+    assert set(written) <= {"high", "low", "high; low"}
+    with pytest.raises(ConfigError, match=r"--coverage 0.999 is not available; with \d+ \w+ to calibrate on: 0.50 to"):
+        predict.run(model, [tones], device="cpu", coverage=0.999)
 
 
 def test_pieces_of_a_file_are_items(trained: Path, model: Path, tmp_path: Path) -> None:

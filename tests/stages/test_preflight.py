@@ -270,10 +270,7 @@ def test_texts_with_an_official_split(layout: Layout) -> None:
     clips, vectors = make_set("one")
     texts = [f"text {i}" for i in range(len(clips))]
     texts[200] = texts[4]  # of the test part; another embedding
-    items, config = (
-        official(clips, texts),
-        Config.model_validate({"train": {"dev_fraction": 0.25}}),
-    )
+    items, config = (official(clips, texts), Config.model_validate({"train": {"dev_fraction": 0.25}}))
     encoder = {"max_tokens": 50, "special_tokens": {"first": 1, "last": 0, "pooled": False}}
     write(layout, config, items, vectors, "text", **encoder)
     rows = items.select("clip_id", "utterance_id", "text", "label", "speaker", "group")

@@ -25,6 +25,7 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.repair import repair_of
 from daamctl.reporting.truncation import TITLE
+from daamctl.reporting.verdict import labelled
 from daamctl.stages import evaluate, importance, report
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import hashes_of, write_record
@@ -49,7 +50,7 @@ SECTIONS = [
     "answers", "results", "headline", "tests", "fairness", "metrics", "folds", "speakers", "selection", "published",
     "importance", "ablation", "use", "learned", "cost", "learning", "confusion", "missing", "provenance", "terms",
 ]  # fmt: skip
-FIGURES = ["answers", "ranks", "accuracy", "speakers", "importance", "learning", "confusion"]
+FIGURES = ["answers", "accuracy", "speakers", "importance", "learning", "confusion"]
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
@@ -790,7 +791,7 @@ def test_an_official_split_of_texts(texts: Made) -> None:
     assert "the best on held-out training texts (10 % of train), never on the test part" in markdown
     assert "sign-flip test over 240 texts" in markdown
     assert "Secondary test: none, because there is only one fold." in markdown
-    assert "Methods are not ranked over folds, because there is only one test part." in markdown
+    assert "Tier: the primary test of all pairs" in markdown
     seeds = table_of(layout, "folds")["daam-v1"]
     figures = [row.value for row in scores_of(layout).runs("daam-v1").values()]
     assert [float(seeds[f"Seed {seed} [%]"]) for seed in (1, 2, 3)] == pytest.approx([100 * one for one in figures])
@@ -934,8 +935,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "significant at level" not in html.partition("plotly.js v")[0]
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "Trained in bfloat16 and float32, because folds come from several runs" in html
-    assert "Training alone may explain the ranks of" in html
-    assert Page(html).figures == ["answers", "ranks", "gaps", "search", "accuracy", "speakers", "learning", "confusion"]
+    assert Page(html).figures == ["answers", "gaps", "search", "accuracy", "speakers", "learning", "confusion"]
 
 
 def test_marks_stand_in_every_table(unfair: Made) -> None:
@@ -945,7 +945,9 @@ def test_marks_stand_in_every_table(unfair: Made) -> None:
         "none (overfitted)", "mean (undertrained)", "mha", "gqa", "sga (reconstructed)", "daam-v2 (learned nothing)",
         "ridge-mean", "ridge-concat",
     }  # fmt: skip
-    for key in ("results", "fairness", "folds", "speakers", "selection", "ranks", "cost", "learning"):
+    tiers = labelled(read_evaluation(layout.stage("evaluate"))).scores.tiers("accuracy")
+    assert {name: int(row["Tier"]) for name, row in table_of(layout, "results").items()} == tiers
+    for key in ("results", "fairness", "folds", "speakers", "selection", "cost", "learning"):
         assert set(table_of(layout, key)) == labels, key
     assert set(table_of(layout, "metrics")) > labels  # and what needs no model
     for key in ("recalls", "leads", "confusion", "tests-accuracy"):

@@ -15,7 +15,7 @@ from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.spans import word_id
 from daamctl.data.task import Task, task_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.tagging import entity_rows, over_trials
+from daamctl.evaluation.primary import over_trials, primary_rows
 from daamctl.evaluation.trials import compare_primary, primary_not_worse
 
 CLASSES = ["O", "B-X"]
@@ -67,7 +67,7 @@ def figures(rows: dict[str, list[Any]]) -> dict[tuple[str, str], dict[str, Any]]
 )
 def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: str, units: int) -> None:
     folds = {name: [cast(Fold, Trained(sources, wrong))] for name, wrong in (("a", 3), ("b", 6))}
-    found = entity_rows(folds, ["a", "b"], "b")
+    found = primary_rows(folds, ["a", "b"], "b")
     f1 = figures(found)["a", "entity_f1"]
     assert (f1["unit"], f1["resampled"], f1["units"]) == (unit, unit, units)
     assert f1["mean"] == f1["pooled"] == pytest.approx(2 * 9 / (12 + 9))
@@ -85,10 +85,10 @@ def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:
         name: [cast(Fold, Trained(sources, number, seed=seed)) for seed, number in trials.items()]
         for name, trials in wrong.items()
     }
-    (found,) = entity_rows(folds, list(folds), "b")["comparisons"]
+    (found,) = primary_rows(folds, list(folds), "b")["comparisons"]
     assert found.first == "a"
     alone = {name: [cast(Fold, Trained(sources, wrong[name][1]))] for name in ("a", "b")}
-    (expected,) = entity_rows(alone, ["a", "b"], "b")["comparisons"]
+    (expected,) = primary_rows(alone, ["a", "b"], "b")["comparisons"]
     assert found.difference == pytest.approx(expected.difference)
     (same,) = compare_primary(folds["a"], folds["b"], ("a", "b"))
     assert same.difference == pytest.approx(expected.difference)
@@ -102,7 +102,7 @@ def test_inflation_is_over_runs_and_a_probe_has_none() -> None:
     sources, found = [f"s{number}" for number in range(12)], {}
     for method in ("mean", "ridge-mean"):
         folds = [Trained(sources, 3, seed=seed, method=method, best=0.9) for seed in (1, 2)]
-        found[method] = figures(entity_rows({method: cast(list[Fold], folds)}, [method], ""))
+        found[method] = figures(primary_rows({method: cast(list[Fold], folds)}, [method], ""))
     f1, best = (found["mean"]["mean", metric]["mean"] for metric in ("entity_f1", "entity_f1_best_on_test"))
     assert best == pytest.approx(f1 + 0.9 - 0.5)
     assert ("ridge-mean", "entity_f1_best_on_test") not in found["ridge-mean"]
@@ -116,18 +116,22 @@ def test_fewer_layers_are_tested_where_accuracy_is(documents: int, p: float | No
     accurate = NonInferiority(accuracy=0.9, difference=0.0, low=-0.1, high=0.1, p=p, floor=None)
     found = primary_not_worse(folds, dict.fromkeys(folds, accurate), reference="all", margin=0.1, alpha=0.05)["few"]
     few, whole = (2 * right / (24 + right) for right in (20, 22))
-    assert (found.accuracy, found.entity_f1, found.difference) == pytest.approx((0.9, few, few - whole))
+    assert (found.accuracy, found.primary, found.difference) == pytest.approx((0.9, few, few - whole))
     assert [value is None for value in (found.low, found.high, found.p)] == 3 * [p is None]
 
 
 def test_sentences_of_a_single_document_are_resampled() -> None:
-    f1 = figures(entity_rows({"a": [cast(Fold, Trained(["d"] * 12, 3))]}, ["a"], ""))["a", "entity_f1"]
+    f1 = figures(primary_rows({"a": [cast(Fold, Trained(["d"] * 12, 3))]}, ["a"], ""))["a", "entity_f1"]
     assert (f1["unit"], f1["units"]) == ("sentence", 12)
 
 
-def test_one_test_sentence_is_refused() -> None:
+def test_one_test_sentence_has_a_figure_but_neither_interval_nor_test() -> None:
+    folds = {name: [cast(Fold, Trained(["s0"], wrong))] for name, wrong in (("a", 0), ("b", 1))}
+    f1 = figures(primary_rows(folds, ["a"], ""))["a", "entity_f1"]
+    assert f1["mean"] == f1["pooled"] == 1.0  # so that it can be exported
+    assert "low" not in f1
     with pytest.raises(ArtifactError, match="the test part has one sentence"):
-        entity_rows({"a": [cast(Fold, Trained(["s0"], 0))]}, ["a"], "")
+        primary_rows(folds, ["a", "b"], "b")
 
 
 def test_differences_over_trials_are_those_of_a_paired_t_test() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from daamctl.artifacts.scores import recalls
-from daamctl.evaluation import METRICS
-from daamctl.evaluation.metrics import Metric, confusion_matrix, score
+from daamctl.data import METRICS
+from daamctl.data.metrics import Metric, confusion_matrix
+from daamctl.data.task import task_of
 
 
 def scored(targets, predictions=None, probabilities=None, *, classes=4):
@@ -21,6 +22,11 @@ def scored(targets, predictions=None, probabilities=None, *, classes=4):
     probabilities = np.asarray(probabilities, dtype=np.float64)
     predictions = probabilities.argmax(axis=1) if predictions is None else predictions
     return SimpleNamespace(targets=targets, predictions=predictions, probabilities=probabilities)
+
+
+def score(items):
+    """As a task scores items of as many classes as there are probabilities."""
+    return task_of("speech", list(map(str, range(items.probabilities.shape[1])))).score(items)
 
 
 def numpy_scores(items) -> dict[str, float]:
@@ -158,7 +164,7 @@ def test_recall_of_each_class():
 def test_refuses_wrong_input():
     with pytest.raises(ValueError, match="0 targets and 0 predictions"):
         score(scored([], [], classes=2))
-    with pytest.raises(ValueError, match=r"probabilities have shape \(1, 2\); need \(2, number of classes\)"):
+    with pytest.raises(ValueError, match=r"probabilities have shape \(1, 2\); need \(2, 2\)"):
         score(scored([0, 1], [0], classes=2))
     with pytest.raises(ValueError, match=r"target class ids span 0 \.\. 2; allowed 0 \.\. 1"):
         score(scored([0, 2], [0, 1], classes=2))

@@ -2,7 +2,7 @@
 
 All values are fractions in [0, 1], except the log loss, which is in nats. Most follow from the confusion matrix. The
 tests compare them with scikit-learn, which takes eighty times as long for a fold, and seconds to load. A new metric is
-one `Metric` object in this or another file, and one line in `daamctl.evaluation.METRICS`.
+one `Metric` object in this or another file, one line in `daamctl.data.METRICS`, and its name in a task.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from jaxtyping import Int64, Integer
 from numpy.typing import NDArray
-
-from daamctl.evaluation import METRICS
 
 ClassIds = NDArray[np.integer[Any]]
 Probabilities = NDArray[np.float64]
@@ -24,7 +21,7 @@ ECE_BINS = 15
 
 
 class Scored(Protocol):
-    """Input of a metric, N items of C classes, e.g. `daamctl.evaluation.scoring.Items`."""
+    """Input of a metric, N items, e.g. `daamctl.evaluation.scoring.Items`; here of C classes."""
 
     @property
     def targets(self) -> ClassIds:
@@ -41,12 +38,12 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """A score computed from true classes, predicted classes and predicted probabilities.
+    """A score computed from true and predicted answers, and of classes from predicted probabilities.
 
     Args:
         higher_is_better: direction.
         unit: "fraction" (in [0, 1], shown in percent) or "nats".
-        compute: items -> value; called by `score`, which checks the items first.
+        compute: items -> value; called by `Task.score`, which checks the items first.
     """
 
     name: str
@@ -136,22 +133,8 @@ ECE = Metric("ece", "Calibration error (ECE)", False, "fraction", _ece)
 """Expected calibration error over 15 equal bins of the top probability; lower is better."""
 
 
-def score(items: Scored) -> dict[str, float]:
-    """Every metric of the table, by name.
-
-    Raises:
-        ValueError: there is no item, the lengths differ, a class id is outside 0 .. C - 1, or the probabilities of an
-            item are not finite or do not sum to 1.
-    """
-    _check_probabilities(items)
-    _check(items.targets, items.predictions, items.probabilities.shape[1])
-    return {name: METRICS.load(name).compute(items) for name in METRICS}
-
-
-def confusion_matrix(
-    targets: Integer[ClassIds, " N"], predictions: Integer[ClassIds, " N"], num_classes: int
-) -> Int64[NDArray[np.int64], "C C"]:
-    """Counts, shape (C, C): row = actual class, column = predicted class.
+def confusion_matrix(targets: ClassIds, predictions: ClassIds, num_classes: int) -> NDArray[np.int64]:
+    """Counts, shape (C, C), from class ids (N,): row = actual class, column = predicted class.
 
     Raises:
         ValueError: there is no item, the lengths differ, or a class id is outside 0 .. num_classes - 1.
@@ -169,10 +152,17 @@ def _check(targets: ClassIds, predictions: ClassIds, num_classes: int) -> None:
             raise ValueError(f"{what} class ids span {ids.min()} .. {ids.max()}; allowed 0 .. {num_classes - 1}")
 
 
-def _check_probabilities(items: Scored) -> None:
-    if items.probabilities.ndim != 2 or len(items.probabilities) != len(items.targets):
-        shape = items.probabilities.shape
-        raise ValueError(f"probabilities have shape {shape}; need ({len(items.targets)}, number of classes)")
+def check_classes(items: Scored, num_classes: int) -> None:
+    """Check items of C classes.
+
+    Raises:
+        ValueError: there is no item, the lengths differ, a class id is outside 0 .. C - 1, or the probabilities of an
+            item are not of C classes, not finite or do not sum to 1.
+    """
+    shape, needed = items.probabilities.shape, (len(items.targets), num_classes)
+    if shape != needed:
+        raise ValueError(f"probabilities have shape {shape}; need {needed}")
+    _check(items.targets, items.predictions, num_classes)
     sums = items.probabilities.sum(axis=1)
     if not np.allclose(sums, 1.0, atol=1e-6):  # also false for what is not finite
         worst = int(np.argmax(np.where(np.isfinite(sums), np.abs(sums - 1.0), np.inf)))

@@ -1,0 +1,48 @@
+"""The sentences of the report, which `sentences.j2` holds as macros, so that a writer can edit them there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from daamctl.artifacts.terms import listed, with_article
+from daamctl.reporting import terms
+from daamctl.reporting.document import count, p_value, percent, plural, points, spread
+
+
+def say(macro: str, *facts: object, **named: object) -> str:
+    """The text of a macro, on one line."""
+    return _on_one_line(_macro(macro)(*facts, **named))
+
+
+def say_each(macro: str, *facts: object, **named: object) -> list[str]:
+    """The texts of a macro, each of which begins with a dash on a line of its own."""
+    return [_on_one_line(text) for text in re.split(r"(?:^|\n) *- ", _macro(macro)(*facts, **named))[1:]]
+
+
+def sentence(text: str) -> str:
+    """A note as a sentence: `the folds differ` becomes `The folds differ.`."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _on_one_line(text: str) -> str:
+    return re.sub(r"[ \n]+", " ", text).strip(" ")  # other white space, such as in a name, stays
+
+
+def _macro(name: str) -> Any:
+    return getattr(_module(), name)
+
+
+@cache
+def _module() -> Any:
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
+    environment.filters.update(
+        count=count, listed=listed, p_value=p_value, percent=percent, plural=plural, points=points, sentence=sentence,
+        spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out, is_official=terms.is_official,
+        moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule, tested=terms.tested,
+    )  # fmt: skip
+    return environment.get_template("sentences.j2").module

@@ -108,7 +108,7 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
                 "n_test": fold.result["meta"]["num_test_clips"],
                 "n_train": _num_train(fold, folds),
             },
-            schema_overrides={name: kind for name, kind in SCHEMA.items() if name != "target"},  # class ids, or numbers
+            schema_overrides=SCHEMA if part.targets.dtype.kind == "i" else {**SCHEMA, "target": pl.Float64},
         )
         for fold, part in zip(folds, items, strict=True)
     ]

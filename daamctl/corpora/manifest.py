@@ -7,9 +7,9 @@
 The table is CSV, Parquet or JSON lines. Paths are relative to its folder. Absolute paths are allowed, but artifacts
 made from them work on this machine only. `start_s` and `end_s` are seconds within the file; by default a piece reaches
 from the beginning to the end. `speaker` is the source of an item, the unit of independence; without it every text or
-image is its own source. `sentence` names what is said, if others say it too. `group` is the unit of the folds. Groups named train and test, and perhaps dev (or val), are
-an official split; without groups, `assign_groups` forms speaker-disjoint ones. Further columns are kept (from CSV as
-text).
+image is its own source. `sentence` names what is said, if others say it too. `group` is the unit of the folds. Groups
+named train and test, and perhaps dev (or val), are an official split; without groups, `assign_groups` forms
+speaker-disjoint ones. Further columns are kept (from CSV as text).
 """
 
 from __future__ import annotations

@@ -453,6 +453,7 @@ OTHERS = {
     "plan",
     "predict",
     "preflight",
+    "protocols",
     "serve",
     "shots",
     "track",

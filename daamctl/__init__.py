@@ -18,8 +18,8 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
 
     Args:
         run: name of a pipeline or an ad-hoc run.
-        table: figures, scores, comparisons, confusion, speakers, entities, history, layers or audit; columns:
-            docs/reports.md.
+        table: figures, scores, comparisons, confusion, speakers, entities, history, layers, audit or protocols;
+            columns: docs/reports.md.
         root: project folder; None: the one around the working directory.
 
     Raises:
@@ -32,6 +32,26 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
 
     layout, _ = find_run(find_root() if root is None else Path(root), run)
     return read_scores(layout, table)
+
+
+def protocols(run: str, *names: str, root: Path | str | None = None) -> pl.DataFrame:
+    """Test closed-form probes of a run's vectors under protocols, e.g. `daamctl.protocols("emodb")`.
+
+    Args:
+        run: name of a pipeline or an ad-hoc run.
+        names: protocols (docs/protocols.md) beside the first one; none: all.
+        root: project folder; None: the one around the working directory.
+
+    Raises:
+        daamctl.errors.DaamctlError: there is no such run or protocol, or there are no vectors.
+    """
+    from daamctl.artifacts.runs import find_run
+    from daamctl.config import find_root
+    from daamctl.stages import protocols
+
+    layout, config = find_run(find_root() if root is None else Path(root), run)
+    protocols.run(layout, config, names=names)
+    return results(run, "protocols", root=layout.root)
 
 
 def judge(

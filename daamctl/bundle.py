@@ -131,6 +131,8 @@ def verify(path: Path) -> Verified:
     Raises:
         ArtifactError: it is no bundle, or too damaged or too large to be read.
     """
+    if not path.is_file():
+        raise ArtifactError(f"no file {path}", fix="write one: daamctl bundle RUN")
     with TemporaryDirectory(prefix="daamctl-") as temporary:
         root = Path(temporary).resolve() / "bundle"
         try:

@@ -12,7 +12,7 @@ from daamctl.errors import ArtifactError, ConfigError
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 
-BESIDE = ("truncate", "preflight")
+BESIDE = ("truncate", "preflight", "protocols")
 """Commands that write a folder of the run, as stages do."""
 OTHERS = {"mlm": "run the same command with --force", "inventory": "daamctl check --inventory"}
 """Folder below `data` that belongs to no run -> what writes it."""

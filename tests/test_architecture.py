@@ -454,6 +454,7 @@ OTHERS = {
     "plan",
     "predict",
     "preflight",
+    "protocols",
     "serve",
     "shots",
     "track",

@@ -19,6 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.splits import pair_part
 from daamctl.artifacts.terms import counted, with_article
 from daamctl.data.task import TASKS, Task
 
@@ -86,6 +87,7 @@ class CorpusFacts:
         lengths: whether the items are texts, whose lengths are checked.
         tested: groups that are tested; None: all.
         content: (N,) numbers that are equal if texts or images are; None: compare embeddings instead.
+        sentences: whether it is known what is said.
         max_tokens: longest text that is not truncated, in tokens that are averaged; None: no limit, or no text.
     """
 
@@ -93,12 +95,13 @@ class CorpusFacts:
     lengths: bool = False
     tested: Sequence[str] | None = None
     content: NDArray[np.int64] | None = None
+    sentences: bool = False
     max_tokens: int | None = None
 
     @property
     def num_checks(self) -> int:
         """Number of findings."""
-        return 9 + self.lengths
+        return 9 + self.lengths + self.sentences
 
 
 def check_data(
@@ -136,6 +139,8 @@ def _checks(
     yield check_absent_classes(clips, task.classes)
     yield check_shared(clips, "speaker", task)
     yield check_shared(clips, "utterance_id", task)
+    if known.sentences:
+        yield check_shared(clips, "sentence", task)
     content = content_ids(x) if known.content is None else known.content
     yield check_duplicates(clips, content, task, stored=known.content is None)
     if drawn is not None:
@@ -231,12 +236,14 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
 
 
 def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Finding:
-    """Find speakers, or utterances with several clips (the two columns), that are in more than one group."""
-    what, said = ("speaker", task.source) if column == "speaker" else ("utterance", task.item)
+    """Find what is in more than one group: speakers, sentences (null: unknown), or utterances with several clips."""
+    names = {"speaker": ("speaker", task.source), "sentence": ("sentence", "sentence")}
+    what, said = names.get(column, ("utterance", task.item))
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
         text = f"{task.unknown}: whether two groups share {with_article(said)} cannot be checked."
         return Finding("speakers", "note", text, {"speakers": None, "shared": None, "clips": None})
-    rows = clips.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
+    known = clips.with_columns(group=pair_part(clips["group"], column)).drop_nulls(column)
+    rows = known.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
     shared = rows.filter(pl.col("groups") > 1)[column].sort()
     affected = clips.filter(pl.col(column).is_in(shared.implode())).height
     numbers = {f"{what}s": rows.height, "shared": len(shared), "clips": affected}
@@ -244,7 +251,8 @@ def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Findi
         return Finding(f"{what}s", "ok", f"No {said} is in two groups.", numbers)
     text = (
         f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, task)}): "
-        f"test groups contain {said}s that were trained on, so their results are too high."
+        f"test groups contain {said}s that were trained on, so their results are too high"
+        + (" for new sentences; `daamctl protocols` says by how much." if column == "sentence" else ".")
     )
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
 

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts import utterances
-from daamctl.artifacts.utterances import CorpusTable, frame_key, read_table, write_table
+from daamctl.artifacts.utterances import SENTENCE, CorpusTable, frame_key, read_table, write_table
 from daamctl.store.files import content_key
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -48,12 +48,13 @@ class ClipTable(CorpusTable):
 
 
 def write_clips(path: Path, table: ClipTable) -> None:
-    """Write the table atomically, rows in the given order; columns outside the schema are dropped.
+    """Write the table atomically, rows in the given order; columns outside the schema are dropped, except sentences.
 
     Raises:
         ArtifactError: a column of the schema is missing.
     """
-    columns = [name for name in SCHEMAS[table.modality] if name in table.rows.columns]
+    kept = dict.fromkeys([*SCHEMAS[table.modality], SENTENCE])
+    columns = [name for name in kept if name in table.rows.columns]
     write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMAS, "clip table")
 
 

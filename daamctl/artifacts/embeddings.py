@@ -3,8 +3,8 @@
 Columns of the shards: clip_id, n_frames, then `layer_01 …` (Hugging Face's hidden-state index; `layer_00` is the
 embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the content keys.
 `labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id, and
-duration_s (seconds) of recordings. So pipelines with other labels or folds share the shards. Rows are in the order of
-the clip table.
+duration_s (seconds) of recordings, and the sentence where it is known. So pipelines with other labels or folds share
+the shards. Rows are in the order of the clip table.
 
 `embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
 `daamctl.store.artifact`).
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config import Config
 from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings
@@ -106,7 +106,7 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
 
 
 def label_columns(modality: Modality) -> list[str]:
-    """Columns of `labels.parquet`."""
+    """Columns of `labels.parquet`, apart from the sentence."""
     return [*CLIP_COLUMNS, *(["duration_s"] if modality == "speech" else [])]
 
 
@@ -159,6 +159,13 @@ def shard_is_whole(path: Path, num_rows: int) -> bool:
     return bool(table.num_rows == num_rows and head.get("unreadable") == 0)
 
 
+def labels_of(head: EmbeddingsMetadata, clips: pl.DataFrame) -> pl.DataFrame:
+    """The content of `labels.parquet`, from the rows of the clip table."""
+    stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
+    known = head.modality != "tokens" and SENTENCE in clips.columns  # the sentence of a word is its source
+    return stored.select([*label_columns(head.modality), *([SENTENCE] if known else [])])
+
+
 def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> None:
     """Write the labels, then the metadata, which marks the embeddings as complete.
 
@@ -166,8 +173,7 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
         head: the metadata; if `files` is empty, the shards are hashed now.
         clips: rows of the clip table; those of `head.unreadable` are left out.
     """
-    stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
-    write_frame(folder / LABELS_FILE, stored.select(label_columns(head.modality)), {"key": head.key})
+    write_frame(folder / LABELS_FILE, labels_of(head, clips), {"key": head.key})
     files = {**(head.files or hashes_of(folder, shards_in(folder))), **hashes_of(folder, [folder / LABELS_FILE])}
     write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
 

@@ -170,6 +170,37 @@ class Tagged:
     spurious: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """A metric of a closed-form probe under a protocol, over all items, and its difference from another protocol.
+
+    low, high: 95 % interval over the `units` units, called `unit`. against: the protocol that is subtracted, with the
+    same probe; None for the reference itself. difference_low, difference_high: 95 % interval of the paired difference,
+    p: of its sign-flip test. trained: mean number of clips that a fold trains on. seconds: of all folds and repeats.
+    source_probe: whether this probe comes closest to that of the protocol's source.
+    """
+
+    protocol: str
+    probe: str
+    metric: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    against: str | None = None
+    difference: float | None = None
+    difference_low: float | None = None
+    difference_high: float | None = None
+    p: float | None = None
+    unit: str | None = None
+    units: int | None = None
+    items: int
+    folds: int
+    repeats: int
+    trained: float
+    seconds: float
+    source_probe: bool
+
+
 def _schema(row: type) -> Schema:
     hints = get_type_hints(row)
     return {one.name: _KINDS[(get_args(hints[one.name]) or (hints[one.name],))[0]] for one in fields(row)}
@@ -188,7 +219,7 @@ OF_EVALUATE: dict[str, Schema] = {
     },
 }  # fmt: skip
 """The tables that `evaluate` writes; the learning curves of `history` are per clip."""
-TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT}
+TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT, "protocols": _schema(Priced)}
 
 
 def frame_of(table: str, rows: Iterable[Any]) -> pl.DataFrame:

@@ -1,7 +1,9 @@
 """Cross-validation folds: which groups train, select and test.
 
 A corpus whose groups are `train` and `test`, and optionally `dev`, has an official split: a single fold that tests on
-`test`. In any other corpus every group is the test group once.
+`test`. In any other corpus every group is the test group once. If every group is a pair of speakers and sentences
+(`download.disjoint: both`), items that have only the speakers or only the sentences of a test group are in no part of
+its fold.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from daamctl.data.spans import OUTSIDE, are_words, sentence_of
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")
+PAIR = "speakers{}-sentences{}"
+"""Name of a group that is a pair."""
 HELD_OUT_SEED = 0  # the same for all methods and seeds, so that they select on the same items
 
 
@@ -82,10 +86,10 @@ def make_split(
     """
     names = fold_groups(clips["group"])
     official = is_official(clips["group"])
-    needed = 3 if dev_group else 2
-    if len(names) < needed and not official:
+    needed, rings = 3 if dev_group else 2, names if official else dev_groups(clips["group"])
+    if len(rings) < needed and not official:
         raise TrainingError(
-            f"{len(names)} group(s) ({', '.join(names)}) cannot be split into train{', dev' if dev_group else ''} and "
+            f"{len(rings)} group(s) ({', '.join(rings)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
             fix="give the corpus more groups, each with its own speakers, by a group column in its table or with "
             f"daamctl download ... --set download.num_groups={needed}"
@@ -107,9 +111,7 @@ def make_split(
             dev = f"{dev_fraction:.0%} of train"
             parts["train"], parts["dev"] = _hold_out(clips, parts["train"], dev_fraction)
     else:
-        dev = names[fold % len(names)] if dev_group else None
-        parts["dev"] = np.flatnonzero(group == dev) if dev is not None else np.empty(0, np.int64)
-        parts["train"] = np.flatnonzero((group != test) & (group != dev))
+        dev, parts["train"], parts["dev"], parts["test"] = cross_validated(clips["group"], test, dev_group=dev_group)
     labels = clips["label"]
     for part, rows in parts.items():
         if part == "dev" and dev is None:
@@ -123,6 +125,43 @@ def make_split(
                 fix="regroup the corpus (group column or download.num_groups): every group needs several classes",
             )
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])
+
+
+def dev_groups(groups: pl.Series) -> list[str]:
+    """What is held out in turn, in natural order: the groups; of pairs, their speakers."""
+    return fold_groups(pair_part(groups, "speaker"))
+
+
+def cross_validated(
+    groups: pl.Series, test: str, *, dev_group: bool
+) -> tuple[str | None, np.ndarray, np.ndarray, np.ndarray]:
+    """The fold that tests on a group: name of the held-out group, and rows of the training, held-out and test part.
+
+    Of pairs, the held-out part has the next speakers and, like the training part, none of the test part's sentences.
+
+    Args:
+        groups: (N,), no official split.
+        dev_group: hold out the group after `test`; without it, the held-out part is empty.
+    """
+    held, sentences = (pair_part(groups, name).to_numpy() for name in ("speaker", "sentence"))
+    tested = (groups == test).to_numpy()
+    place, ring = int(tested.argmax()), dev_groups(groups)
+    others = (held != held[place]) & (sentences != sentences[place])
+    dev = ring[(ring.index(held[place]) + 1) % len(ring)] if dev_group else None
+    out = others & (held == (dev or ""))
+    train, dev_rows, test_rows = (np.flatnonzero(part) for part in (others & ~out, out, tested))
+    return dev, train, dev_rows, test_rows
+
+
+def are_pairs(groups: pl.Series) -> bool:
+    """Whether every group is a pair of speakers and sentences."""
+    return bool(groups.str.contains(f"^{PAIR.format('[0-9]+', '[0-9]+')}$").all())
+
+
+def pair_part(groups: pl.Series, column: str) -> pl.Series:
+    """The half of each pair that says whether groups share a `speaker` or a `sentence`; other groups as they are."""
+    halves = {"speaker": "^(.*)-", "sentence": "-(.*)$"}
+    return groups.str.extract(halves[column]) if column in halves and are_pairs(groups) else groups
 
 
 def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:

@@ -3,9 +3,9 @@
 Columns of speech: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
 duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's row its file, and
 its row in the file if that is a Parquet table of images. A row of `tokens` is a word (text), with its sentence and its
-position there. Given embeddings have one row per clip, with clip_id, and the row in their file. Further columns of a
-manifest follow. The table does not record where the corpus is on this machine (see `daamctl.corpora.sources`), so it is
-the same on every machine.
+position there. Given embeddings have one row per clip, with clip_id, and the row in their file. Further columns follow,
+among them `sentence` where it is known. The table does not record where the corpus is on this machine (see
+`daamctl.corpora.sources`), so it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def encoder_input(modality: Modality) -> Modality:
 TEXTS: tuple[Modality, ...] = ("text", "tokens")
 """Modalities whose rows hold all that is read, and name no files."""
 
+SENTENCE = "sentence"
+"""Optional column of items, and of the labels of embeddings: what is said. No content key has it."""
 _ROW = {"label": pl.String, "speaker": pl.String, "group": pl.String}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "speech": {

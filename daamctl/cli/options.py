@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RUNS = ("show", "truncate", "export")
 """Commands whose first argument may also be PIPELINE/METHOD."""
-NEED_PIPELINE = ("run", "plan", *RUNS)
+NEED_PIPELINE = ("run", "plan", "bundle", *RUNS)
 FOLDS = "train finetune"
 READ_FOLDS = "evaluate ablate importance report"
 TRAINED = f"{FOLDS} reconstruct"
@@ -115,12 +115,12 @@ class Run:
     pipeline: Annotated[
         str | None,
         typer.Option("--pipeline", "-p", help="The same as the first argument.", autocompletion=complete_first),
-        In(f"{' '.join(STAGES)} run plan preflight check explain doctor track {' '.join(RUNS)}"),
+        In(f"{' '.join(STAGES)} run plan preflight protocols check explain doctor track bundle {' '.join(RUNS)}"),
     ] = None
     corpus: Annotated[
         str | None,
         typer.Option(help="Corpus, if no pipeline is given.", autocompletion=complete_corpus),
-        In(f"download segment extract {FOLDS} {READ_FOLDS} preflight", "download.corpus"),
+        In(f"download segment extract {FOLDS} {READ_FOLDS} preflight protocols", "download.corpus"),
     ] = None
     encoder: Annotated[
         str | None,
@@ -130,7 +130,7 @@ class Run:
             help="Encoder: a preset, a Hugging Face id or a local folder.",
             autocompletion=completer("daamctl.encoders", "ENCODERS"),
         ),
-        In(f"extract {FOLDS} {READ_FOLDS} preflight", "extract.encoder"),
+        In(f"extract {FOLDS} {READ_FOLDS} preflight protocols", "extract.encoder"),
         In("new"),
     ] = None
     revision: Annotated[
@@ -263,7 +263,7 @@ class Run:
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
-        In(f"{' '.join(STAGES)} run plan preflight doctor"),
+        In(f"{' '.join(STAGES)} run plan preflight protocols doctor"),
     ] = None
     force: Annotated[
         bool,

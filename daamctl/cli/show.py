@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 200
 TABLE_NAMES = (
-    "figures", "scores", "comparisons", "confusion", "speakers", "entities", "history", "layers", "audit",
+    "figures", "scores", "comparisons", "confusion", "speakers", "entities", "history", "layers", "audit", "protocols",
 )  # fmt: skip
 
 

@@ -57,6 +57,10 @@ class DownloadConfig(Section):
     folds: Literal["corpus", "stratified"] = "corpus"
     """corpus: the corpus's own groups (sessions, speakers, or an official train and test part); stratified: pool the
     items and form `num_groups` new groups with equal class shares, speaker-disjoint if speakers are known."""
+    disjoint: Literal["speaker", "sentence", "both"] = "speaker"
+    """What training and test items of a fold never share. sentence: form `num_groups` groups of sentences. both: cross
+    the groups of speakers with as many groups of sentences; a fold tests on one pair, and trains on the items that have
+    neither its speakers nor its sentences."""
     num_groups: Count = 5
     """Number of groups (folds) to form, for manifests without a group column and for `folds: stratified`."""
     check_fingerprint: Annotated[bool, Changes.NOTHING] = True

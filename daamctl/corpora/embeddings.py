@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import EMBEDDINGS
 from daamctl.corpora.base import PREPARED_EMBEDDINGS, Corpus
 from daamctl.corpora.groups import official_groups
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 def prepare(root: Path) -> pl.DataFrame:
     """Read a file of embeddings and check its values; one row per item, in the order of the file.
+
+    `sentence` is among the columns if the file has it.
 
     Raises:
         CorpusError: names every fault.
@@ -43,7 +46,8 @@ def prepare(root: Path) -> pl.DataFrame:
         rows = rows.with_columns(speaker=pl.col("utterance_id"))
     if "group" not in rows.columns:
         rows = rows.with_columns(group=pl.lit(None, pl.String))
-    return official_groups(rows.select(list(PREPARED_EMBEDDINGS)).cast(pl.Schema(PREPARED_EMBEDDINGS)))
+    rows = rows.select(*PREPARED_EMBEDDINGS, pl.col(f"^{SENTENCE}$")).cast(pl.Schema(PREPARED_EMBEDDINGS))
+    return official_groups(rows)
 
 
 def facts(root: Path) -> dict[str, Any]:
@@ -53,7 +57,8 @@ def facts(root: Path) -> dict[str, Any]:
 
 def _row_problems(rows: pl.DataFrame) -> Iterator[str]:
     """Empty values, ids that occur twice, and utterances whose items disagree."""
-    empty = [(pl.col(name).is_null(), f"{name} is empty for item {{places}} (from 0)") for name in rows.columns]
+    names = [name for name in rows.columns if name != SENTENCE]
+    empty = [(pl.col(name).is_null(), f"{name} is empty for item {{places}} (from 0)") for name in names]
     yield from broken(rows.with_row_index(), empty, pl.col("index"))
     twice = (pl.col("id").is_duplicated(), "{number} ids occur more than once: {places}")
     yield from broken(rows, [twice], pl.col("id"))

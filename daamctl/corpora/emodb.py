@@ -63,7 +63,7 @@ def prepare(root: Path) -> pl.DataFrame:
     return pl.DataFrame([_row(path, root) for path in files], schema=_SCHEMA)
 
 
-_SCHEMA = {**PREPARED, "text": pl.String}
+_SCHEMA = {**PREPARED, "sentence": pl.String}
 
 
 def _row(path: Path, root: Path) -> dict[str, object]:
@@ -82,7 +82,7 @@ def _row(path: Path, root: Path) -> dict[str, object]:
         "group": GROUPS[match["speaker"]],
         "start_s": 0.0,
         "duration_s": None,
-        "text": match["text"],
+        "sentence": match["text"],
     }
 
 

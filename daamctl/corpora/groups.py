@@ -10,6 +10,9 @@ import hashlib
 
 import polars as pl
 
+from daamctl.artifacts.splits import PAIR, fold_groups, is_official
+from daamctl.artifacts.utterances import SENTENCE
+
 PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
 """Names of the parts of an official split -> the name of the group."""
 
@@ -25,7 +28,9 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 
 
-def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> pl.DataFrame:
+def assign_groups(
+    rows: pl.DataFrame, num_groups: int, *, stratify: bool = False, unit: str = "speaker"
+) -> pl.DataFrame:
     """Assign every speaker to one of `group1` ... so that the groups are about equal, in a new column `group`.
 
     A speaker is assigned to the group that increases the sum over classes and groups of (share of the class in the
@@ -35,9 +40,10 @@ def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False
     Args:
         stratify: balance every class, and take speakers of the same size and classes in a pseudo-random order (by a
             hash of their names). Otherwise balance only the sizes, and take speakers of equal size by name.
+        unit: the column that groups never share.
     """
     label = pl.col("label") if stratify else pl.lit("")
-    counts = rows.group_by("speaker", label.alias("label")).len().sort("speaker", "label")
+    counts = rows.group_by(unit, label.alias("label")).len().sort(unit, "label")
     total: dict[str, int] = {}
     members: dict[str, dict[str, int]] = {}
     for speaker, name, count in counts.iter_rows():
@@ -65,7 +71,26 @@ def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False
             contents[best][name] = contents[best].get(name, 0) + count
         sizes[best] += sum(own.values())
         groups[speaker] = f"group{best + 1}"
-    return rows.with_columns(group=pl.col("speaker").replace_strict(groups, return_dtype=pl.String))
+    return rows.with_columns(group=pl.col(unit).replace_strict(groups, return_dtype=pl.String))
+
+
+def cross_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> pl.DataFrame:
+    """Cross groups of speakers with `num_groups` groups of sentences; the names tell `artifacts.splits` so.
+
+    The groups of speakers are those of the rows if they share no speaker and are no official split, else new ones.
+    """
+    if rows["group"].null_count() or is_official(rows["group"]) or shared_speakers(rows):
+        rows = assign_groups(rows, num_groups, stratify=stratify)
+    order = {name: number for number, name in enumerate(fold_groups(rows["group"]), 1)}
+    speakers = rows["group"].replace_strict(order, return_dtype=pl.String)
+    sentences = assign_groups(rows, num_groups, stratify=stratify, unit=SENTENCE)["group"].str.strip_prefix("group")
+    return rows.with_columns(pl.format(PAIR, speakers, sentences).alias("group"))
+
+
+def shared_speakers(rows: pl.DataFrame) -> list[str]:
+    """Speakers that are in more than one group, sorted."""
+    counts = rows.group_by("speaker").agg(pl.col("group").n_unique())
+    return counts.filter(pl.col("group") > 1)["speaker"].sort().to_list()
 
 
 def unevenness(rows: pl.DataFrame) -> float:

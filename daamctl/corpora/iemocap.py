@@ -37,7 +37,9 @@ LABEL_LINE = re.compile(
     r"^\[(?P<start>[\d.]+) - (?P<end>[\d.]+)\]\t(?P<turn>\S+)\t(?P<emotion>\w+)"
     r"\t\[(?P<valence>[\d.]+), (?P<activation>[\d.]+), (?P<dominance>[\d.]+)\]$"
 )
-TURN = re.compile(r"^(?P<dialogue>(?P<session>Ses\d\d)[FM]_(?P<kind>impro|script)\w*)_(?P<letter>[FM])\w+$")
+TURN = re.compile(
+    r"^(?P<dialogue>(?P<session>Ses\d\d)[FM]_(?P<kind>impro|script)(?P<scene>\d+_\d+)?\w*)_(?P<letter>[FM])\w+$"
+)
 
 LAYOUT = "Session*/dialog/EmoEvaluation/*.txt"
 GET_IT = (
@@ -48,6 +50,7 @@ SCHEMA = {
     **PREPARED,
     "annotation": pl.String,
     "kind": pl.String,
+    "sentence": pl.String,
     "valence": pl.Float64,
     "activation": pl.Float64,
     "dominance": pl.Float64,
@@ -121,6 +124,8 @@ def _parse(line: str, path: Path, number: int) -> dict[str, object]:
         "duration_s": None,
         "annotation": label["emotion"],
         "kind": KINDS[turn["kind"]],
+        # all sessions play the same scripts, while an improvised dialogue has words of its own
+        "sentence": f"script{turn['scene']}" if turn["scene"] else turn["dialogue"],
         "valence": float(label["valence"]),
         "activation": float(label["activation"]),
         "dominance": float(label["dominance"]),

@@ -7,9 +7,9 @@
 The table is CSV, Parquet or JSON lines. Paths are relative to its folder. Absolute paths are allowed, but artifacts
 made from them work on this machine only. `start_s` and `end_s` are seconds within the file; by default a piece reaches
 from the beginning to the end. `speaker` is the source of an item, the unit of independence; without it every text or
-image is its own source. `group` is the unit of the folds. Groups named train and test, and perhaps dev (or val), are
-an official split; without groups, `assign_groups` forms speaker-disjoint ones. Further columns are kept (from CSV as
-text).
+image is its own source. `sentence` names what is said, if others say it too. `group` is the unit of the folds. Groups
+named train and test, and perhaps dev (or val), are an official split; without groups, `assign_groups` forms
+speaker-disjoint ones. Further columns are kept (from CSV as text).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
 from daamctl.corpora.files import JSON_LINES, files_below, read_table
@@ -156,14 +156,16 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
 
 def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:
     """Strip the columns of names, where empty cells become null. Texts are not changed; empty ones are refused."""
-    names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
+    known = ("path", "label", "speaker", "group", "utterance_id", SENTENCE)
+    names = [name for name in known if name in rows.columns]
     if modality == "text":
         rows = rows.with_columns(pl.col("text").cast(pl.String))
         faults.rows(rows, (pl.col("text").fill_null("").str.strip_chars() == "", "empty text in {places}"))
         names = [name for name in names if name != "path"]
     stripped = pl.col(names).cast(pl.String).str.strip_chars()
     rows = rows.with_columns(stripped.replace("", None))
-    faults.rows(rows, *((pl.col(name).is_null(), f"empty {name} in {{places}}") for name in names if name != "group"))
+    needed = [name for name in names if name not in ("group", SENTENCE)]
+    faults.rows(rows, *((pl.col(name).is_null(), f"empty {name} in {{places}}") for name in needed))
     if "group" not in rows.columns:
         return rows.with_columns(group=pl.lit(None, pl.String))
     if rows["group"].null_count() < rows.height:

@@ -28,7 +28,7 @@ from daamctl.store.files import sha256_file
 VECTORS = "embeddings"
 """Name of the array."""
 REQUIRED = ("id", "label")
-COLUMNS = (*REQUIRED, "speaker", "group", "utterance")
+COLUMNS = (*REQUIRED, "speaker", "group", "utterance", "sentence")
 """Columns of text, one value per item."""
 FORMATS = {"float16": "float16", "float32": "float32", "float64": "float32"}
 """Number format in the file -> format in which it is stored."""
@@ -37,8 +37,8 @@ BLOCK_BYTES = 64_000_000
 # RuntimeError: a member of an npz is encrypted, or packed in a way that Python does not know
 UNREADABLE = (OSError, ValueError, RuntimeError, pa.ArrowException, SafetensorError, zipfile.BadZipFile)
 DESCRIPTION = (
-    f"give an array '{VECTORS}' of items x layers x features, and the columns id and label, optionally speaker, group "
-    "and utterance"
+    f"give an array '{VECTORS}' of items x layers x features, and the columns id and label, optionally speaker, group, "
+    "utterance and sentence"
 )
 
 

@@ -1,6 +1,6 @@
 """The tables of results (`daamctl.artifacts.scores`): how they are computed, written and read.
 
-`evaluate` writes all but `layers` and `audit`, of which other stages write a part each.
+`evaluate` writes all but `layers` and `audit`, of which other stages write a part each, and `protocols`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import polars as pl
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import Ablation, LayerRow, Truncation, find_ablation, find_truncation, over_runs
+from daamctl.artifacts.protocols import Protocols, find_protocols
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, read_table, table_file
 from daamctl.data.task import Task
@@ -25,9 +26,10 @@ from daamctl.layout import Layout
 from daamctl.store.files import csv_text
 from daamctl.store.tables import write_frame
 
-SPREAD: dict[str, dict[str, Callable[..., Ablation | Importance | Truncation | None]]] = {
+SPREAD: dict[str, dict[str, Callable[..., Ablation | Importance | Truncation | Protocols | None]]] = {
     "layers": {"ablate": find_ablation, "importance": find_importance, "truncate": find_truncation},
     "audit": {"ablate": find_ablation, "importance": find_importance},
+    "protocols": {"protocols": find_protocols},
 }
 """Table -> the stages that write a part of it, with what reads their records."""
 
@@ -118,7 +120,8 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
         if find(layout.stage(stage)) is not None  # the table is as recorded
     ]
     if not parts:
-        path = table_file(layout.stage("importance"), table)
+        stage = "importance" if "importance" in SPREAD[table] else table
+        path = table_file(layout.stage(stage), table)
         raise ArtifactError(f"no file {path}", path=path)
     return pl.concat(parts)
 

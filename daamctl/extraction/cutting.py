@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from daamctl.artifacts.clips import SCHEMAS
+from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import SegmentConfig
 from daamctl.errors import ArtifactError, ConfigError
 
@@ -73,6 +74,6 @@ def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
             duration_s=size / pl.col("sampling_rate"),
             pad_to_s=pad_to,
         )
-        .select(list(SCHEMAS["speech"]))
+        .select(*SCHEMAS["speech"], pl.col(f"^{SENTENCE}$"))
         .cast(pl.Schema(SCHEMAS["speech"]))
     )

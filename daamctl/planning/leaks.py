@@ -1,4 +1,4 @@
-"""Leaks between the folds of a pipeline: shared speakers and utterances, and copies, as `preflight` finds them."""
+"""Leaks between folds: shared speakers, utterances and sentences, and copies, as `preflight` finds them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from daamctl.analysis.data_checks import CorpusFacts, check_duplicates, check_sh
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
 from daamctl.artifacts.splits import fold_groups
+from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError
@@ -36,7 +37,8 @@ def leaks(layout: Layout, config: Config) -> list[str]:
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
     task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
-    found = [check_shared(clips, name, task) for name in ("speaker", "utterance_id")]
+    columns = ("speaker", "utterance_id", *([SENTENCE] if known.sentences else []))
+    found = [check_shared(clips, name, task) for name in columns]
     found.append(check_duplicates(clips, content, task, stored=known.content is None))
     return [one.text for one in found if one.severity == "warning"]
 
@@ -51,6 +53,7 @@ def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:
         lengths=head.modality == "text",
         tested=fold_groups(features.clips["group"]),
         content=_content(layout, features),
+        sentences=SENTENCE in features.clips.columns,
         max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,
     )
 

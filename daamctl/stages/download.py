@@ -18,16 +18,16 @@ from typing import TypeVar
 
 import polars as pl
 
-from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
+from daamctl.artifacts.splits import OFFICIAL, cross_validated, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_utterances
+from daamctl.artifacts.utterances import SENTENCE, TEXTS, Modality, UtteranceTable, write_utterances
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
-from daamctl.corpora.groups import EVEN, assign_groups, even_number, unevenness
+from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared_speakers, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import files_root, register, source_of
 from daamctl.data.task import task_of
@@ -325,10 +325,12 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
 def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]) -> pl.DataFrame:
     """Form groups if the corpus has none or the settings ask for it; warn if its own groups share speakers."""
     stratify = settings.folds == "stratified"
+    if settings.disjoint != "speaker":
+        return _group_by_sentence(rows, modality, settings, again)
     if not stratify and rows["group"].null_count() == 0:
-        shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
-        if len(shared):
-            names = first_few(shared.sort().to_list(), MAX_NAMED)
+        shared = shared_speakers(rows)
+        if shared:
+            names = first_few(shared, MAX_NAMED)
             log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
         return rows
     stratify = stratify or modality != "speech"
@@ -339,6 +341,34 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
         log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
         _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)
+    return rows
+
+
+def _group_by_sentence(
+    rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]
+) -> pl.DataFrame:
+    """Form groups that share no sentence, or pairs of speakers and sentences.
+
+    Raises:
+        CorpusError: the sentence of an item is not known.
+    """
+    unknown = rows.height if SENTENCE not in rows.columns else rows[SENTENCE].null_count()
+    if unknown:
+        raise CorpusError(
+            f"download.disjoint={settings.disjoint} needs the sentence of every {task_of(modality).item}; that of "
+            f"{unknown} of {rows.height} is not known",
+            fix=f"give the table a column {SENTENCE}, or: {again('download.disjoint=speaker')}",
+        )
+    stratify = settings.folds == "stratified" or modality != "speech"
+    if settings.disjoint == "sentence":
+        return assign_groups(rows, settings.num_groups, stratify=stratify, unit=SENTENCE)
+    own = rows.with_columns(group=pl.lit(None, pl.String)) if stratify else rows
+    rows = cross_groups(own, settings.num_groups, stratify=stratify)
+    used = [sum(map(len, cross_validated(rows["group"], name, dev_group=False)[1:])) for name in rows["group"].unique()]
+    log.info(
+        "%d folds; each leaves out %d to %d of %d items, which have its speakers or its sentences, but not both",
+        *(len(used), rows.height - max(used), rows.height - min(used), rows.height),
+    )
     return rows
 
 

@@ -29,6 +29,7 @@ from daamctl.artifacts.embeddings import (
     METADATA_FILE,
     EmbeddingsMetadata,
     embeddings_in,
+    labels_of,
     read_head,
     shard_is_whole,
     shard_path,
@@ -57,6 +58,7 @@ from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.store.files import link_or_copy, put, write_json
 from daamctl.store.records import check_file
+from daamctl.store.tables import read_frame
 from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
@@ -266,7 +268,7 @@ def _embed(
             log.info("embeddings in %s are up to date", folder)
             with suppress(ArtifactError):  # the shards have been checked
                 check_file(folder / LABELS_FILE, found.files.get(LABELS_FILE))
-                if own == found:
+                if own == found and read_frame(folder / LABELS_FILE)[0].equals(labels_of(own, clips.rows)):
                     return folder
             write_head(folder, own, clips.rows)
             return folder

@@ -1,7 +1,8 @@
 """Stage `report`: one page with all results, tables and figures of a run, under our protocol and the published one.
 
 Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/`, `data/ablate/<run>/` and
-`data/truncate/<run>/` if they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the
+`data/truncate/<run>/` and
+`data/protocols/<run>/` if they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the
 pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to
 `data/plots/<run>/`, for `dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of
 the pipeline.
@@ -30,6 +31,7 @@ from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.evaluation import Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation
+from daamctl.artifacts.protocols import find_protocols
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
@@ -46,7 +48,7 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
-from daamctl.reporting import entities, layers, results, run_record
+from daamctl.reporting import entities, layers, protocols, results, run_record
 from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
@@ -147,6 +149,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             command=layout.command("ablate"),
         ),
         shortest.section(truncation, embeddings_key=key, command=f"daamctl truncate {layout.run_name}"),
+        protocols.section(
+            find_protocols(layout.stage("protocols"), hide=layout.root),
+            embeddings_key=key,
+            command=f"daamctl protocols {layout.run_name}",
+        ),
         run_record.use(_use(layout, config, evaluation, raw_names), evaluation.task.metric),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation, extraction=_extraction(layout)),

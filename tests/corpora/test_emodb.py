@@ -24,7 +24,7 @@ def make(root: Path, *names: str) -> Path:
 
 def test_names_are_read(tmp_path: Path) -> None:
     make(tmp_path, "03a01Fa.wav", "16b10Lb.wav", "08a02Tc.wav", "._03a01Fa.wav", "readme.txt")
-    rows = emodb.prepare(tmp_path).select("utterance_id", "path", "label", "speaker", "group", "text").rows()
+    rows = emodb.prepare(tmp_path).select("utterance_id", "path", "label", "speaker", "group", "sentence").rows()
     assert rows == [
         ("03a01Fa", "wav/03a01Fa.wav", "happiness", "03", "group1", "a01"),
         ("08a02Tc", "wav/08a02Tc.wav", "sadness", "08", "group1", "a02"),

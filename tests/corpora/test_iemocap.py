@@ -63,6 +63,7 @@ def test_speaker_is_the_letter_of_the_last_token(root: Path) -> None:
         "duration_s": None,
         "annotation": "neu",
         "kind": "improvised",
+        "sentence": "Ses01F_impro01",
         "valence": 3.6667,
         "activation": 1.0,
         "dominance": 4.5,

@@ -134,7 +134,7 @@ def test_no_error_and_no_request(seen: dict[str, Any]) -> None:
 
 def test_every_figure_is_drawn_in_place_of_its_picture(seen: dict[str, Any], page: Path) -> None:
     expected = page.read_text(encoding="utf-8").count(" data-figure=")
-    assert expected == 7
+    assert expected == 6
     assert (seen["ready"], seen["drawn"], seen["pictures"]) == (expected, expected, expected)
 
 

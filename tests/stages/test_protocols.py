@@ -1,0 +1,138 @@
+"""`protocols`: folds that share what they say and nothing else, and figures that are those of the probes of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import daamctl
+from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.protocols import PROBES
+from daamctl.cli.app import app
+from daamctl.config import Config, DownloadConfig, load_config
+from daamctl.corpora.groups import assign_groups
+from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.layout import Layout
+from daamctl.stages import protocols
+from daamctl.stages.download import _group_by_sentence
+from daamctl.stages.protocols import PROTOCOLS, Fold, folds_of, partitions
+from tests.fixtures.exported import in_project, shared_project
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_project(tmp_path_factory)
+
+
+def corpus(**columns: pl.Expr) -> pl.DataFrame:
+    """Six speakers read eight sentences, some of them twice, in four classes."""
+    rng = np.random.default_rng(0)
+    rows = [(f"s{who}", f"t{what}") for who in range(6) for what in range(8) for _ in range(rng.integers(1, 4))]
+    names = [f"u{number:03d}" for number in range(len(rows))]
+    table = pl.DataFrame(rows, schema=["speaker", "sentence"], orient="row").with_columns(
+        utterance_id=pl.Series(names),
+        clip_id=pl.Series(names),
+        label=pl.Series([str(one) for one in rng.integers(0, 4, len(rows))]),
+    )
+    return assign_groups(table, 3).with_columns(**columns)
+
+
+def shared(clips: pl.DataFrame, fold: Fold, column: str) -> set[str]:
+    values = clips[column].to_numpy()
+    known = np.concatenate([fold.train, fold.dev]) if fold.held else fold.train
+    return set(values[known]) & set(values[fold.test])
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in ("pipeline", "official")])
+def test_training_and_test_share_what_the_protocol_says(name: str) -> None:
+    clips = corpus()
+    possible, _ = partitions(clips, Config())
+    folds = folds_of(name, possible, clips, Config())
+    protocol = PROTOCOLS[name]
+    apart = {"speakers": ["speaker"], "one-speaker-out": ["speaker"], "sentences": ["sentence"]}.get(protocol.folds, [])
+    apart = ["speaker", "sentence"] if protocol.folds == "both" else apart
+    tested = np.concatenate([fold.test for fold in folds])
+    for fold in folds:
+        assert not set(fold.train) & set(fold.test)
+        assert not set(fold.train) & set(fold.dev)
+        for column in ("speaker", "sentence"):
+            assert not shared(clips, fold, column) or column not in apart
+        if protocol.chooses == "test":
+            assert set(fold.dev) == set(fold.test)
+        if protocol.shots:
+            assert clips[fold.train]["label"].value_counts()["count"].max() <= protocol.shots
+    for column in {"speaker", "sentence"} - set(apart):  # what is not held apart is shared
+        assert any(shared(clips, fold, column) for fold in folds)
+    assert sorted(tested) == sorted([*range(len(clips))] * protocol.repeats)  # each item once in every repetition
+
+
+def test_random_folds_with_less_train_on_as_much_as_both() -> None:
+    clips = corpus()
+    possible, _ = partitions(clips, Config())
+    less, both = (
+        np.mean([len(fold.train) + len(fold.dev) for fold in folds_of(name, possible, clips, Config())])
+        for name in ("random-less", "both")
+    )
+    assert less == pytest.approx(both, rel=0.05)
+
+
+def test_what_is_not_known_leaves_protocols_out() -> None:
+    possible, absent = partitions(corpus().drop("sentence"), Config())
+    assert {"sentences", "both", "random-less"} <= set(absent)
+    assert "is unknown" in absent["sentences"]
+    assert "speakers" in possible
+    possible, absent = partitions(corpus(speaker=pl.col("utterance_id")), Config())
+    assert "who the items come from is unknown" in absent["speakers"]
+    assert next(iter(possible)) == "pipeline"
+
+
+def test_figures_are_those_of_the_probes_of_the_run(trained: Path) -> None:
+    config = load_config(trained, "tiny")
+    layout = Layout.of(trained, "tiny", config)
+    with in_project(trained):
+        page = protocols.run(layout, config)
+        rows = daamctl.results("tiny", "protocols", root=trained)
+    assert page.is_file()
+    scores = read_evaluation(layout.stage("evaluate")).scores
+    own = "pipeline" if "pipeline" in set(rows["protocol"]) else "speakers"
+    for metric in ("accuracy", "balanced_accuracy"):
+        found = rows.filter(protocol=own, probe="mean", metric=metric)["value"]
+        assert found.unique().to_list() == pytest.approx([scores.figure("ridge-mean", metric, "utterance").pooled])
+    assert set(rows["probe"]) == set(PROBES)
+    gaps = rows.filter(metric="accuracy").drop_nulls("against")
+    for row in gaps.iter_rows(named=True):
+        other = rows.filter(protocol=row["against"], probe=row["probe"], metric="accuracy")["value"][0]
+        assert row["difference"] == pytest.approx(row["value"] - other)
+
+
+def test_wrong_words_are_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(trained, "tiny")
+    layout = Layout.of(trained, "tiny", config)
+    with pytest.raises(UnknownNameError, match="unknown protocol 'speaker'"):
+        protocols.run(layout, config, names=["speaker"])
+    with pytest.raises(ConfigError, match="protocol 'both' is not possible with 'tiny': the sentence of"):
+        protocols.run(layout, config, names=["both"])
+    monkeypatch.chdir(trained)
+    result = CliRunner().invoke(app, ["protocols", "tiny", "--protocol", "speaker"])
+    assert result.exit_code == 3
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("disjoint", ["sentence", "both"])
+def test_groups_by_sentence(disjoint: str) -> None:
+    settings = DownloadConfig(disjoint=disjoint, num_groups=3)
+    rows = _group_by_sentence(
+        corpus().drop("group").with_columns(group=pl.lit(None, pl.String)), "speech", settings, str
+    )
+    if disjoint == "sentence":
+        assert rows.group_by("sentence").agg(pl.col("group").n_unique())["group"].max() == 1
+        assert rows["group"].n_unique() == 3
+    else:
+        assert rows["group"].n_unique() == 9
+    with pytest.raises(CorpusError, match="needs the sentence of every utterance"):
+        _group_by_sentence(corpus().drop("sentence"), "speech", settings, lambda *words: json.dumps(words))

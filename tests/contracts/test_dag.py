@@ -235,10 +235,12 @@ def test_the_curves_wait_for_their_pipelines_which_differ_in_the_shots_alone(pro
     assert all(config == alike[0] for config in alike)
 
 
-def test_every_params_file_is_there() -> None:
-    files = [next(iter(item)) for stage in STAGES.values() for item in stage.get("params", [])]
-    assert len(files) == 2 * len(LISTED)
-    assert all((REPOSITORY / name).is_file() for name in files)
+def test_settings_are_watched_as_files() -> None:
+    """DVC copies `params` into dvc.lock, which it parses and writes again for every stage."""
+    assert not [address for address, stage in STAGES.items() if "params" in stage]
+    files = {address: stage["deps"] for address, stage in STAGES.items() if stage_of(address) == "check"}
+    assert files == {f"check@{name}": ["params.yaml", f"pipelines/{name}.yaml"] for name in LISTED}
+    assert all((REPOSITORY / name).is_file() for deps in files.values() for name in deps)
 
 
 def test_check_writes_every_settings_file_that_is_read(project: Path) -> None:

@@ -65,12 +65,9 @@ def walk(project: Path, words: list[str], below: str = "") -> list[tuple[str, st
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    name = given.pop(1) if given[0] == "--below" and given.pop(0) else ""
-    visits = [
-        (file, [name for _, name in calls])
-        for file, calls in groupby(walk(Path(given[0]), given[1:], name), lambda call: call[0])
-    ]
+    below, given = ("", sys.argv[1:]) if sys.argv[1] != "--below" else (sys.argv[2], sys.argv[3:])
+    calls = groupby(walk(Path(given[0]), given[1:], below), lambda call: call[0])
+    visits = [(file, [name for _, name in part]) for file, part in calls]
     for file, names in visits:
         print(f"{file}: {', '.join(names)}")
     files = {file for file, _ in visits}

@@ -32,6 +32,7 @@ def command(
     ] = None,
 ) -> None:
     """Make a pipeline from recordings, images, texts or tagged words."""
+    from daamctl.artifacts.dag import write_stages
     from daamctl.config import find_root
     from daamctl.encoders.encoder_size import check_name
     from daamctl.stages import check, inventory, new
@@ -48,7 +49,8 @@ def command(
         show_line(f"doubt: {doubt}")
     for path in filter(None, (made.manifest, made.pipeline)):
         show_line(f"wrote {path.relative_to(root)}")
-    check.run(root, write=True, about=name)
+    write_stages(root)
+    check.run(root, [name], write=True)
     then = f"daamctl run {name}; what that takes: daamctl plan {name}"
     if (obstacle := inventory.run(root, [name])[name]) is None:
         show_line(f"Next: {then}")

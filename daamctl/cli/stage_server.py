@@ -27,11 +27,10 @@ from typing import Any
 
 from daamctl.environment import DEFAULTS
 
-LARGE = (
-    "typer", "rich.progress", "pydantic", "torch", "torch._dynamo", "scipy.stats", "mlflow.tracking", "transformers",
-)  # fmt: skip
+SMALL = ("typer", "pydantic", "yaml", "numpy")
+LARGE = ("rich.progress", "torch", "torch._dynamo", "scipy.stats", "mlflow.tracking", "transformers")
 LIGHT = ("check", "download", "segment")
-"""Stages that need none of them."""
+"""Stages that need only the small libraries."""
 START_S = 5.0
 """Longest wait for a server that was started."""
 LOOK_S = 1.0
@@ -110,9 +109,8 @@ def serve(address: str, dvc: int) -> None:
                     if _shared(request["environment"]) != environment:
                         client.sendall(b"0\n")
                         continue
-                    if not set(request["words"]) & set(LIGHT):
-                        for name in LARGE:
-                            importlib.import_module(name)
+                    for name in SMALL if set(request["words"]) & set(LIGHT) else (*SMALL, *LARGE):
+                        importlib.import_module(name)
                     if not os.fork():
                         listener.close()
                         _run_forked(client.dup(), request, files)

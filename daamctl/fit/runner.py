@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -174,7 +175,9 @@ def train_group(
             torch.cuda.reset_peak_memory_stats(group[0].device)
         state = None
         for trials in (list(group), missing):
-            place, key = work / names[trials[0]], content_key([trial.key for trial in trials])
+            # a group has a folder of its own, because whoever trains one of its folds alone empties that of the fold
+            more = f"-and-{len(trials) - 1}-more" if len(trials) > 1 else ""
+            place, key = work / f"{names[trials[0]]}{more}", content_key([trial.key for trial in trials])
             if (state := load_state(place, key)) is not None:
                 break
         for event in fit_and_save(trials, place, key, state):
@@ -185,6 +188,9 @@ def train_group(
                 with artifact.make() as new:
                     artifact.seal(new, write_fold(new, event.trial, event.trained, root, together=len(trials)))
                 yield read_fold(artifact.folder)
+        for name in names.values() if len(group) > 1 else ():
+            for left in work.glob(f"{name}-and-*-more"):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def fit_and_save(trials: Sequence[Trainable], work: Path, key: str, state: dict[str, Any] | None) -> Iterator[Event]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,57 +13,44 @@ from daamctl.config import ExtractConfig
 from daamctl.encoders.encoder_size import PARTS, configuration_of
 
 
-@dataclass(frozen=True)
-class FinetuneSize:
-    """Parameters and bytes of an encoder with its additions.
-
-    Args:
-        num_kept: numbers stored in a fold's file: trained ones, and random ones that are never trained.
-        held_bytes: size of all weights.
-    """
+class FinetuneSize(NamedTuple):
+    """Numbers that are trained, numbers in a fold's file (also random ones that stay), and bytes of all weights."""
 
     num_trained: int
     num_kept: int
     held_bytes: int
 
 
-def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype) -> Any | None:
-    """The encoder on the meta device, as input of `build_finetune`; None if nothing on this machine tells its shape."""
-    from transformers import AutoModel
-
-    found = configuration_of(config)
-    if found is None:
-        return None
-    part = getattr(found[0], PARTS.get(encoder_input(modality), ""), None) or found[0]
-    try:
-        with torch.device("meta"):
-            model = AutoModel.from_config(part)
-    except (RuntimeError, NotImplementedError, ValueError):
-        return None
-    if hasattr(model, "encoder") and hasattr(model, "decoder"):
-        model = model.get_encoder()
-    return SimpleNamespace(model=model.to(dtype), modality=modality, embed_dim=part.hidden_size)
-
-
-def finetune_size(name: str, encoder: Any, num_classes: int) -> FinetuneSize | None:
-    """Apply a fine-tuning method on the meta device; None if it does not work there.
-
-    Args:
-        name: a name from the table of fine-tuning methods.
-        encoder: see `empty_encoder`; it is modified.
-        num_classes: C.
+def finetune_size(name: str, config: ExtractConfig, modality: Modality, num_classes: int) -> FinetuneSize | None:
+    """Size with a fine-tuning method; None if nothing here tells the encoder's shape, or it has no meta form.
 
     Raises:
         MethodError: the encoder does not support the method.
     """
+    from transformers import AutoModel
+
+    if (found := configuration_of(config)) is None:
+        return None
+    part = getattr(found[0], PARTS.get(encoder_input(modality), ""), None) or found[0]
     try:
         with torch.device("meta"):
-            model = build_finetune(name, encoder, num_classes=num_classes, seed=0)
-    except (RuntimeError, NotImplementedError):
+            model: Any = AutoModel.from_config(part)
+            if hasattr(model, "encoder") and hasattr(model, "decoder"):
+                model = model.get_encoder()
+            encoder: Any = SimpleNamespace(
+                model=model.to(finetune_dtype(config)), modality=modality, embed_dim=part.hidden_size
+            )
+            tuned = build_finetune(name, encoder, num_classes=num_classes, seed=0)
+    except (RuntimeError, NotImplementedError, ValueError):
         return None
-    trained, values = model.trained(), dict(model.named_parameters())
+    trained, values = tuned.trained(), dict(tuned.named_parameters())
     return FinetuneSize(
         num_trained=sum(value.numel() for value in trained.values()),
-        num_kept=sum(values[key].numel() for key in {*trained, *model.added}),
+        num_kept=sum(values[key].numel() for key in {*trained, *tuned.added}),
         held_bytes=sum(value.nbytes for value in values.values()),
     )
+
+
+def finetune_dtype(config: ExtractConfig) -> torch.dtype:
+    """Number format of the weights of an encoder that is fine-tuned: half precision only where it is asked for."""
+    return getattr(torch, "float32" if config.weights_dtype == "auto" else config.weights_dtype)

@@ -30,13 +30,12 @@ from daamctl.store.files import write_json
 log = logging.getLogger(__name__)
 
 
-def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False, about: str | None = None) -> list[str]:
+def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) -> list[str]:
     """Check settings.
 
     Args:
         pipelines: names; None: all files in `pipelines/`, and the list of pipelines in `params.yaml`.
         write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` if all pipelines are checked.
-        about: the only pipeline to warn about; None: all.
 
     Returns:
         The pipelines that were checked.
@@ -61,15 +60,14 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False, 
             if source is not None and not (place := root / Path(source).expanduser()).exists():
                 absent = f"download.source: no file or folder {place}"
                 if write:  # for DVC, which then leaves this pipeline out
-                    if about in (None, name):
-                        log.warning("pipeline '%s': %s", name, absent)
+                    log.warning("pipeline '%s': %s", name, absent)
                 else:
                     found.append(absent)
         problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
     for name, config in configs.items():
-        for lack in unanswered(config) if about in (None, name) else ():
+        for lack in unanswered(config):
             log.warning("pipeline '%s': its report cannot say %s", name, lack)
     if pipelines is None and write:
         write_stages(root)

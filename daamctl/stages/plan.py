@@ -27,7 +27,7 @@ from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.terms import counted, encoder_label
-from daamctl.config import Config, TrainingStage
+from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import autocast, free_memory, free_on, resolve_device, resolve_precision
@@ -38,7 +38,7 @@ from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.expected import ADAM_BYTES, Expected
-from daamctl.planning.finetune_size import empty_encoder, finetune_size
+from daamctl.planning.finetune_size import finetune_dtype, finetune_size
 from daamctl.planning.layer_sets import choose_method, choose_ranking, layer_scores, ranked
 from daamctl.planning.recorded import MEASURED, Rate, Recorded
 from daamctl.planning.tasks import Blockers, Task, set_state
@@ -125,6 +125,7 @@ class _Planner:
 
     def __init__(self, layout: Layout, config: Config, blockers: Blockers, measured: Layout | None) -> None:
         self.layout, self.config, self.blockers = layout, config, blockers
+        self.no_encoder = blockers.get("encoder") or blockers.get("corpus")
         section = config.reconstruct if config.task == "reconstruct" else config.train
         self.device = resolve_device(section.device)
         self.kind = self.device.partition(":")[0]
@@ -201,7 +202,7 @@ class _Planner:
             task.total = task.done = known.head.num_clips
         else:
             task.done = known.extracted_clips()
-        set_state(task, self._encoder_obstacle(), self.of("segment"))
+        set_state(task, self.no_encoder, self.of("segment"))
         self._set_disk(task, known.embeddings_bytes())
         if task.is_done:
             return
@@ -221,8 +222,7 @@ class _Planner:
 
     def train(self, task: Task) -> None:
         known, method, folder = self.known, str(task.method), self.layout.method(str(task.method))
-        kept = known.kept(folder, method)
-        self._set_folds(task, kept, self.config)
+        left = self._set_folds(task, known.kept(folder, method), self.config)
         task.memory_on = self.kind
         if known.head is None and (existing := len(intact_folds(folder))):
             task.reason = f"{existing} folds are kept if the embeddings do not change"
@@ -236,24 +236,22 @@ class _Planner:
         self._set_disk(task, known.fold_bytes([4 * size.num_parameters + maps]))
         rate = self.recorded.training(method, known.sizes)
         if rate is not None and known.splits and not task.is_done:
-            self._set_time(task, rate, self._clips_left(task, kept, self.config))
+            self._set_time(task, rate, left)
 
     def finetune(self, task: Task) -> None:
         known, method = self.known, str(task.method)
         config, extract = self.config.for_adapter(method), self.config.extract
-        kept = known.finetuned(method)
-        self._set_folds(task, kept, config)
-        device = resolve_device(config.finetune.device)
-        task.memory_on = "cuda" if extract.min_gpu_memory_gb else device.partition(":")[0]
-        dtype = getattr(torch, "float32" if extract.weights_dtype == "auto" else extract.weights_dtype)
+        left = self._set_folds(task, known.finetuned(method), config)
+        task.memory_on = (
+            "cuda" if extract.min_gpu_memory_gb else resolve_device(config.finetune.device).partition(":")[0]
+        )
         size, problem = None, None
         if known.stats.modality is not None:
             try:
-                if (encoder := empty_encoder(extract, known.stats.modality, dtype)) is not None:
-                    size = finetune_size(method, encoder, known.stats.classes or 2)
+                size = finetune_size(method, extract, known.stats.modality, known.stats.classes or 2)
             except MethodError as error:
                 problem = Obstacle(error.message, error.fix)
-        set_state(task, problem or self._encoder_obstacle() or known.no_split, self.of("segment"))
+        set_state(task, problem or self.no_encoder or known.no_split, self.of("segment"))
         self._set_disk(task, None if size is None else known.fold_bytes([4 * size.num_kept], "finetune"))
         if task.is_done:
             return
@@ -263,13 +261,13 @@ class _Planner:
         elif size is not None:
             task.memory_bytes, task.memory_at_least = size.held_bytes + ADAM_BYTES * size.num_trained, True
         elif known.encoder_size is not None:
-            task.memory_bytes, task.memory_at_least = known.encoder_size.num_parameters * dtype.itemsize, True
+            each = finetune_dtype(extract).itemsize
+            task.memory_bytes, task.memory_at_least = known.encoder_size.num_parameters * each, True
         if rate is not None and known.splits:
-            self._set_time(task, rate, self._clips_left(task, kept, config))
+            self._set_time(task, rate, left)
         elif rate is None and (extraction := self.recorded.extraction()) is not None and known.splits:
             passes = FORWARD_PASSES_RECOMPUTED if config.finetune.gradient_checkpointing else FORWARD_PASSES
-            task.time_s = self._clips_left(task, kept, config) * passes * extraction.seconds
-            task.basis = "estimated"
+            task.time_s, task.basis = left * passes * extraction.seconds, "estimated"
             task.notes.append(f"a training step is taken as {passes} forward passes, as fast as in extract")
 
     def evaluate(self, task: Task) -> None:
@@ -423,13 +421,9 @@ class _Planner:
             task.time_s = left * (sum(took) / len(took) if took else steps * self._step_s(arm))
 
     def score(self, task: Task) -> None:
-        arms, made = self.of("reconstruct"), folder_of(self.layout, "score") / STAGES["score"].finished
-        task.work = f"{len(arms)} blocks"
-        results = [
-            path for arm in arms for path in folder_of(self.layout, "reconstruct", arm.method).glob("seed*/*.json")
-        ]
-        newer = made.is_file() and all(path.stat().st_mtime_ns <= made.stat().st_mtime_ns for path in results)
-        task.done = int(newer and all(arm.is_done for arm in arms))
+        arms = self.of("reconstruct")
+        folders = [folder_of(self.layout, "reconstruct", arm.method) for arm in arms]
+        task.work, task.done = f"{len(arms)} blocks", int(self._current(task, folders, arms, Path.exists) is not None)
         set_state(task, None, arms)
 
     def _step_s(self, arm: str) -> float:
@@ -451,15 +445,19 @@ class _Planner:
             times.append(time.perf_counter() - started)
         return min(times) * settings.batch_size / size
 
-    def _set_folds(self, task: Task, kept: Sequence[Fold], config: Config) -> None:
-        """Fill in the trainings and their steps (of a probe neither), and which folds are kept."""
-        method, stage, splits = str(task.method), _training(task), self.known.splits
-        task.total = self.known.num_runs(stage) or None
+    def _set_folds(self, task: Task, kept: Sequence[Fold], config: Config) -> int:
+        """Fill in the trainings and their steps (of a probe neither), and which folds are kept.
+
+        Returns:
+            Clips in the steps of all folds that are not finished.
+        """
+        method, splits = str(task.method), self.known.splits
+        seeds = config.seeds_of("finetune" if task.stage == "finetune" else "train")
+        task.total = len(splits) * len(seeds) or None
         task.done, task.took_s = len(kept), _train_seconds(kept)
-        seeds = len(self.config.seeds_of(stage))
         parts = [counted(len(splits), "fold")] if splits else []
-        if seeds > 1:
-            parts.append(f"{seeds} seeds")
+        if len(seeds) > 1:
+            parts.append(f"{len(seeds)} seeds")
         if method not in CLOSED_FORM:
             if (number := trainings(method, config)) > 1:
                 parts.append(counted(number, "training"))
@@ -468,18 +466,13 @@ class _Planner:
                 low, high = min(counts), max(counts)
                 parts.append(counted(low, "step") if low == high else f"{low:,} to {high:,} steps")
         task.work = " × ".join(parts)
-
-    def _clips_left(self, task: Task, kept: Sequence[Fold], config: Config) -> int:
-        """Clips in the steps of all folds that are not finished."""
-        finished, total = {(fold.fold, fold.seed) for fold in kept}, 0
-        for split in self.known.splits:
-            missing = [seed for seed in self.config.seeds_of(_training(task)) if (split.fold, seed) not in finished]
-            total += len(missing) * clips_of_fold(str(task.method), config, len(split.train), len(split.dev))
-        return total
-
-    def _encoder_obstacle(self) -> Obstacle | None:
-        """What keeps this machine from running the encoder on the corpus."""
-        return self.blockers.get("encoder") or self.blockers.get("corpus")
+        finished = {(fold.fold, fold.seed) for fold in kept}
+        return sum(
+            clips_of_fold(method, config, len(split.train), len(split.dev))
+            for split in splits
+            for seed in seeds
+            if (split.fold, seed) not in finished
+        )
 
     def _set_time(self, task: Task, rate: Rate, units: int) -> None:
         task.time_s, task.basis = rate.seconds * units, "measured" if rate.source == MEASURED else "recorded"
@@ -513,7 +506,8 @@ class _Planner:
         file = folder_of(self.layout, task.stage) / STAGES[task.stage].finished
         if not file.is_file() or not file.stat().st_size:
             return None
-        inputs = [path for folder in folders for path in (*folder.glob("*.json"), *folder.glob("fold*/result.json"))]
+        patterns = ("*.json", "fold*/result.json", "seed*/result.json")
+        inputs = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
         if any(path.stat().st_mtime > file.stat().st_mtime for path in inputs):
             task.reason = "older than its inputs"
             return None
@@ -524,10 +518,6 @@ class _Planner:
         except ArtifactError as error:
             task.reason = error.message
             return None
-
-
-def _training(task: Task) -> TrainingStage:
-    return "finetune" if task.stage == "finetune" else "train"
 
 
 def _train_seconds(folds: Sequence[Fold]) -> float | None:

@@ -115,7 +115,8 @@ class Artifact(Generic[Record]):
         """Hold the lock while the block makes the artifact. If the block succeeds, its unfinished work is removed.
 
         Args:
-            force: make again what was finished when this object was created.
+            force: make again what was finished when this object was created; what another process makes meanwhile is
+                new enough.
 
         Yields:
             What is finished, perhaps by another process meanwhile, if it may be kept.

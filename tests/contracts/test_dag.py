@@ -198,7 +198,9 @@ def test_inventory_is_taken_every_time() -> None:
 
 
 def test_the_graph_needs_no_checkout_of_the_code(project: Path) -> None:
-    assert all(dep.startswith("data/") for stage in STAGES.values() for dep in stage.get("deps", []))
+    """Only results and the settings of a project."""
+    own = ("data/", "params.yaml", "pipelines/")
+    assert all(dep.startswith(own) for stage in STAGES.values() for dep in stage.get("deps", []))
     watched = {dep for stage in STAGES.values() for dep in stage.get("deps", []) if "/inventory/code/" in dep}
     inventory.run(project, [])
     assert {path.relative_to(project).as_posix() for path in project.glob("data/inventory/code/*")} == watched
@@ -235,10 +237,12 @@ def test_the_curves_wait_for_their_pipelines_which_differ_in_the_shots_alone(pro
     assert all(config == alike[0] for config in alike)
 
 
-def test_every_params_file_is_there() -> None:
-    files = [next(iter(item)) for stage in STAGES.values() for item in stage.get("params", [])]
-    assert len(files) == 2 * len(LISTED)
-    assert all((REPOSITORY / name).is_file() for name in files)
+def test_settings_are_watched_as_files() -> None:
+    """DVC copies `params` into dvc.lock, which it parses and writes again for every stage."""
+    assert not [address for address, stage in STAGES.items() if "params" in stage]
+    files = {address: stage["deps"] for address, stage in STAGES.items() if stage_of(address) == "check"}
+    assert files == {f"check@{name}": ["params.yaml", f"pipelines/{name}.yaml"] for name in LISTED}
+    assert all((REPOSITORY / name).is_file() for deps in files.values() for name in deps)
 
 
 def test_check_writes_every_settings_file_that_is_read(project: Path) -> None:

@@ -426,7 +426,7 @@ def test_a_group_of_which_some_folds_are_written_resumes_as_a_group(
     assert list((root / "cut/work").glob(f"*/{FILE}"))
     stamps = []
     for trial in trials[:2]:
-        train_fold(trial, root / "cut/folds", root / "elsewhere", root=root)
+        train_fold(trial, root / "cut/folds", root / "cut/work", root=root)
         stamps.append((root / f"cut/folds/fold{trial.spec.fold}-seed1/result.json").stat().st_mtime_ns)
     resumed = folds_of(trials, root / "cut", missing=trials[2:])
     assert [fold.result["run"]["fold"] for fold in resumed] == [3, 4, 5]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import MethodError
-from daamctl.planning.finetune_size import empty_encoder, finetune_size
+from daamctl.planning.finetune_size import finetune_size
 
 MICRO: dict[Modality, str] = {"speech": "wavlm-micro", "text": "llama-micro", "image": "beit-micro"}
 
@@ -27,7 +26,7 @@ def test_counted_without_weights_as_with_them(modality: Modality, name: str) -> 
     settings: dict[str, Any] = {"max_duration_s": 1.0, "device": "cpu", "precision": "float32"}
     encoder = open_encoder(extract(modality), modality=modality, **settings).encoder
     built = build_finetune(name, encoder, num_classes=3, seed=0)
-    found = finetune_size(name, empty_encoder(extract(modality), modality, torch.float32), 3)
+    found = finetune_size(name, extract(modality), modality, 3)
     assert found is not None
     assert found.num_trained == sum(value.numel() for value in built.trained().values())
     assert found.num_kept == sum(value.numel() for value in built.trainable_state().values())
@@ -35,8 +34,8 @@ def test_counted_without_weights_as_with_them(modality: Modality, name: str) -> 
 
 
 def test_weights_in_half_precision_are_trained_in_full() -> None:
-    whole = finetune_size("lora-r4", empty_encoder(extract("text"), "text", torch.float32), 3)
-    half = finetune_size("lora-r4", empty_encoder(extract("text"), "text", torch.bfloat16), 3)
+    whole = finetune_size("lora-r4", extract("text"), "text", 3)
+    half = finetune_size("lora-r4", extract("text").model_copy(update={"weights_dtype": "bfloat16"}), "text", 3)
     assert whole is not None
     assert half is not None
     assert half.num_trained == whole.num_trained
@@ -45,9 +44,9 @@ def test_weights_in_half_precision_are_trained_in_full() -> None:
 
 def test_what_cannot_be_tuned_says_so() -> None:
     with pytest.raises(MethodError, match="bitfit: LlamaModel has no biases"):
-        finetune_size("bitfit", empty_encoder(extract("text"), "text", torch.float32), 3)
+        finetune_size("bitfit", extract("text"), "text", 3)
 
 
 def test_shape_that_nothing_here_tells() -> None:
     config = Config.model_validate({"extract": {"encoder": "someone/unknown-model"}}).extract
-    assert empty_encoder(config, "text", torch.float32) is None
+    assert finetune_size("lora-r4", config, "text", 3) is None

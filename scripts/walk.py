@@ -35,7 +35,7 @@ def walk(project: Path, words: list[str], below: str = "") -> list[tuple[str, st
     from daamctl.cli.app import main
 
     seen: dict[Any, tuple[str, str]] = {}
-    depth = threading.local()
+    depth: Any = threading.local()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event not in ("call", "return"):

@@ -53,4 +53,5 @@ def finetune_size(name: str, config: ExtractConfig, modality: Modality, num_clas
 
 def finetune_dtype(config: ExtractConfig) -> torch.dtype:
     """Number format of the weights of an encoder that is fine-tuned: half precision only where it is asked for."""
-    return getattr(torch, "float32" if config.weights_dtype == "auto" else config.weights_dtype)
+    dtype: torch.dtype = getattr(torch, "float32" if config.weights_dtype == "auto" else config.weights_dtype)
+    return dtype

@@ -42,7 +42,7 @@ def walk(project: Path, words: list[str], below: str = "") -> list[tuple[str, st
             return
         if frame.f_code.co_name == below:
             depth.now = getattr(depth, "now", 0) + (1 if event == "call" else -1)
-        if event == "call" and frame.f_code not in seen and (not below or getattr(depth, "now", 0)):
+        if event == "call" and frame.f_code not in seen and (not below or getattr(depth, "now", 0) > 0):
             path = Path(frame.f_code.co_filename)
             is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED and not frame.f_code.co_name.startswith("<")
             if path.is_relative_to(PACKAGE) and is_function:  # not the body of a module or a class

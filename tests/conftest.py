@@ -26,6 +26,7 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usa
     # A disk takes longer than most tests do. A run holds less than half a gigabyte at once.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+import hypothesis  # noqa: E402
 import typer.testing  # noqa: E402
 from typer.main import get_command  # noqa: E402
 
@@ -34,6 +35,9 @@ from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  
 
 # `CliRunner` reads the signatures of all commands for every call, which takes longer than most calls.
 typer.testing._get_command = functools.cache(get_command)
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # on a busy machine any example may take long
+hypothesis.settings.load_profile("untimed")
 
 check_shapes_on_import()  # before anything imports the modules that are checked
 

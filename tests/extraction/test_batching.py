@@ -13,7 +13,7 @@ from daamctl.extraction.batching import plan_batches
 lengths = st.lists(st.integers(1, 90), max_size=40).map(np.array)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths, st.integers(1, 400), st.booleans())
 def test_plan(num_samples: np.ndarray, budget: int, equal_length: bool) -> None:
     num_samples = num_samples.astype(np.int64)
@@ -30,7 +30,7 @@ def test_plan(num_samples: np.ndarray, budget: int, equal_length: bool) -> None:
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in batches]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lengths, st.integers(1, 400))
 def test_no_batch_could_take_the_next_clip(num_samples: np.ndarray, budget: int) -> None:
     num_samples = num_samples.astype(np.int64)

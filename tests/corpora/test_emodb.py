@@ -80,7 +80,7 @@ def test_shared_copy_agrees_with_the_fingerprint() -> None:
     rows = emodb.prepare(SHARED)
     assert rows.height == 535
     assert validate(emodb.CORPUS, rows) == []
-    assert rows["text"].n_unique() == 10
+    assert rows["sentence"].n_unique() == 10
     without = validate(emodb.CORPUS, rows.filter(~rows["path"].str.contains("03a01Fa")))
     assert without == [
         "happiness: 70 found, 71 expected",

@@ -87,8 +87,8 @@ class SegmentConfig(Section):
 class ExtractConfig(Section):
     """Which encoder to use, and how to pool its layers into one vector each.
 
-    `normalize`, `pooling` and `max_batch_s` apply to speech, `*_tokens` to text, `subwords` to the words of sentences,
-    `*_images` and `pool_class_token` to images. For the published features see docs/sources.md#feature-extraction.
+    `normalize` and `max_batch_s` apply to speech, `*_tokens` to text, `pooling` to both, `subwords` to the words of
+    sentences, `*_images` and `pool_class_token` to images. For the published features see docs/sources.md#feature-extraction.
     """
 
     encoder: str = "wavlm-micro"
@@ -107,9 +107,10 @@ class ExtractConfig(Section):
     final_norm: bool = True
     """Take the last hidden state after the encoder's final norm (as in transformers before 5 and in the published
     features, D48) or before it. Encoders without a final norm ignore this."""
-    pooling: Annotated[Literal["valid-frames", "all-frames"], Of.SPEECH] = "valid-frames"
-    """valid-frames: mean over the frames of the clip itself; all-frames: zero-pad to `segment.max_duration_s` without
-    attention mask and average over every frame (published, D13)."""
+    pooling: Annotated[Literal["valid-frames", "all-frames", "last-token"], Of.SPEECH, Of.TEXT] = "valid-frames"
+    """valid-frames: mean over the frames of the clip, or the tokens of the text; all-frames: zero-pad to
+    `segment.max_duration_s` without attention mask and average over every frame (speech; published, D13); last-token:
+    the last token of the text alone, which in a decoder has seen all others (text)."""
     normalize: Annotated[Literal["encoder", "always", "never"], Of.SPEECH] = "encoder"
     """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
     (published, D14)."""
@@ -124,7 +125,8 @@ class ExtractConfig(Section):
     """Longest text, in tokens; longer ones are truncated and counted. A lower limit of the encoder itself takes
     precedence."""
     pool_special_tokens: Annotated[bool, Of.TEXT] = False
-    """Average over the tokens that a tokenizer adds, too (begin of sequence; [CLS] and [SEP]) (published: yes, D45)."""
+    """Average over the tokens that a tokenizer adds, too (begin of sequence; [CLS] and [SEP]) (published: yes, D45);
+    with `pooling: last-token`, one at the end may be the last."""
     subwords: Annotated[Literal["first", "mean"], Of.TOKENS] = "first"
     """Vector of a word in a token corpus: that of its first sub-word, or the mean over its sub-words."""
     pool_class_token: Annotated[bool, Of.IMAGES] = False

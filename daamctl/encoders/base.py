@@ -111,6 +111,8 @@ class Encoder(ABC):
     """
 
     modality: ClassVar[Modality]
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
+    """Values of `extract.pooling` that it knows."""
     layers: tuple[int, ...]
     embed_dim: int
     has_final_norm: bool
@@ -133,6 +135,11 @@ class Encoder(ABC):
         self.pad_to_s = pad_to_s
         self.what, self.model, self.reader = f"encoder '{name}'", model, reader
         self.device, self.precision, self.options = device, precision, options
+        if options.pooling not in self.poolings:
+            allowed = " or ".join(self.poolings)
+            raise EncoderError(
+                f"{self.what} cannot pool by {options.pooling}", fix=f"set extract.pooling to {allowed}"
+            )
         self.set_up(model, reader)
 
     # What a family defines

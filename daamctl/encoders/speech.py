@@ -25,6 +25,7 @@ class SpeechEncoder(Encoder):
     """
 
     modality: ClassVar[Modality] = "speech"
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "all-frames")
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Read rate and normalisation; see `Encoder`."""

@@ -38,6 +38,7 @@ class TextEncoder(Encoder):
     """
 
     modality: ClassVar[Modality] = "text"
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "last-token")
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Read tokenizer and limits, and find out how padding acts; see `Encoder`."""
@@ -116,9 +117,10 @@ class TextEncoder(Encoder):
             )
         positions = torch.arange(batch.shape[1])
         real = positions < lengths  # (B, T)
-        mask = real
-        if not self.options.pool_special_tokens:
-            mask = (positions >= self.first) & (positions < lengths - self.last)
+        first, last = (0, 0) if self.options.pool_special_tokens else (self.first, self.last)
+        mask = (positions >= first) & (positions < lengths - last)
+        if self.options.pooling == "last-token":
+            mask &= positions == lengths - last - 1
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
     def to_batch(self, items: Sequence[Tensor]) -> Batch:
@@ -136,6 +138,7 @@ class TextEncoder(Encoder):
     def facts(self) -> dict[str, Any]:
         """Tokenizer, limit and added tokens; see `Encoder`."""
         return {
+            "pooling": self.options.pooling,
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
             "max_tokens": self.max_tokens,
             "special_tokens": {"first": self.first, "last": self.last, "pooled": self.options.pool_special_tokens},

@@ -33,6 +33,7 @@ class TokenEncoder(TextEncoder):
     """
 
     modality: ClassVar[Modality] = "tokens"
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
 
     def set_up(self, model: Any, reader: Any) -> None:
         """See `TextEncoder`."""

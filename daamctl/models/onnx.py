@@ -93,7 +93,9 @@ class Graph(nn.Module):
         encoder = self.encoder
         if isinstance(encoder, TextEncoder):
             first, last = (0, 0) if encoder.options.pool_special_tokens else (encoder.first, encoder.last)
-            return {"input_ids": x, "attention_mask": torch.ones_like(x)}, slice(first, x.shape[1] - last)
+            end = x.shape[1] - last
+            first = end - 1 if encoder.options.pooling == "last-token" else first
+            return {"input_ids": x, "attention_mask": torch.ones_like(x)}, slice(first, end)
         if isinstance(encoder, ImageEncoder):
             return {"pixel_values": x}, encoder.counted.nonzero()[:, 0]
         if isinstance(encoder, SpeechEncoder) and encoder.normalize:

@@ -59,7 +59,8 @@ def _vectors(evaluation: Evaluation, config: Config) -> str:
     special, also = ("with" if on else "without" for on in (extract.pool_special_tokens, extract.pool_class_token))
     pooled = {
         "speech": f"the mean over {frames}; recordings are cut into clips of {longest}",
-        "text": f"the mean over its tokens, {special} special tokens",
+        "text": f"{'the mean over its tokens' if extract.pooling == 'valid-frames' else 'its last token'}, {special} "
+        "special tokens",
         "image": f"the mean over its patches, {also} class and register tokens",
         "tokens": "that of its first sub-word" if extract.subwords == "first" else "the mean over its sub-words",
     }[evaluation.modality]

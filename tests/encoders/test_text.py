@@ -111,6 +111,27 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, special: bool, fina
     assert encoder.has_final_norm == bool(CASES[case][2])
 
 
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("case", NAMES)
+def test_the_last_token_alone(case: str, special: bool) -> None:
+    encoder = encoder_of(
+        case, tokenizer=marked_tokenizer(), layer_00=True, pool_special_tokens=special, pooling="last-token"
+    )
+    ids, _ = encoder.tokens(TEXTS, 60)
+    pooled, counts = encoder.pool(ids)
+    place = slice(-1, None) if special else slice(-2, -1)
+    for row, own in enumerate(ids):
+        torch.testing.assert_close(pooled[row], reference(case, own, place, final_norm=True), **TOLERANCE)
+    assert counts.tolist() == [1, 1, 1]
+    assert encoder.facts()["pooling"] == "last-token"
+
+
+def test_a_text_has_no_frames() -> None:
+    with pytest.raises(EncoderError, match="cannot pool by all-frames") as caught:
+        encoder_of("bert", pooling="all-frames")
+    assert caught.value.fix == "set extract.pooling to valid-frames or last-token"
+
+
 @pytest.mark.parametrize("case", ["llama", "bert"])
 def test_special_tokens_matter(case: str) -> None:
     within, without = (encoder_of(case, pool_special_tokens=flag) for flag in (True, False))

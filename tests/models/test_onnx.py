@@ -28,6 +28,7 @@ OTHERS: dict[str, Modality] = {
     "dinov2-large": "image",
 }  # fmt: skip
 """Of these only the graph as a whole is compared: even two of their layers take long."""
+LAST = [("llama-micro", "last-token")]
 
 
 def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifier]]:
@@ -49,9 +50,9 @@ def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifie
     return encoder, members
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_graph_equals_reading_and_pooling(name: str) -> None:
-    encoder, members = opened(name)
+@pytest.mark.parametrize(("name", "pooling"), [*((name, "valid-frames") for name in ENCODERS), *LAST])
+def test_the_graph_equals_reading_and_pooling(name: str, pooling: str) -> None:
+    encoder, members = opened(name, pooling=pooling)
     graph = Graph(encoder, members, list(encoder.layers), "float32").eval()
     for index, size in enumerate(BATCHES):
         batch = module._batch(encoder, size, index)

@@ -199,6 +199,7 @@ def test_finished_sets_are_kept_and_interrupted_ones_resumed(
     ("encoder", "changed", "stays"),
     [
         ("llama-micro", {"pool_special_tokens": True}, False),
+        ("llama-micro", {"pooling": "last-token"}, False),
         ("llama-micro", {"max_tokens": 10}, False),
         ("llama-micro", {"seed": 1}, False),
         ("llama-micro", {"layer_00": True}, False),

@@ -265,6 +265,7 @@ ENGINE = {
                 "images",
                 "rules",
                 "corpus_stats",
+                "dumps",
                 "sources",
                 "tags",
                 "vector_file",

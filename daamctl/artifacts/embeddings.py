@@ -48,7 +48,15 @@ CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 FORMAT = 1  # raise it when pooled values change for the same settings
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
-    "text": ("weights_sha256", "precision", "final_norm", "pooling", "tokenizer_sha256", "max_tokens", "special_tokens"),
+    "text": (
+        "weights_sha256",
+        "precision",
+        "final_norm",
+        "pooling",
+        "tokenizer_sha256",
+        "max_tokens",
+        "special_tokens",
+    ),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
     "tokens": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "subwords"),
     "embeddings": ("sha256",),

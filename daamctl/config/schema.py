@@ -88,7 +88,8 @@ class ExtractConfig(Section):
     """Which encoder to use, and how to pool its layers into one vector each.
 
     `normalize` and `max_batch_s` apply to speech, `*_tokens` to text, `pooling` to both, `subwords` to the words of
-    sentences, `*_images` and `pool_class_token` to images. For the published features see docs/sources.md#feature-extraction.
+    sentences, `*_images` and `pool_class_token` to images. For the published features see
+    docs/sources.md#feature-extraction.
     """
 
     encoder: str = "wavlm-micro"

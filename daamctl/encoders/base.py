@@ -137,9 +137,7 @@ class Encoder(ABC):
         self.device, self.precision, self.options = device, precision, options
         if options.pooling not in self.poolings:
             allowed = " or ".join(self.poolings)
-            raise EncoderError(
-                f"{self.what} cannot pool by {options.pooling}", fix=f"set extract.pooling to {allowed}"
-            )
+            raise EncoderError(f"{self.what} cannot pool by {options.pooling}", fix=f"set extract.pooling to {allowed}")
         self.set_up(model, reader)
 
     # What a family defines

@@ -142,7 +142,19 @@ def test_every_option_names_commands_that_exist_and_settings_that_fit() -> None:
 
 
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
-NO_PIPELINE = {"init", "ls", "new", "mlm", "paper", "predict", "serve", "ui", "import-checkpoint", "verify"}
+NO_PIPELINE = {
+    "init",
+    "ls",
+    "new",
+    "mlm",
+    "paper",
+    "predict",
+    "serve",
+    "ui",
+    "import-checkpoint",
+    "import-vectors",
+    "verify",
+}
 """Commands that take none."""
 OTHERWISE = {"compare", "judge", "shots"}
 """Commands that take two runs, or a family of pipelines."""

@@ -1,0 +1,282 @@
+"""Vectors that other tools stored item by item, rewritten as one file of embeddings (`vector_file`).
+
+A dump is a folder with one file per item, one file with one entry per item, or a task folder of HEAR's evaluation kit.
+An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from daamctl.corpora.files import SUFFIXES, files_below, read_table
+from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
+from daamctl.errors import CorpusError, first_few
+from daamctl.progress import progress
+from daamctl.store.files import atomic_path, read_json
+
+KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
+HEAR = "task_metadata.json"
+AXES = ("D", "LD", "TD", "DT", "TLD", "LTD", "LDT")
+"""Orders of the axes of an item: layers (L), time (T), features (D)."""
+NAMES: tuple[tuple[str, int], ...] = (
+    (r"blocks\.(0)\.hook_resid_pre", 0),
+    (r"blocks\.(\d+)\.hook_resid_post", 1),
+    (r"(?:.*\.)?(?:layers?|blocks|h)\.(\d+)", 1),
+    (r"(?:.*[._])?(?:layer|hidden_states?)_?(\d+)", 0),
+)
+"""Pattern of a name -> what to add to its number. Modules count from 0, and give the hidden state after them."""
+LOOKED_AT = 20
+"""Items whose shapes tell the order of the axes."""
+TABLE = "--table items.csv, with the columns id and label, optionally speaker, group, utterance and sentence"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was read from a dump.
+
+    Attributes:
+        shape: N, L, D.
+        axes: order of the axes of an item, one of `AXES`.
+        steps: fewest and most frames or tokens of an item; None without a time axis.
+        unlisted: number of items that the table does not list; they are left out.
+    """
+
+    shape: tuple[int, int, int]
+    layers: tuple[int, ...]
+    axes: str
+    steps: tuple[int, int] | None
+    unlisted: int
+
+
+def import_vectors(
+    source: Path,
+    out: Path,
+    *,
+    table: Path | None = None,
+    axes: str | None = None,
+    pool: Literal["mean", "last"] = "mean",
+    layers: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Imported:
+    """Write the vectors of a dump, one per item and layer, as a Parquet file of embeddings.
+
+    Args:
+        table: columns id and label, optionally speaker, group, utterance and sentence. HEAR's tasks know their labels.
+        axes: one of `AXES`; None: by layout, or by which axis differs between items.
+        pool: what becomes of the time axis.
+        layers: their numbers; None: those that the dump names, else from 1.
+        name: what made the vectors, for the report.
+
+    Raises:
+        CorpusError: the dump cannot be read, its axes cannot be told, items differ in layers or features, or rows of
+            the table have no vectors.
+    """
+    if axes is not None and axes not in AXES:
+        raise CorpusError(f"unknown axes {axes} (allowed: {', '.join(AXES)})")
+    if out.suffix != ".parquet":
+        raise CorpusError(f"the output must be a .parquet file, got {out}")
+    rows: pl.DataFrame | None = None
+    if (source / HEAR).is_file():
+        items, rows = _hear(source)
+    else:
+        items = _items(source)
+    if table is not None:
+        given = read_table(table, fix=f"give {TABLE}")
+        given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
+        if "id" in given.columns:
+            given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
+            rows = given if rows is None else rows.join(given.drop("label", "group", strict=False), on="id", how="left")
+    if rows is None or "label" not in rows.columns or rows.is_empty():
+        raise CorpusError(f"{table or source} does not tell the labels of the items", fix=f"give {TABLE}")
+    names: list[str] = rows["id"].to_list()
+    looked_at = [_array_of(items[item](), f"{source}: {item}") for item in names[:LOOKED_AT]]
+    order = axes or looked_at[0][1] or _order([tuple(array.shape) for array, _, _ in looked_at], source)
+    steps: list[int] = []
+    made: list[NDArray[np.float32]] = []
+    first: tuple[Any, ...] = ()
+    with atomic_path(out) as temporary, progress(len(names), "importing", "items") as bar:
+        writer: pq.ParquetWriter | None = None
+        for at, item in enumerate(names, start=1):
+            array, _, numbers = _array_of(items[item](), f"{source}: {item}")
+            if array.ndim != len(order) or 0 in array.shape:
+                raise CorpusError(f"{source}: {item} has the shape {tuple(array.shape)}, not the axes {order}")
+            if "T" in order:
+                axis = order.index("T")
+                steps.append(array.shape[axis])
+                array = array.mean(axis, dtype=np.float32) if pool == "mean" else array.take(-1, axis)
+            vectors = np.asarray(array, np.float32).reshape(-1, array.shape[-1])  # (L, D)
+            numbers = tuple(layers or numbers or range(1, len(vectors) + 1))
+            first = first or (vectors.shape, numbers)
+            if (vectors.shape, numbers) != first or len(numbers) != len(vectors):
+                raise CorpusError(
+                    f"{source}: {item} has {len(vectors)} layers of {vectors.shape[1]} features, expected are "
+                    f"{first[0][1]} features of the layers {', '.join(map(str, first[1]))}",
+                    fix="say how the axes are ordered (--axes), or which layers these are (--layers)",
+                )
+            made.append(vectors)
+            if len(made) * vectors.nbytes >= BLOCK_BYTES or at == len(names):
+                part = rows[at - len(made) : at].to_arrow().append_column(VECTORS, _column(np.stack(made)))
+                told = {"layers": json.dumps(numbers), "name": name or source.name}
+                writer = writer or pq.ParquetWriter(temporary, part.schema.with_metadata(told))
+                writer.write_table(part)
+                made = []
+            bar.advance()
+        assert writer is not None
+        writer.close()
+    (num_layers, width), numbers = first
+    span = (min(steps), max(steps)) if steps else None
+    return Imported((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
+
+
+def _items(source: Path) -> dict[str, Callable[[], Any]]:
+    """Name of each item -> function that reads it."""
+    if source.is_dir():
+        files = [path for path in files_below(source) if path.suffix in KINDS]
+        found: dict[str, Callable[[], Any]] = {
+            path.relative_to(source).with_suffix("").as_posix(): partial(_read, path) for path in files
+        }
+        if len(found) < len(files) or not found:
+            raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
+        return found
+    if source.suffix not in KINDS or not source.exists():
+        allowed = f"a folder of files, or {', '.join(KINDS)}"
+        raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
+    whole = _read(source)
+    if not isinstance(whole, Mapping) or not whole:
+        raise CorpusError(f"{source} does not name its items", fix="see docs/embeddings.md for arrays of many items")
+    return {str(item): partial(whole.get, item) for item in whole}
+
+
+def _hear(folder: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
+    """Items and labels of a task: `SPLIT/FILE.embedding.npy` beside `FILE.target-labels.json`."""
+    facts = read_json(folder / HEAR)
+    kind = f"{facts.get('embedding_type')}, {facts.get('prediction_type')}"
+    if kind != "scene, multiclass":
+        raise CorpusError(f"{folder} is a task of the kind {kind}; of HEAR's tasks only scene, multiclass can be read")
+    items: dict[str, Callable[[], Any]] = {}
+    rows = []
+    for path in [path for split in facts["splits"] for path in sorted((folder / split).glob("*.embedding.npy"))]:
+        file = path.with_name(path.name.removesuffix(".embedding.npy"))
+        labels = read_json(file.with_name(f"{file.name}.target-labels.json"))
+        if not isinstance(labels, list) or len(labels) != 1:
+            raise CorpusError(f"{file}.target-labels.json must hold one label, got {labels}")
+        items[name := f"{file.parent.name}/{file.name}"] = partial(_read, path)
+        rows.append({"id": name, "label": str(labels[0]), "group": file.parent.name})
+    if not rows:
+        raise CorpusError(f"{folder} has no files SPLIT/FILE.embedding.npy")
+    return items, pl.DataFrame(rows)
+
+
+def _read(path: Path) -> Any:
+    """What a file holds: an array, or lists or dictionaries of arrays; tensors become float32."""
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return _as_arrays(load_file(path))
+        import torch
+
+        return _as_arrays(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # every format has its own kinds
+        reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+        plain = "only tensors, lists and dictionaries are read: torch.save(dict(cache), path)"
+        raise CorpusError(f"{path} cannot be read: {reason}", fix=plain if "pt" in path.suffix else None) from error
+
+
+def _as_arrays(value: Any) -> Any:
+    """The same with arrays in place of tensors."""
+    if isinstance(value, Mapping):
+        return {name: _as_arrays(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_arrays(one) for one in value]
+    return value.detach().float().numpy() if hasattr(value, "detach") else value
+
+
+def _matched(ids: Sequence[str | None], items: Collection[str], source: Path) -> list[str]:
+    """The item of each id, by its name or by the last part of it; endings of recordings and texts do not count."""
+    endings = {ending for group in SUFFIXES.values() for ending in group}
+
+    def short(name: str) -> str:
+        ending = Path(name).suffix
+        return name.removesuffix(ending) if ending.lower() in endings else name
+
+    known: dict[str, set[str]] = {}
+    for name in items:
+        for key in (short(name), short(name).rsplit("/", 1)[-1]):
+            known.setdefault(key, set()).add(name)
+    hits = [known.get(text := short((given or "").strip())) or known.get(text.rsplit("/", 1)[-1]) for given in ids]
+    found = [next(iter(hit)) for hit in hits if hit and len(hit) == 1]
+    lost = [str(given) for given, hit in zip(ids, hits, strict=True) if not hit or len(hit) > 1]
+    if lost or len(set(found)) < len(found):
+        what = f"{len(lost)} of {len(ids)} name no item, or several: {first_few(lost)}" if lost else "some occur twice"
+        raise CorpusError(
+            f"the ids of the table do not fit {source}: {what}", fix=f"name them as there: {first_few(list(items), 3)}"
+        )
+    return found
+
+
+def _array_of(value: Any, what: str) -> tuple[NDArray[Any], str | None, tuple[int, ...] | None]:
+    """An item as one array; the order of its axes and the numbers of its layers, if its layout tells them."""
+    order, numbers = None, None
+    if isinstance(value, Mapping):
+        hits = ((re.fullmatch(pattern, str(name)), plus, one) for name, one in value.items() for pattern, plus in NAMES)
+        named = {int(hit[1]) + plus: one for hit, plus, one in hits if hit}
+        if "hidden_states" in value:
+            order = "TLD" if "token_ids" in value else None  # as vLLM stores them
+            value = value["hidden_states"]
+        elif named:
+            numbers = tuple(sorted(named))
+            value = [named[number] for number in numbers]
+        elif len(value) == 1:
+            value = next(iter(value.values()))
+    if isinstance(value, list | tuple) and value and all(isinstance(one, np.ndarray) for one in value):
+        layers = [one[0] if one.ndim == 3 and len(one) == 1 else one for one in value]  # without the axis of a batch
+        if len({one.shape for one in layers}) == 1 and layers[0].ndim in (1, 2):
+            return np.stack(layers), "LTD" if layers[0].ndim == 2 else "LD", numbers or tuple(range(len(layers)))
+    if isinstance(value, np.ndarray):
+        if value.ndim == 4 and 1 in value.shape[:2]:
+            value = value.squeeze(value.shape.index(1))
+        if 1 <= value.ndim <= 3 and value.dtype.kind in "fiu":
+            return value, order if value.ndim == 3 else None, None
+    raise CorpusError(
+        f"{what} is not one item: it has no array of numbers of at most three axes, and no equal arrays for the layers",
+        fix="store one array (layers x time x features), a list of layers, or a dictionary such as {layer_1: ...}",
+    )
+
+
+def _order(shapes: Sequence[tuple[int, ...]], source: Path) -> str:
+    """The order of the axes: features are as many in every item, and so are layers; time differs."""
+    shape = shapes[0]
+    if {len(one) for one in shapes} == {len(shape)}:
+        differ = [len({one[axis] for one in shapes}) > 1 for axis in range(len(shape))]
+        orders = [order for order in AXES if [axis == "T" for axis in order] == differ]
+        if len(orders) == 1 and (orders != ["LD"] or shape[0] == 1):  # else all items may be equally long
+            return orders[0]
+    options = " or ".join(order for order in AXES if len(order) == len(shape))
+    raise CorpusError(
+        f"{source} does not tell which axes are layers (L), time (T) and features (D); an item has the shape {shape}",
+        fix=f"say it: --axes {options}",
+    )
+
+
+def _column(vectors: NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """(n, L, D) as a column of lists of lists."""
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[2])
+    return pa.FixedSizeListArray.from_arrays(rows, vectors.shape[1])

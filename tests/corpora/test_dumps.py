@@ -1,0 +1,233 @@
+"""Vectors that other tools stored item by item: each layout gives the vectors that went into it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from daamctl.corpora.dumps import import_vectors
+from daamctl.corpora.vector_file import open_vectors
+from daamctl.errors import CorpusError
+
+LAYERS, WIDTH = 3, 8
+IDS = [f"s{number % 2}/item{number}" for number in range(6)]
+
+
+def states(number: int, *, layers: int = LAYERS) -> torch.Tensor:
+    """Hidden states (L, T, D) of an item; T differs."""
+    return torch.randn(layers, 4 + number, WIDTH, generator=torch.Generator().manual_seed(number))
+
+
+MEANS = np.stack([states(number).mean(1).numpy() for number in range(6)])
+LAST = np.stack([states(number)[:, -1].numpy() for number in range(6)])
+
+
+def table(folder: Path, ids: list[str] = IDS, **more: list[str]) -> Path:
+    path = folder / "items.csv"
+    labels = ["joy", "anger", "joy"] * 2
+    pl.DataFrame({"id": ids, "label": labels[: len(ids)], **more}).write_csv(path)
+    return path
+
+
+def written(path: Path) -> tuple[np.ndarray[Any, Any], pl.DataFrame, tuple[int, ...]]:
+    file = open_vectors(path)
+    return np.concatenate(list(file.blocks())), file.columns(), file.layers
+
+
+def save(item: str, value: Any, root: Path) -> Path:
+    path = root / item
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, value.numpy())
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: one.numpy() for name, one in value.items()})
+    elif path.suffix == ".safetensors":
+        save_file({name: one.contiguous() for name, one in value.items()}, path)
+    else:
+        torch.save(value, path)
+    return path
+
+
+FOLDERS: dict[str, tuple[str, Any, tuple[int, ...]]] = {  # layout -> suffix, what an item holds, layers
+    "time first, as vLLM": (
+        ".safetensors",
+        lambda found: {"hidden_states": found.transpose(0, 1), "token_ids": torch.arange(found.shape[1])},
+        (1, 2, 3),
+    ),
+    "a list, as s3prl and transformers": (".pt", lambda found: [one[None] for one in found], (0, 1, 2)),
+    "a named list": (".pt", lambda found: {"hidden_states": tuple(found), "len": 3}, (0, 1, 2)),
+    "TransformerLens": (
+        ".pt",
+        lambda found: {
+            "hook_embed": found[0, None],
+            "blocks.0.hook_resid_pre": found[0, None],
+            "blocks.0.attn.hook_q": found[0, None],
+            "blocks.0.hook_resid_post": found[1, None],
+            "blocks.4.hook_resid_post": found[2, None],
+        },
+        (0, 1, 5),
+    ),
+    "modules": (".npz", lambda found: {f"model.layers.{at}": one for at, one in enumerate(found)}, (1, 2, 3)),
+    "hidden states by name": (
+        ".safetensors",
+        lambda found: {f"hidden_states_{at}": one for at, one in enumerate(found)},
+        (0, 1, 2),
+    ),
+    "one array": (".npy", lambda found: found, (1, 2, 3)),
+    "one array with the axis of a batch": (".npy", lambda found: found[:, None], (1, 2, 3)),
+    "one array, features before time": (".npy", lambda found: found.transpose(1, 2), (1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("layout", FOLDERS)
+@pytest.mark.parametrize("pool", ["mean", "last"])
+def test_a_folder_with_a_file_per_item(tmp_path: Path, layout: str, pool: Any) -> None:
+    suffix, form, layers = FOLDERS[layout]
+    for number, item in enumerate(IDS):
+        save(f"{item}{suffix}", form(states(number)), tmp_path / "dump")
+    save(f"other{suffix}", form(states(9)), tmp_path / "dump")
+    speakers = [item[:2] for item in IDS]
+    out = tmp_path / "mine.parquet"
+    found = import_vectors(tmp_path / "dump", out, table=table(tmp_path, speaker=speakers), pool=pool, name="mine")
+    vectors, rows, numbers = written(out)
+    np.testing.assert_allclose(vectors, MEANS if pool == "mean" else LAST, atol=1e-6)
+    assert (found.shape, found.steps, found.unlisted) == ((6, LAYERS, WIDTH), (4, 9), 1)
+    assert found.layers == numbers == layers
+    assert rows["id"].to_list() == IDS
+    assert rows["speaker"].to_list() == speakers
+    assert open_vectors(out).facts()["made_by"] == "mine"
+
+
+def test_one_file_with_an_entry_per_item(tmp_path: Path) -> None:
+    pooled = {item: torch.from_numpy(one) for item, one in zip(IDS, MEANS, strict=True)}
+    for suffix in (".pt", ".safetensors"):
+        dump = save(f"all{suffix}", pooled, tmp_path)
+        ids = [f"{item.rsplit('/', 1)[-1]}.wav" for item in reversed(IDS)]  # file names, in another order
+        found = import_vectors(dump, tmp_path / "mine.parquet", table=table(tmp_path, ids), axes="LD")
+        vectors, rows, _ = written(tmp_path / "mine.parquet")
+        np.testing.assert_allclose(vectors, MEANS[::-1], atol=1e-6)
+        assert rows["id"].to_list() == IDS[::-1]
+        assert found.steps is None
+
+
+def test_bfloat16_and_layer_numbers(tmp_path: Path) -> None:
+    dump = save("all.safetensors", {item: states(at).bfloat16() for at, item in enumerate(IDS)}, tmp_path)
+    found = import_vectors(dump, tmp_path / "mine.parquet", table=table(tmp_path), layers=[2, 10, 24])
+    assert found.layers == (2, 10, 24)
+    np.testing.assert_allclose(written(tmp_path / "mine.parquet")[0], MEANS, atol=0.02)
+
+
+def hear(root: Path, **facts: str) -> Path:
+    told = {"embedding_type": "scene", "prediction_type": "multiclass", "splits": ["train", "valid", "test"], **facts}
+    root.mkdir()
+    (root / "task_metadata.json").write_text(json.dumps(told))
+    for number, item in enumerate(IDS):
+        split = told["splits"][number % 3]
+        file = root / split / f"{Path(item).name}.wav"
+        file.parent.mkdir(exist_ok=True)
+        np.save(f"{file}.embedding.npy", MEANS[number, 0])
+        Path(f"{file}.target-labels.json").write_text(json.dumps(["joy" if number % 2 else "anger"]))
+    return root
+
+
+def test_a_task_of_hear_knows_its_labels_and_its_split(tmp_path: Path) -> None:
+    found = import_vectors(hear(tmp_path / "task"), tmp_path / "mine.parquet")
+    vectors, rows, _ = written(tmp_path / "mine.parquet")
+    assert (found.axes, found.shape) == ("D", (6, 1, WIDTH))
+    by_item = dict(zip(rows["id"], zip(rows["label"], rows["group"], vectors[:, 0], strict=True), strict=True))
+    label, group, vector = by_item["valid/item4.wav"]
+    assert (label, group) == ("anger", "valid")
+    np.testing.assert_allclose(vector, MEANS[4, 0])
+    speakers = table(tmp_path, [f"item{number}.wav" for number in range(6)], speaker=list("abcdef"))
+    import_vectors(tmp_path / "task", tmp_path / "mine.parquet", table=speakers)
+    rows = written(tmp_path / "mine.parquet")[1]
+    assert rows.filter(pl.col("id") == "valid/item4.wav").rows() == [("valid/item4.wav", "anger", "e", "valid")]
+
+
+def test_other_tasks_of_hear_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="of the kind event, multilabel"):
+        import_vectors(
+            hear(tmp_path / "task", embedding_type="event", prediction_type="multilabel"), tmp_path / "mine.parquet"
+        )
+
+
+def refused(tmp_path: Path, value: Any, suffix: str = ".pt", **options: Any) -> CorpusError:
+    """The error for a dump in which every item is this value."""
+    for item in IDS:
+        save(f"{item}{suffix}", value, tmp_path / "dump")
+    out = tmp_path / "mine.parquet"
+    with pytest.raises(CorpusError) as caught:
+        import_vectors(tmp_path / "dump", out, **{"table": table(tmp_path), **options})
+    assert not out.exists()
+    return caught.value
+
+
+def test_axes_that_cannot_be_told_are_asked_for(tmp_path: Path) -> None:
+    error = refused(tmp_path, states(0)[0], ".npy")
+    assert "does not tell which axes are layers (L), time (T) and features (D); an item has the shape (4, 8)" in str(
+        error
+    )
+    assert error.fix == "say it: --axes LD or TD or DT"
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        (states(0), {"axes": "XY"}, "unknown axes XY"),
+        (states(0), {"axes": "TD"}, r"has the shape (3, 4, 8), not the axes TD"),
+        (states(0)[:, :0], {"axes": "LTD"}, r"has the shape (3, 0, 8)"),
+        (states(0), {"axes": "LTD", "layers": [1, 2]}, "has 3 layers of 8 features, expected"),
+        ({"a": states(0), "b": states(0)}, {}, "is not one item"),
+        ([states(0), states(1)], {}, "is not one item"),
+        ([torch.zeros(2, 3, 4)], {}, "is not one item"),
+        ("text", {}, "is not one item"),
+        (states(0), {"out": Path("x.csv")}, "must be a .parquet file"),
+        (states(0), {"table": None}, "does not tell the labels"),
+    ],
+)  # fmt: skip
+def test_what_is_no_dump_is_refused(tmp_path: Path, value: Any, options: dict[str, Any], words: str) -> None:
+    out = options.pop("out", None)
+    if out is not None:
+        with pytest.raises(CorpusError, match=words):
+            import_vectors(tmp_path, out)
+        return
+    assert words in str(refused(tmp_path, value, **options))
+
+
+def test_items_that_differ_are_refused(tmp_path: Path) -> None:
+    for number, item in enumerate(IDS):
+        save(f"{item}.npy", states(number, layers=2 + (number == 5)), tmp_path / "dump")
+    with pytest.raises(
+        CorpusError, match="item5 has 3 layers of 8 features, expected are 8 features of the layers 1, 2"
+    ):
+        import_vectors(tmp_path / "dump", tmp_path / "mine.parquet", table=table(tmp_path), axes="LTD")
+
+
+def test_ids_must_fit(tmp_path: Path) -> None:
+    dump = save("all.pt", {"a/x": states(0), "b/x": states(1), "y": states(2)}, tmp_path)
+    for ids, words in ((["x", "y"], "1 of 2 name no item, or several: x"), (["y", "y.wav"], "some occur twice")):
+        with pytest.raises(CorpusError, match=words):
+            import_vectors(dump, tmp_path / "mine.parquet", table=table(tmp_path, ids))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    torch.save({"x": Path("x")}, tmp_path / "all.pt")  # an object, not a tensor
+    (tmp_path / "all.npy").write_bytes(b"no array")
+    with pytest.raises(CorpusError, match="cannot be read") as caught:
+        import_vectors(tmp_path / "all.pt", tmp_path / "mine.parquet")
+    assert caught.value.fix is not None
+    assert "torch.save(dict(cache), path)" in caught.value.fix
+    with pytest.raises(CorpusError, match="cannot be read"):
+        import_vectors(tmp_path / "all.npy", tmp_path / "mine.parquet")
+    with pytest.raises(CorpusError, match="does not exist"):
+        import_vectors(tmp_path / "none.pt", tmp_path / "mine.parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match="has no files"):
+        import_vectors(tmp_path / "empty", tmp_path / "mine.parquet")

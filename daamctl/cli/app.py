@@ -156,7 +156,7 @@ PANELS = {
     "First steps": "init doctor ls new plan run show compare judge export predict",
     "Stages, in the order in which `run` runs them": " ".join(STAGES),
     "Questions before and after a run": "check explain preflight protocols truncate mlm shots deviations paper",
-    "Models and records": "serve import-checkpoint import-vectors bundle verify track ui",
+    "Models and records": "serve import-checkpoint import-vectors identify bundle verify track ui",
 }
 """Heading of `daamctl --help` -> its commands."""
 for _panel, _names in PANELS.items():

@@ -228,7 +228,7 @@ class Run:
         typer.Option(help="Device: auto, cpu, mps, cuda or cuda:N."),
         In(f"extract {TRAINED}", "{}.device"),
         In("run plan", "extract.device train.device finetune.device reconstruct.device"),
-        In("mlm predict serve"),
+        In("mlm predict serve identify"),
     ] = None
     coverage: Annotated[
         float | None,
@@ -283,7 +283,9 @@ class Run:
         In(" ".join(STAGES)),
     ] = False
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table."), In("plan show compare judge truncate mlm")
+        bool,
+        typer.Option("--json", help="Print JSON instead of a table."),
+        In("plan show compare judge truncate mlm identify"),
     ] = False
     dry_run: Annotated[
         bool,

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.corpora.files import SUFFIXES, files_below, read_table
+from daamctl.corpora.files import files_below, match_names, read_table
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.progress import progress
@@ -210,26 +210,15 @@ def _as_arrays(value: Any) -> Any:
 
 
 def _matched(ids: Sequence[str | None], items: Collection[str], source: Path) -> list[str]:
-    """The item of each id, by its name or by the last part of it; endings of recordings and texts do not count."""
-    endings = {ending for group in SUFFIXES.values() for ending in group}
-
-    def short(name: str) -> str:
-        ending = Path(name).suffix
-        return name.removesuffix(ending) if ending.lower() in endings else name
-
-    known: dict[str, set[str]] = {}
-    for name in items:
-        for key in (short(name), short(name).rsplit("/", 1)[-1]):
-            known.setdefault(key, set()).add(name)
-    hits = [known.get(text := short((given or "").strip())) or known.get(text.rsplit("/", 1)[-1]) for given in ids]
-    found = [next(iter(hit)) for hit in hits if hit and len(hit) == 1]
-    lost = [str(given) for given, hit in zip(ids, hits, strict=True) if not hit or len(hit) > 1]
+    """The item that each id names."""
+    found = match_names(ids, items)
+    lost = [str(given) for given, name in zip(ids, found, strict=True) if name is None]
     if lost or len(set(found)) < len(found):
         what = f"{len(lost)} of {len(ids)} name no item, or several: {first_few(lost)}" if lost else "some occur twice"
         raise CorpusError(
             f"the ids of the table do not fit {source}: {what}", fix=f"name them as there: {first_few(list(items), 3)}"
         )
-    return found
+    return [name for name in found if name is not None]
 
 
 def _array_of(value: Any, what: str) -> tuple[NDArray[Any], str | None, tuple[int, ...] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -29,6 +29,26 @@ def files_below(folder: Path) -> Iterator[Path]:
             yield from files_below(path)
         else:
             yield path
+
+
+def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:
+    """The one of some names (paths) that each id means: by the whole name or its last part; None: none or several.
+
+    Endings of recordings, images and texts do not count.
+    """
+    endings = {ending for group in SUFFIXES.values() for ending in group}
+
+    def short(name: str) -> str:
+        ending = Path(name).suffix
+        return name.removesuffix(ending) if ending.lower() in endings else name
+
+    known: dict[str, set[str]] = {}
+    for name in names:
+        for key in (short(name), short(name).rsplit("/", 1)[-1]):
+            known.setdefault(key, set()).add(name)
+    wanted = [short((given or "").strip()) for given in ids]
+    found = [known.get(name) or known.get(name.rsplit("/", 1)[-1], set()) for name in wanted]
+    return [next(iter(one)) if len(one) == 1 else None for one in found]
 
 
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:

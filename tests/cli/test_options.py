@@ -153,6 +153,7 @@ NO_PIPELINE = {
     "ui",
     "import-checkpoint",
     "import-vectors",
+    "identify",
     "verify",
 }
 """Commands that take none."""

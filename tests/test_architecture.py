@@ -446,6 +446,7 @@ OTHERS = {
     "check",
     "compare",
     "export",
+    "identify",
     "init",
     "inventory",
     "judge",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
@@ -26,7 +27,7 @@ from daamctl.encoders.discovery import find_layers
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.encoders.text import TextEncoder
-from daamctl.errors import CorpusError, DaamctlError, EncoderError
+from daamctl.errors import CorpusError, EncoderError
 from daamctl.progress import progress
 
 SAME = 0.03
@@ -138,7 +139,7 @@ def run(
                         continue
                     found = _closest(given, sources, file, name, reading, modality, device, "float32")
                     best = found if best is None or found.worst < best.worst else best
-            except DaamctlError as error:
+            except EncoderError as error:
                 left_out.append(str(error).splitlines()[0])
     if best is None:
         raise EncoderError("no encoder could be tried: " + "; ".join(left_out))
@@ -165,7 +166,7 @@ def _chosen(
         table = read_table(texts)
         if not {"id", "text"} <= set(table.columns):
             raise CorpusError(f"{texts} needs the columns id and text; it has {', '.join(table.columns)[:200]}")
-        known = dict(table.select("id", "text").cast(str).drop_nulls().iter_rows())
+        known = dict(table.select(pl.col("id", "text").cast(pl.String)).drop_nulls().iter_rows())
     else:
         raise CorpusError("give the recordings (--audio DIR) or the texts (--texts TABLE) of the items")
     found = [(row, known[name]) for row, name in enumerate(match_names(ids, known)) if name is not None]
@@ -239,7 +240,7 @@ def _pooled(encoder: Encoder, source: Any) -> dict[str, NDArray[np.float32]]:
     last = [found.normed] if encoder.has_final_norm else []
     states = torch.stack([state[0].float().cpu() for state in (*found.states, *last)])  # (K, T, D)
     own = states[:, mask[0].cpu().bool()]
-    text = encoder.modality == "text"
+    text = isinstance(encoder, TextEncoder)
     what, place = ("tokens", "token") if text else ("frames", "frame")
     pools = {f"mean over its own {what}": own.mean(1), f"its last {place}": own[:, -1], "maximum": own.amax(1)}
     if own.shape[1] < states.shape[1]:
@@ -251,4 +252,5 @@ def _pooled(encoder: Encoder, source: Any) -> dict[str, NDArray[np.float32]]:
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors (..., D) of length 1."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    unit: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(1e-12)
+    return unit

@@ -238,7 +238,8 @@ def _array_of(value: Any, what: str) -> tuple[NDArray[Any], str | None, tuple[in
     if isinstance(value, list | tuple) and value and all(isinstance(one, np.ndarray) for one in value):
         layers = [one[0] if one.ndim == 3 and len(one) == 1 else one for one in value]  # without the axis of a batch
         if len({one.shape for one in layers}) == 1 and layers[0].ndim in (1, 2):
-            return np.stack(layers), "LTD" if layers[0].ndim == 2 else "LD", numbers or (tuple(range(len(layers))) if len(layers) > 1 else None)
+            numbers = numbers or (tuple(range(len(layers))) if len(layers) > 1 else None)
+            return np.stack(layers), "LTD" if layers[0].ndim == 2 else "LD", numbers
     if isinstance(value, np.ndarray):
         if value.ndim == 4 and 1 in value.shape[:2]:
             value = value.squeeze(value.shape.index(1))

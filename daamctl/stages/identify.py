@@ -124,9 +124,10 @@ def run(
     device, file = resolve_device(device), open_vectors(vectors)
     modality: Modality = "speech" if texts is None else "text"
     rows, sources = _chosen(file, audio, texts, items)
-    given = np.concatenate(list(file.blocks()))[rows].astype(np.float32)  # (n, L, D)
-    storage = next((name for name in ("float16",) if (given == given.astype(name)).all()), file.storage)
-    if not (given.view(np.uint32) & 0xFFFF).any():
+    given = _rows_of(file, rows)
+    with np.errstate(over="ignore"):
+        storage = "float16" if (given == given.astype("float16")).all() else file.storage
+    if not (given.view(np.uint32) & 0xFFFF).any():  # its values are numbers of float16, too, unless very small or large
         storage = "bfloat16"
     best: Identified | None = None
     left_out = []
@@ -177,6 +178,15 @@ def _chosen(
         )
     places = np.unique(np.linspace(0, len(found) - 1, min(items, len(found))).round().astype(int))
     return [found[place][0] for place in places], [found[place][1] for place in places]
+
+
+def _rows_of(file: VectorFile, rows: Sequence[int]) -> NDArray[np.float32]:
+    """Vectors (n, L, D) of some rows, ascending; the whole file need not fit into memory."""
+    found, start = [], 0
+    for block in file.blocks():
+        found.append(block[[row - start for row in rows if start <= row < start + len(block)]])
+        start += len(block)
+    return np.concatenate(found).astype(np.float32)
 
 
 def _closest(

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from daamctl.config.keys import MODALITIES
 from daamctl.config.marks import Changes, Of
 from daamctl.config.schema import Config, Section
 from daamctl.errors import ConfigError
@@ -26,7 +27,6 @@ EFFECTS: dict[Any, str] = {
     Changes.MAPS: "density maps and what is computed from them, but no accuracy",
 }
 APPLIES: dict[Any, str] = {
-    **{kind: f"applies to {kind.name.lower()} only" for kind in (Of.SPEECH, Of.TEXT, Of.IMAGES, Of.TOKENS)},
     Of.STORED: "fine-tuning does not use it",
     Of.FINETUNING: "fine-tuning uses it too",
     Of.PROBES: "closed-form probes use it too",
@@ -86,7 +86,9 @@ def can_change(name: str) -> str:
     marks = settings()[name].metadata
     usual = "every result of `{}` and of the stages that read it" if stage else "which results there are"
     effect = next((EFFECTS[mark] for mark in (name, *marks) if mark in EFFECTS), usual)
-    return "; ".join([effect.format(stage), *(APPLIES[mark] for mark in marks if isinstance(mark, Of))])
+    kinds = " and ".join(mark.name.lower() for mark in marks if mark in MODALITIES)
+    told = [effect.format(stage), f"applies to {kinds} only" if kinds else "", *map(APPLIES.get, marks)]
+    return "; ".join(filter(None, told))
 
 
 def value_of(config: Config, name: str) -> str:

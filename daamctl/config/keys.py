@@ -36,7 +36,7 @@ def embedding_settings(config: Config, modality: Modality | None = None) -> dict
     found = {section: key_settings(config, section) for section in ("download", "segment", "extract")}
     if modality is not None:
         applying = {Of.TEXT, Of.TOKENS} if modality == "tokens" else {Of(modality)}
-        others = names("extract", *(MODALITIES - applying))
+        others = {*names("extract", *MODALITIES)} - {*names("extract", *applying)}
         found["extract"] = {name: value for name, value in found["extract"].items() if name not in others}
     return found
 

@@ -64,6 +64,7 @@ def test_a_mark_decides_keys_and_what_dvc_watches(
     ("owners", "setting"),
     [
         ({"speech"}, {"normalize": "always"}),
+        ({"speech", "text", "tokens"}, {"pooling": "last-token"}),
         ({"text", "tokens"}, {"max_tokens": 9}),
         ({"tokens"}, {"subwords": "mean"}),
         ({"image"}, {"pool_class_token": True}),

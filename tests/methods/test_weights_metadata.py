@@ -72,7 +72,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ("encoder", "modality", "pooling", "inputs"),
     [
         ("wavlm-micro", "speech", ("pooling", "final_norm"), ("sampling_rate", "normalize")),
-        ("llama-micro", "text", ("final_norm", "special_tokens"), ("tokenizer_sha256", "max_tokens")),
+        ("llama-micro", "text", ("pooling", "final_norm", "special_tokens"), ("tokenizer_sha256", "max_tokens")),
         ("beit-micro", "image", ("final_norm", "class_tokens"), ("processor", "image_size")),
     ],
 )

@@ -32,7 +32,6 @@ from daamctl.artifacts.terms import encoder_label, listed, without_path
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.fetch import COMPLETED, unpack
-from daamctl.encoders import ENCODERS
 from daamctl.encoders.licence import licence_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import scored_folds
@@ -40,7 +39,6 @@ from daamctl.evaluation.scores import csv_of
 from daamctl.reporting.methods import methods_text
 from daamctl.reporting.verdict import source
 from daamctl.stages import evaluate
-from daamctl.store.artifact import Artifact
 from daamctl.store.differences import by_row, differences
 from daamctl.store.files import atomic_path, read_json, sha256_file
 from daamctl.store.records import SEAL, SKIPPED_FILE, seal_of
@@ -57,8 +55,8 @@ HOME = re.compile(r"(?:/home|/Users|[A-Za-z]:\\+Users)[/\\]+[^/\\\s\"'<>]+")
 """A home folder, which has the name of a user."""
 PATH = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 """An absolute path within a text."""
-LARGEST = 1 << 28
-"""Bytes and values that a table of a stranger may have in memory."""
+LARGEST, IN_MEMORY = 1 << 28, 16
+"""Bytes and values that a file of a stranger may have in memory; bytes there of a byte of JSON, about."""
 
 
 class Verified(NamedTuple):
@@ -107,11 +105,15 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
         contents[f"pipelines/{layout.pipeline}.yaml"] = f"# All settings are in {SETTINGS}.\n".encode()
     for name in OF_EVALUATE:
         contents[f"tables/{name}.csv"] = csv_of(read_table(table_file(folder, name))).encode()
-    contents[METHODS] = methods_text(evaluation, config, corpus=_title(config)).encode()
+    title = CORPORA.load(config.download.corpus).title
+    contents[METHODS] = methods_text(evaluation, config, corpus=title).encode()
     hidden = _paths(layout.root, config, folds, evaluation)
     contents = {name: _without(name, content, hidden) for name, content in contents.items()}
     date = datetime.fromtimestamp(changed, UTC).date().isoformat()
-    contents[CRATE] = _without(CRATE, _crate(evaluation, config, contents, date).encode(), hidden)
+    files = {name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()}
+    licence = evaluation.provenance.encoder.get("licence") if evaluation.given else licence_of(config.extract)
+    crate = _crate(evaluation, config, files, date, licence or "unknown")
+    contents[CRATE] = _without(CRATE, crate.encode(), hidden)
     out = out or Path(f"{layout.run_name}.zip")
     with atomic_path(out) as temporary:
         with zipfile.ZipFile(temporary, "w") as archive:
@@ -129,83 +131,94 @@ def verify(path: Path) -> Verified:
     """Check hashes and seals of a bundle, and compute all of its tables again from its predictions.
 
     Raises:
-        ArtifactError: it is no bundle, or too damaged or too large to be read.
+        ArtifactError: it is no bundle, too damaged or too large to be read, or of a version that this one cannot read.
     """
     if not path.is_file():
         raise ArtifactError(f"no file {path}", fix="write one: daamctl bundle RUN")
+    made_by = ""
     with TemporaryDirectory(prefix="daamctl-") as temporary:
         root = Path(temporary).resolve() / "bundle"
         try:
             with zipfile.ZipFile(path) as archive:
-                names = [name.casefold() for name in archive.namelist()]
+                names = [COMPLETED, *(name.casefold() for name in archive.namelist())]
             if len(names) > len(set(names)):
-                raise ArtifactError("it has two members of one name")
-            return _verified(unpack(path, root))
+                raise ArtifactError(f"it has two members of one name, or one named {COMPLETED}")
+            for part in unpack(path, root).rglob("*"):
+                _check_size(part)
+            crate = read_json(root / CRATE)
+            version = next(one["version"] for one in crate["@graph"] if one["@id"] == "#daamctl")
+            made_by = f", which daamctl {version} wrote" if version != __version__ else ""
+            return _verified(root, crate, version)
         except Exception as error:  # files of strangers fail in many ways
             reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             reason = reason.replace(f"{root}/", "").partition("\n")[0]
-            raise ArtifactError(f"{path} is not a whole bundle: {reason}") from error
+            raise ArtifactError(f"{path} cannot be verified{_printable(f'{made_by}: {reason}')}") from error
 
 
-def _verified(root: Path) -> Verified:
+def _verified(root: Path, crate: dict[str, Any], version: str) -> Verified:
     """The check of an unpacked bundle."""
-    entities = {one["@id"]: one for one in read_json(root / CRATE)["@graph"]}
+    entities = {one["@id"]: one for one in crate["@graph"]}
     hashes = {unquote(name): one["sha256"] for name, one in entities.items() if one["@type"] == "File"}
     there = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
     del there[CRATE], there[COMPLETED]
-    wrong = [f"{name}: missing" for name in hashes if name not in there]
-    for name, path in there.items():
-        if hashes.get(name) != sha256_file(path):
-            wrong.append(f"{name}: its SHA-256 is not in {CRATE}")
-        if path.suffix == ".parquet":
-            _check_size(path)
+    files = {name: (path.stat().st_size, sha256_file(path)) for name, path in there.items()}
+    wrong = [f"{name}: missing" for name in hashes if name not in files]
+    wrong += [f"{name}: its SHA-256 is not in {CRATE}" for name, one in files.items() if hashes.get(name) != one[1]]
     folders = [path.parent for path in root.glob(f"data/evaluate/*/{FILE}")]
     if len(folders) != 1:
         raise ArtifactError(f"it has {len(folders)} files {FILE}, not one")
     folder = folders[0]
     layout, config = find_run(root, folder.name)
     try:
-        Artifact(folder / FILE, Evaluation).open()
+        read_evaluation(folder)
     except ArtifactError as error:
         wrong.append(error.message.replace(f"{root}/", ""))
     evaluation, history = evaluate.score(layout, config)
-    again = json.loads(json.dumps(evaluation.as_json()))
-    found = list(differences(read_json(folder / FILE), again, place=FILE, ignore="^(files|sha256|leaks)$"))
+    stored, again = read_json(folder / FILE), json.loads(json.dumps(evaluation.as_json()))
+    again |= {name: stored[name] for name in (SEAL, "files", "leaks") if name in stored}  # the seal has checked them
+    found = list(differences(stored, again, place=FILE))
     tables = {**evaluation.scores.frames, "history": history}
     for name, table in tables.items():
         stored, csv = read_frame(table_file(folder, name))[0], root / "tables" / f"{name}.csv"
         shown, same = (pl.read_csv(text, schema=table.schema) for text in (csv.read_bytes(), csv_of(table).encode()))
         found += differences(by_row(stored, table), by_row(table), place=name)
         found += differences(by_row(shown, same), by_row(same), place=csv.name)
-    version = entities["#daamctl"]["version"]
     if version == __version__:
-        lines = methods_text(evaluation, config, corpus=_title(config)).splitlines()
+        lines = methods_text(evaluation, config, corpus=CORPORA.load(config.download.corpus).title).splitlines()
         found += differences((root / METHODS).read_text(encoding="utf-8").splitlines(), lines, place=METHODS)
+        if not wrong:  # else its hashes differ, too
+            known = entities["./"]["datePublished"], entities["#encoder"]["license"]
+            found += differences(crate, json.loads(_crate(evaluation, config, files, *known)), place=CRATE)
     for one in found:
         before, after = ("nothing" if value is None else repr(value)[:80] for value in (one.first, one.second))
         wrong.append(f"{one.place}: {before} in the bundle, recomputed {after}")
     folds = sum(len(entry.runs) for entry in evaluation.methods.values())
-    return Verified(layout.run_name, version, len(there), folds, sum(map(len, tables.values())), wrong)
+    rows = sum(map(len, tables.values()))
+    return Verified(
+        _printable(layout.run_name), _printable(version), len(there), folds, rows, [*map(_printable, wrong)]
+    )
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a table that grows beyond reason when it is read: a few bytes can stand for billions of values."""
-    with pq.ParquetFile(path) as file:
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-        size = sum(column.num_values for column in columns)
-        rows = LARGEST // max([1, *(column.total_uncompressed_size for column in columns)]) + 1  # of the longest text
-        for batch in file.iter_batches(rows) if size <= LARGEST else ():
-            size += batch.nbytes
-            if size > LARGEST:
-                break
+    """Refuse a file that grows beyond reason when it is read: a few bytes can stand for billions of values."""
+    size = path.stat().st_size * IN_MEMORY if path.suffix == ".json" else 0
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+            size = sum(column.num_values for column in columns)
+            longest = max([1, *(column.total_uncompressed_size for column in columns)])  # perhaps one text in all rows
+            for batch in file.iter_batches(LARGEST // longest + 1) if size <= LARGEST else ():
+                size += batch.nbytes
+                if size > LARGEST:
+                    break
     if size > LARGEST:
         raise ArtifactError(f"{path} needs more than {LARGEST >> 20} MB of memory")
 
 
-def _title(config: Config) -> str:
-    title: str = CORPORA.load(config.download.corpus).title
-    return title
+def _printable(text: str) -> str:
+    """A text of a stranger without characters that a terminal obeys."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def _paths(root: Path, config: Config, folds: Sequence[Fold], evaluation: Evaluation) -> dict[str, str]:
@@ -244,37 +257,38 @@ def _without(name: str, content: bytes, hidden: Mapping[str, str]) -> bytes:
     return text.encode()
 
 
-def _crate(evaluation: Evaluation, config: Config, contents: Mapping[str, bytes], date: str) -> str:
-    """The metadata of the RO-Crate (https://w3id.org/ro/crate/1.2)."""
-    made, corpus, preset = (
-        evaluation.provenance,
-        CORPORA.load(config.download.corpus),
-        ENCODERS.get(config.extract.encoder),
-    )
+def _crate(
+    evaluation: Evaluation, config: Config, files: Mapping[str, tuple[int, str]], date: str, licence: str
+) -> str:
+    """The metadata of the RO-Crate (https://w3id.org/ro/crate/1.2).
+
+    Args:
+        files: name -> bytes and SHA-256.
+        licence: of the encoder, as far as the machine knows it.
+    """
+    made, corpus = evaluation.provenance, CORPORA.load(config.download.corpus)
     encoder = encoder_label(made.encoder, config.section("extract"))
-    licence = made.encoder.get("licence") if evaluation.given else licence_of(config.extract)
+    weights = made.encoder.get("weights_sha256") or made.encoder.get("sha256")
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
-    files = [
-        {"@id": quote(name), "@type": "File", "name": name, "description": WHAT.get(Path(name).name, "Results"),
-         "encodingFormat": TYPES.get(Path(name).suffix, "application/octet-stream"), "contentSize": str(len(content)),
-         "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in sorted(contents.items())
-    ]  # fmt: skip
     entities: list[dict[str, Any]] = [
+        {"@id": CRATE, "about": {"@id": "./"}, "conformsTo": {"@id": SPEC}},
+        {"@id": "./", "@type": "Dataset", "name": f"Results of {evaluation.run}",
+         "description": f"{source(evaluation)}: settings, predictions, tables. Check them with: daamctl verify FILE",
+         "datePublished": date, "license": {"@id": "#licence"}, "mentions": {"@id": "#daamctl"},
+         "isBasedOn": [{"@id": "#corpus"}, {"@id": "#encoder"}],
+         "hasPart": [{"@id": quote(name)} for name in sorted(files)]},
         {"@id": "#licence", "name": "Not stated", "description": "Who publishes this bundle states its licence."},
         {"@id": "#corpus", "name": evaluation.corpus_name, "description": corpus.title, "license": corpus.licence},
-        {"@id": "#encoder", "name": encoder, "description": preset.summary if preset else f"Encoder {encoder}",
-         "license": licence or "unknown"},
+        {"@id": "#encoder", "name": encoder, "description": f"SHA-256 {weights}", "license": licence},
         {"@id": "#daamctl", "name": "daamctl", "version": __version__,
          "description": f"Trained with daamctl {listed(made.daamctl)} ({versions}; commit {listed(made.git_commits)}) "
          f"on {listed(made.devices)} in {listed(made.precisions)}"},
     ]  # fmt: skip
-    root = {
-        "@id": "./", "@type": "Dataset", "name": f"Results of {evaluation.run}",
-        "description": f"{source(evaluation)}: settings, predictions, tables. Check them with: daamctl verify FILE",
-        "datePublished": date, "license": {"@id": "#licence"}, "mentions": {"@id": "#daamctl"},
-        "isBasedOn": [{"@id": "#corpus"}, {"@id": "#encoder"}], "hasPart": [{"@id": one["@id"]} for one in files],
-    }  # fmt: skip
-    head = {"@id": CRATE, "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": SPEC}}
-    graph = [head, root, *({**one, "@type": "CreativeWork"} for one in entities), *files]
+    parts = [
+        {"@id": quote(name), "@type": "File", "name": name, "description": WHAT.get(Path(name).name, "Results"),
+         "encodingFormat": TYPES.get(Path(name).suffix, "application/octet-stream"), "contentSize": str(size),
+         "sha256": sha256}
+        for name, (size, sha256) in sorted(files.items())
+    ]  # fmt: skip
+    graph = [*({"@type": "CreativeWork", **one} for one in entities), *parts]
     return json.dumps({"@context": f"{SPEC}/context", "@graph": graph}, indent=1, ensure_ascii=False) + "\n"

@@ -149,10 +149,48 @@ def test_a_changed_byte_is_seen(written: Path, tmp_path: Path) -> None:
     assert any(line.startswith(bundle.METHODS) for line in wrong)
 
 
+def of_crate(files: Files, entity: str, **changes: str) -> Files:
+    crate = json.loads(files[bundle.CRATE])
+    next(one for one in crate["@graph"] if one["@id"] == entity).update(changes)
+    return {**files, bundle.CRATE: json.dumps(crate).encode()}
+
+
+def test_what_the_metadata_claim_is_compared_too(written: Path, tmp_path: Path) -> None:
+    path = closed(of_crate(opened(written), "#encoder", name="gpt"), tmp_path / "claims.zip")
+    wrong = bundle.verify(path).wrong
+    assert len(wrong) == 1
+    assert wrong[0].startswith(bundle.CRATE)
+    assert "'gpt' in the bundle" in wrong[0]
+
+
+def test_a_stranger_cannot_write_to_the_terminal(written: Path, tmp_path: Path) -> None:
+    files = of_crate({**opened(written), "data/\x1b[2J": b""}, "#daamctl", version="9.9\x1b[31m")
+    result = CliRunner().invoke(app, ["verify", str(closed(files, tmp_path / "hostile.zip"))])
+    assert result.exit_code == 3
+    assert "\x1b" not in result.output
+    assert "9.9" in result.output
+
+
+def test_what_another_version_wrote_is_named(written: Path, tmp_path: Path) -> None:
+    files = of_crate(opened(written), "#daamctl", version="9.9")
+    del files[EVALUATION]
+    with pytest.raises(ArtifactError, match=r"cannot be verified, which daamctl 9.9 wrote: it has 0 files"):
+        bundle.verify(closed(files, tmp_path / "later.zip"))
+
+
+def test_a_record_that_grows_in_memory_is_refused(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "LARGEST", 1 << 20)
+    files = {**opened(written), "data/more.json": b"[" + b"0," * (1 << 16) + b"0]"}
+    with pytest.raises(ArtifactError, match="more than 1 MB of memory"):
+        bundle.verify(closed(files, tmp_path / "large.zip"))
+
+
 @pytest.mark.parametrize("name", ["../outside.txt", "/tmp/outside.txt", "a/../../outside.txt"])
 def test_names_that_leave_the_folder_are_refused(written: Path, tmp_path: Path, name: str) -> None:
     path = closed({**opened(written), name: b"outside"}, tmp_path / "hostile.zip", hashed=False)
-    with pytest.raises(ArtifactError, match="is not a whole bundle"):
+    with pytest.raises(ArtifactError, match="cannot be verified"):
         bundle.verify(path)
     assert not (tmp_path / "outside.txt").exists()
 
@@ -163,7 +201,7 @@ def test_what_is_no_bundle_gives_one_line(tmp_path: Path, content: bytes) -> Non
     path.write_bytes(content)
     result = CliRunner().invoke(app, ["verify", str(path)])
     assert result.exit_code == 3
-    assert "is not a whole bundle" in result.output
+    assert "cannot be verified" in result.output
 
 
 def test_a_run_that_was_not_evaluated_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

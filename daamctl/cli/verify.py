@@ -25,11 +25,11 @@ def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file 
     lines += found.wrong[:MOST]
     if not found.wrong:
         lines.append("Verified: all hashes and seals hold, and the predictions give every figure of the tables.")
+        hashed = "The report is" if found.version == __version__ else "The report and the text for the paper are"
         lines.append(
-            "Not known from a bundle: that the named encoder made the predictions, that labels and speakers are"
-        )
-        lines.append(
-            "true, and what training recorded (learning curves, other epochs, times). The report is only hashed."
+            "Not known from a bundle: that the named encoder made the predictions, that labels and speakers are true, "
+            "that the list of leaks is complete, and what training recorded (learning curves, other epochs, times). "
+            f"{hashed} only hashed."
         )
     for line in lines:
         show_line(escaped(line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,31 +22,23 @@ class Difference(NamedTuple):
     second: Any
 
 
-def differences(
-    first: Any, second: Any, *, place: str = "", ignore: str | None = None, tolerance: float = TOLERANCE
-) -> Iterator[Difference]:
-    """Everything in which two trees of dictionaries, lists, texts and numbers differ.
-
-    Args:
-        ignore: regular expression of names that are not compared; it does not apply to rows (`by_row`).
-    """
+def differences(first: Any, second: Any, *, place: str) -> Iterator[Difference]:
+    """Everything in which two trees of dictionaries, lists, texts and numbers differ."""
     if isinstance(first, dict) and isinstance(second, dict):
-        names = [one for one in {**first, **second} if not (ignore and isinstance(one, str) and re.search(ignore, one))]
-        pairs = {name: (first.get(name), second.get(name)) for name in names}
+        pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
     elif isinstance(first, list) and isinstance(second, list):
         pairs = dict(enumerate(zip_longest(first, second)))
     else:
         same = first == second
         if isinstance(first, float | int) and isinstance(second, float | int):
-            same = math.isclose(first, second, rel_tol=tolerance, abs_tol=tolerance)
+            same = math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
             same = same or (math.isnan(first) and math.isnan(second))
         if not same:
             yield Difference(place, first, second)
         return
     for name, (one, other) in pairs.items():
         inner = ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
-        inner = f"{place}.{inner}" if place else inner
-        yield from differences(one, other, place=inner, ignore=ignore, tolerance=tolerance)
+        yield from differences(one, other, place=f"{place}.{inner}")
 
 
 def by_row(table: pl.DataFrame, like: pl.DataFrame | None = None) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -12,8 +12,10 @@ Floats = NDArray[np.float64]
 
 EXACT_FLIPS_UP_TO = 20
 RANDOM_FLIPS = 100_000
-MANY_SIZES, BLOCK = 500, 1000
-"""Differences of so many sizes are flipped together, in blocks of combinations of signs."""
+BLOCK = 1_000_000
+"""Random bits in memory at once."""
+FEWER = 16
+"""Units per kind of equal units from which on it is faster to draw how many of a kind are in a set."""
 SAME = 12
 """Digits to which equal differences agree, relative to the largest; the rest is rounding."""
 
@@ -31,17 +33,20 @@ class SignFlip(TypedDict):
     """Number of combinations of signs that were examined."""
 
 
-def paired_sign_flip(differences: Sequence[float] | Floats, *, one_sided: bool = False, seed: int = 0) -> SignFlip:
+def paired_sign_flip(
+    differences: Sequence[float] | Floats, sizes: Floats | None = None, *, one_sided: bool = False, seed: int = 0
+) -> SignFlip:
     """Sign-flip test that paired differences are symmetric around zero (Fisher 1935); the statistic is their mean.
 
     With at most 20 differences other than zero, the test is exact: it examines all combinations of their signs. With
     more, it draws 100,000 random combinations and counts the observed one among them (Phipson and Smyth 2010), so p is
-    never 0. The number of equal differences that keep their sign is drawn from a binomial distribution, so thousands of
-    right or wrong answers take no longer than a few.
+    never 0.
 
     Args:
         differences: one per independent unit, e.g. per speaker, with seeds averaged first. Folds share training clips,
             so for folds p is too small rather than too large.
+        sizes: what a unit counts, (n,). They do not change the test, but with the sizes and seed of an interval
+            (`engine.flip_interval`) the random signs are the same, so both agree.
         one_sided: test whether the differences are above zero; otherwise test for either side.
         seed: of random signs; without effect if the test is exact.
 
@@ -49,24 +54,15 @@ def paired_sign_flip(differences: Sequence[float] | Floats, *, one_sided: bool =
         ValueError: there is no difference, or one is not finite.
     """
     array = finite(differences)
-    largest = float(np.abs(array).max())
-    shares, counts = np.unique(np.round(np.abs(array) / (largest or 1.0), SAME), return_counts=True)
-    sizes, counts = largest * shares[shares > 0], counts[shares > 0]
-    informative = int(counts.sum())
+    informative = int((np.abs(array) > 10.0**-SAME * np.abs(array).max()).sum())
     exact = informative <= EXACT_FLIPS_UP_TO
-    rng = np.random.default_rng(seed)
-    sums = np.zeros(1 if exact else RANDOM_FLIPS)
-    values = np.repeat(sizes, counts)
     if exact:
-        for value in values.tolist():
+        sums = np.zeros(1)
+        for value in np.sort(np.abs(array))[len(array) - informative :].tolist():
             sums = np.concatenate([sums + value, sums - value])
-    elif len(sizes) <= MANY_SIZES:
-        for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
-    else:  # one draw for each size would take seconds
-        for start in range(0, RANDOM_FLIPS, BLOCK):
-            bits = np.unpackbits(rng.integers(0, 256, (BLOCK, -(-len(values) // 8)), np.uint8), axis=1)
-            sums[start : start + BLOCK] = 2 * (bits[:, : len(values)].astype(np.float32) @ values) - values.sum()
+    else:
+        units = np.stack([array, np.ones(len(array)) if sizes is None else sizes], axis=1)
+        sums = 2 * random_sets(units, RANDOM_FLIPS, seed)[:, 0] - array.sum()
     statistics, observed = (sums, array.sum()) if one_sided else (np.abs(sums), abs(array.sum()))
     # Sums that are equal by value may differ by rounding.
     as_large = int((statistics >= observed - 1e-11 * np.abs(array).sum()).sum())
@@ -85,6 +81,26 @@ def sign_flip_floor(n: int, *, one_sided: bool = False) -> float:
     """The smallest p-value of a sign-flip test of n differences other than zero; two-sided, it is 1 for n = 0 and 1."""
     exact = 2.0**-n if one_sided else min(1.0, 2.0 ** (1 - n))
     return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
+
+
+def random_sets(units: Floats, samples: int, seed: int) -> Floats:
+    """Sums over random sets of units, each unit in half of the sets: (U, K) -> (samples, K).
+
+    Of units with the same values, only their number in a set is drawn, if there are many of each kind, e.g. single
+    answers that are right or wrong.
+    """
+    rng, sums = np.random.default_rng(seed), np.zeros((samples, units.shape[1]))
+    kinds, counts = np.unique(units, axis=0, return_counts=True)
+    if len(units) > FEWER * len(kinds):
+        for kind, count in zip(kinds, counts.tolist(), strict=True):
+            sums += rng.binomial(count, 0.5, (samples, 1)) * kind
+        return sums
+    size = max(1, BLOCK // len(units))
+    for start in range(0, samples, size):
+        part = sums[start : start + size]
+        bits = np.unpackbits(rng.integers(0, 256, (len(part), -(-len(units) // 8)), np.uint8), axis=1)
+        part[:] = bits[:, : len(units)].astype(np.float64) @ units
+    return sums
 
 
 def finite(differences: Sequence[float] | Floats) -> Floats:

@@ -75,7 +75,7 @@ def test_random_signs_beyond_twenty() -> None:
     clear = paired_sign_flip(np.full(24, 0.02))
     assert (clear["exact"], clear["flips"]) == (False, 100_000)
     assert clear["p"] == clear["floor"] == 1 / 100_001
-    differences = rng.normal(0.3, 1.0, 91)
+    differences = rng.normal(0.2, 1.0, 91)
     result = paired_sign_flip(differences, seed=1)
     normal = 2 * stats.norm.sf(abs(differences.sum()) / np.sqrt((differences**2).sum()))
     assert result["p"] == pytest.approx(normal, abs=0.003)

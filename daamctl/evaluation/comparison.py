@@ -135,7 +135,6 @@ def compare_methods(
     task: Task = TASKS["speech"],
     same_folds: bool = True,
     alpha: float = 0.05,
-    resamples: int = 10_000,
     seed: int = 0,
 ) -> tuple[list[Compared], Family]:
     """Compare methods in pairs, as one family of tests per metric.
@@ -146,7 +145,7 @@ def compare_methods(
             results.
         same_folds: whether the methods share folds and numbers of clips; otherwise items are paired by id alone.
         alpha: two-sided level; intervals have the level 1 - alpha.
-        seed: seed of the bootstrap and of random sign flips.
+        seed: of random sign flips.
 
     Raises:
         ArtifactError: the methods were not tested on the same items, targets, speakers and folds, or tested or trained
@@ -169,7 +168,7 @@ def compare_methods(
     rows = []
     for name in task.over_items:
         for first, second in pairs:
-            row = _compare(correct[first], correct[second], data, name, alpha, resamples, seed)
+            row = _compare(correct[first], correct[second], data, name, alpha, seed)
             row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
             rows.append(Compared(first=first, second=second, **row))
     rows.sort(key=lambda row: pairs.index((row.first, row.second)))
@@ -186,7 +185,6 @@ def not_worse(
     margin: float,
     task: Task = TASKS["speech"],
     alpha: float = 0.05,
-    resamples: int = 10_000,
     seed: int = 0,
 ) -> tuple[Design, dict[str, NonInferiority]]:
     """Test of each method that it is less than a margin worse than a reference (docs/sources.md#shortest-encoder).
@@ -199,7 +197,7 @@ def not_worse(
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of accuracy; choose it before looking at results.
         alpha: one-sided level.
-        seed: seed of the bootstrap and of random sign flips.
+        seed: of random sign flips.
 
     Returns:
         The units of the tests, and the result of every method, the reference included.
@@ -217,8 +215,8 @@ def not_worse(
         test = interval = None
         if (units := _unit_sums(difference, data, "accuracy")) is not None:
             sums, sizes = units
-            test = paired_sign_flip(sums + margin * sizes, one_sided=True, seed=seed)
-            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, resamples=resamples, seed=seed)
+            test = paired_sign_flip(sums + margin * sizes, sizes, one_sided=True, seed=seed)
+            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, seed=seed)
         found[method] = NonInferiority(
             accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),
@@ -383,21 +381,19 @@ def _design(data: _Data, tables: Mapping[str, pl.DataFrame]) -> Design:
     return replace(data.design, seeds=seeds)
 
 
-def _compare(
-    first: Floats, second: Floats, data: _Data, metric: str, alpha: float, resamples: int, seed: int
-) -> dict[str, Any]:
+def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: float, seed: int) -> dict[str, Any]:
     """One metric of one pair, as `Compared`. p_holm stays empty until the family is complete."""
     classes = _classes(data, metric)
     one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
     row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
     if (units := _unit_sums(first - second, data, metric)) is not None:
         sums, sizes = units
-        test = paired_sign_flip(sums, seed=seed)
+        test = paired_sign_flip(sums, sizes, seed=seed)
         row |= {"unit": data.design.unit_word, "units": test["n"], "test": "sign-flip"}
         row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
         # A large unit has a large sum also where all units agree; only what is left of that is chance.
         row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
-        if interval := flip_interval(sums, sizes, level=1 - alpha, resamples=resamples, seed=seed):
+        if interval := flip_interval(sums, sizes, level=1 - alpha, seed=seed):
             row |= interval_columns(interval)
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:

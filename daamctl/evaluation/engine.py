@@ -22,7 +22,7 @@ from scipy import sparse, special
 
 from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.evaluation.statistics import class_mean
-from daamctl.sign_flip import EXACT_FLIPS_UP_TO, SAME, Floats, finite
+from daamctl.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, finite, random_sets
 
 FEW_UNITS = 30
 """With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""
@@ -157,7 +157,6 @@ def flip_interval(
     sizes: Floats | None = None,
     *,
     level: float = 0.95,
-    resamples: int = 10_000,
     seed: int = 0,
 ) -> Interval | None:
     """Interval of the mean of paired differences: all values that the sign-flip test does not reject.
@@ -165,8 +164,8 @@ def flip_interval(
     The test of a value v sums differences minus v times sizes, with every combination of signs. As many combinations
     are at least as large as the observed one as there are sets of units whose sum of differences over sum of sizes is
     not above v (Hartigan 1969). So the ends are order statistics of these ratios. With at most 20 units they are those
-    of all sets, and the interval excludes 0 exactly if `paired_sign_flip` has p <= 1 - level. With more, sets are drawn
-    at random, each with its complement, and the two agree up to the error of the draws.
+    of all sets. With more, sets are drawn at random, each with its complement. The interval excludes 0 exactly if
+    `paired_sign_flip` of the same units has p <= 1 - level, unless that is exact and this is not.
 
     Args:
         differences: one per unit, (U,).
@@ -182,9 +181,9 @@ def flip_interval(
         sets = _all_sets(rows)[1:]
         samples, rank = len(sets), int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
     else:
-        half = _random_sets(*np.unique(rows, axis=0, return_counts=True), resamples, seed)
+        half = random_sets(rows, RANDOM_FLIPS, seed)
         sets = np.concatenate([half, rows.sum(0) - half])
-        samples, rank = resamples, int(np.floor((1 - level) * (resamples + 1) + 1e-9))
+        samples, rank = RANDOM_FLIPS, int(np.floor((1 - level) * (RANDOM_FLIPS + 1) + 1e-9))
     if rank < 1:
         return None
     sums, parts = sets.T
@@ -201,12 +200,6 @@ def _all_sets(rows: Floats) -> Floats:
     return sums
 
 
-def _random_sets(rows: Floats, counts: NDArray[np.int64], samples: int, seed: int) -> Floats:
-    """Sums over random sets of units, of which `counts` are alike each: (kinds, K) -> (samples, K)."""
-    rng, sizes = np.random.default_rng(seed), _blocks(samples, len(counts))
-    return np.concatenate([rng.binomial(counts, 0.5, size=(size, len(counts))) @ rows for size in sizes])
-
-
 def randomisation(
     first: Floats, second: Floats, statistic: Statistic, *, unit: str, flips: int = FLIPS, seed: int = 0
 ) -> SignFlipTest:
@@ -214,8 +207,7 @@ def randomisation(
 
     p is the share of swaps after which the difference is as large as the observed one. With at most 20 units in which
     the methods differ, all swaps are tried, as in `paired_sign_flip`. With more, the observed difference counts among
-    the random ones, so p is never 0. Units with the same change are interchangeable, so only the number of swaps among
-    them is drawn.
+    the random ones, so p is never 0.
 
     Args:
         first: sums of one method, (K, U).
@@ -224,10 +216,9 @@ def randomisation(
         flips: number of random swaps.
     """
     changes = (second - first).T  # what the first method gains when a unit is swapped
-    rows, counts = np.unique(changes[np.any(changes != 0, axis=1)], axis=0, return_counts=True)
-    informative = int(counts.sum())
-    exact = informative <= EXACT_FLIPS_UP_TO
-    gained = _all_sets(np.repeat(rows, counts, axis=0)) if exact else _random_sets(rows, counts, flips, seed)
+    rows = changes[np.any(changes != 0, axis=1)]
+    exact = len(rows) <= EXACT_FLIPS_UP_TO
+    gained = _all_sets(rows) if exact else random_sets(rows, flips, seed)
     one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
     observed = float((statistic(one) - statistic(two))[0, 0])
     swapped = (statistic(one + gained.T) - statistic(two - gained.T))[0]
@@ -238,7 +229,7 @@ def randomisation(
         n=first.shape[1],
         p=as_large / len(swapped) if exact else (as_large + 1) / (flips + 1),
         test="approximate randomisation",
-        floor=min(1.0, 2.0 ** (1 - informative)) if exact else 1 / (flips + 1),
+        floor=min(1.0, 2.0 ** (1 - len(rows))) if exact else 1 / (flips + 1),
         exact=exact,
         flips=len(swapped),
     )

@@ -59,12 +59,12 @@ def of_pair(tables, index=0, **changes):
 
 def compare(**changes):
     tables = {"a": make_table(0.75, rng=1), "b": make_table(0.6, rng=2), "c": make_table(0.7, rng=3)}
-    return compare_methods(tables, resamples=200, **changes)
+    return compare_methods(tables, **changes)
 
 
 def test_figures_equal_an_independent_computation():
     a, b = make_table(0.75, rng=1), make_table(0.6, rng=2)
-    result = of_pair({"a": a, "b": b}, resamples=200)
+    result = of_pair({"a": a, "b": b})
     left, right = shares(a), shares(b)
     rows = [(speaker, fold, target, share - right[item][3]) for item, (speaker, fold, target, share) in left.items()]
     speaker, fold, target, d = (np.array(column) for column in zip(*rows, strict=True))
@@ -121,7 +121,7 @@ def test_a_speaker_counts_by_its_items_and_may_lack_a_class():
         )
         for name, right in (("x", first), ("y", second))
     }  # fmt: skip
-    figures = of_pair(tables, resamples=50)
+    figures = of_pair(tables)
     assert figures["accuracy"].difference == pytest.approx(1 / 7)
     # Sums and numbers of items of the speakers, over the mean number of items.
     sums, sizes = np.array([1, 0, 0, 0, 0]) / 1.4, np.array([1, 3, 1, 1, 1]) / 1.4
@@ -142,7 +142,7 @@ def test_seeds_are_averaged_not_counted():
         name: pl.concat([table.with_columns(pl.lit(seed, pl.Int64).alias("seed")) for seed in range(20)])
         for name, table in one.items()
     }
-    first, second = (of_pair(tables, resamples=200) for tables in (one, copies))
+    first, second = (of_pair(tables) for tables in (one, copies))
     for metric, row in first.items():
         more = {name: 20 * getattr(row, name) for name in ("runs", "ahead", "behind")}
         assert second[metric] == replace(row, **more)
@@ -168,7 +168,7 @@ def test_a_win_takes_more_than_half_of_the_seeds():
 def test_order_of_rows_does_not_matter():
     tables = {"a": make_table(0.75, rng=1), "b": make_table(0.6, rng=2)}
     turned = {name: table.sample(fraction=1.0, shuffle=True, seed=4) for name, table in tables.items()}
-    assert compare_methods(turned, resamples=200) == compare_methods(tables, resamples=200)
+    assert compare_methods(turned) == compare_methods(tables)
 
 
 def test_one_family_is_corrected_together():
@@ -206,14 +206,14 @@ def test_a_planted_difference_is_found_and_none_is_not():
         for _ in range(60):
             one, two = (int(value) for value in rng.integers(0, 2**31, 2))
             tables = {"a": make_table(0.65 + shift, rng=one, seeds=(1,)), "b": make_table(0.65, rng=two, seeds=(1,))}
-            found[shift] += of_pair(tables, resamples=2)["accuracy"].p < 0.05
+            found[shift] += of_pair(tables)["accuracy"].p < 0.05
     assert stats.binomtest(found[0.0], 60, 0.05).pvalue > 0.01
     assert found[0.08] > 20
 
 
 def test_identical_methods_do_not_differ():
     table = make_table()
-    for part in of_pair({"a": table, "b": table}, resamples=100).values():
+    for part in of_pair({"a": table, "b": table}).values():
         assert (part.wins, part.losses, part.ties) == (0, 0, 300)
         assert part.difference == part.low == part.high == 0.0
         assert part.p == part.p_holm == part.floor == 1.0
@@ -319,7 +319,7 @@ def one_speaker_in_two_folds(table):
 )
 def test_where_speakers_cannot_carry_the_test_folds_do(sizes, change, unit, n, reason):
     tables = {name: make_table(skill, rng=1, **sizes) for name, skill in (("a", 0.9), ("b", 0.4))}
-    rows, result = compare_methods({name: change(t) if change else t for name, t in tables.items()}, resamples=100)
+    rows, result = compare_methods({name: change(t) if change else t for name, t in tables.items()})
     assert result.design.unit == unit
     assert reason in result.design.reason
     assert (rows[0].unit, rows[0].units) == (unit, n)
@@ -353,7 +353,7 @@ def test_notes_name_what_limits_the_result():
     ]
     tables = {f"m{index}": make_table(rng=index, seeds=(1,)) for index in range(8)}
     tables["m0"] = make_table(rng=0, seeds=(1, 2))
-    _, result = compare_methods(tables, resamples=2)
+    _, result = compare_methods(tables)
     assert result.floor_holm == 28 / 512
     assert result.notes[0] == (
         "after correction over 28 comparisons, no p-value below 0.05469 is possible, so no difference can be "
@@ -402,7 +402,7 @@ def test_table_of_finished_folds(tmp_path):
     assert table.rows()[3] == ("u", "Ses01M", 1, 2, 0, True, 4, 300)
     clips = item_table(folds, [items_of(fold.predictions(), "clip") for fold in folds])
     assert clips["item"].to_list()[:4] == ["u-c0", "v-c1", "v-c2", "w-c3"]
-    values = of_pair({"x": table, "y": table}, resamples=10)["accuracy"]
+    values = of_pair({"x": table, "y": table})["accuracy"]
     assert values.first_value == pytest.approx(2 / 3)
 
 
@@ -420,7 +420,7 @@ def official(skill, *, rng, seeds=(1, 2, 3), items=400):
 
 def test_items_are_the_units_where_nobody_is_known():
     tables = {"a": official(0.7, rng=1), "b": official(0.6, rng=2), "c": official(0.65, rng=3)}
-    rows, result = compare_methods(tables, task=TASKS["text"], resamples=300)
+    rows, result = compare_methods(tables, task=TASKS["text"])
     design = result.design
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
@@ -451,7 +451,7 @@ def test_items_are_the_units_where_nobody_is_known():
 def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
     table = official(0.7, rng=1)
     halves = [table.with_columns(item=pl.col("item") + f"#{half:03d}") for half in range(2)]
-    _, result = compare_methods({"a": pl.concat(halves), "b": pl.concat(halves)}, resamples=20)
+    _, result = compare_methods({"a": pl.concat(halves), "b": pl.concat(halves)})
     assert (result.design.unit, result.design.unit_word) == ("item", "utterance")
     assert (result.design.n_units, result.design.n_items) == (400, 800)
 
@@ -459,22 +459,22 @@ def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
 def test_authors_that_are_known_are_the_units():
     author = "w" + (pl.col("item").str.slice(1).cast(pl.Int64) % 12).cast(pl.String)
     tables = {name: official(0.7, rng=rng).with_columns(speaker=author) for name, rng in (("a", 1), ("b", 2))}
-    design = compare_methods(tables, task=TASKS["text"], resamples=20)[1].design
+    design = compare_methods(tables, task=TASKS["text"])[1].design
     assert (design.unit, design.unit_word, design.n_speakers) == ("speaker", "author", 12)
     assert design.reason == "12 authors are tested"
 
 
 def test_how_often_a_method_is_ahead_is_told_run_by_run():
     first, second = official(0.9, rng=1), official(0.3, rng=2, seeds=(1, 2))
-    found = of_pair({"a": first, "b": second}, resamples=20)["accuracy"]
+    found = of_pair({"a": first, "b": second})["accuracy"]
     assert (found.runs, found.ahead, found.behind) == (2, 2, 0)
-    tie = of_pair({"a": first, "b": first}, resamples=20)["accuracy"]
+    tie = of_pair({"a": first, "b": first})["accuracy"]
     assert (tie.runs, tie.ahead, tie.behind) == (3, 0, 0)
 
 
 def test_not_worse_by_a_margin_equals_an_independent_computation():
     tables = {"all": make_table(0.75, rng=1), "few": make_table(0.74, rng=2), "none": make_table(0.4, rng=3)}
-    design, found = not_worse(tables, reference="all", margin=0.1, resamples=200)
+    design, found = not_worse(tables, reference="all", margin=0.1)
     assert (design.unit, design.n_units) == ("speaker", 10)
     whole = shares(tables["all"])
     for name, result in found.items():

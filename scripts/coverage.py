@@ -57,7 +57,7 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
             engine.FEW_UNITS = few
             sizes = np.bincount(speaker)
             sums = np.bincount(speaker, one - two)
-            exact = engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean(), resamples=1_000)
+            exact = engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean())
             none += exact is None
             for index, interval in enumerate([*found, plain, exact]):
                 value = MEAN if index < 4 else truth

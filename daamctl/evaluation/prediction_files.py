@@ -6,12 +6,14 @@ Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows eac
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,13 +55,15 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference")
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
-SCORE_PREFIX = re.compile(r"^(logit|score|prob|probability|p)[_ ]", re.IGNORECASE)
+SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".npz", ".eval")
+TEXTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
+"""Kinds of files that may be compressed (.gz)."""
 ZSTANDARD = 93
 """Number of this compression in zip files."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError,
-    zipfile.BadZipFile, pa.ArrowException, pl.exceptions.PolarsError,
+    zipfile.BadZipFile, zlib.error, pa.ArrowException, pl.exceptions.PolarsError,
 )  # fmt: skip
 """What damaged files, and files of another content, raise."""
 FOLDS = {
@@ -130,8 +134,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         taken.pop("prediction", None)
         if predicted is not None:
             taken["prediction"] = predicted
-    notes = ["read: " + ", ".join(f"{role} = {column or 'row number'}" for role, column in found.items()
-                                  if (column is not None and role != "correct") or role == "item")]  # fmt: skip
+    notes = ["read: " + ", ".join(
+        f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
+        for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
     if "correct" not in columns and label is not None and "prediction" in taken:
         correct = _agree(label, taken["prediction"], what)
         if absent := taken["prediction"].null_count():
@@ -143,6 +148,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     elif found["correct"] is not None:
         correct = _fractions(frame[found["correct"]], found["correct"], what)
         notes = [f"{notes[0]}, correct = {found['correct']}"]
+        if correct.is_between(0, 1, closed="none").any():
+            notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
         raise ConfigError(
             f"{what}: the columns {first_few(frame.columns, 12)} have no "
@@ -170,7 +177,7 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Names of files: as few last parts of their paths as tell them apart."""
-    parts = [path.resolve().with_suffix("").parts for path in paths]
+    parts = [Path(str(path.resolve()).removesuffix(".gz")).with_suffix("").parts for path in paths]
     for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
@@ -232,7 +239,7 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     wrong = numbers.is_null() | ~numbers.is_between(0, 1)
     if wrong.any():
         raise ConfigError(
-            f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{values.filter(wrong)[0]}' "
+            f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{_text(values).filter(wrong)[0]}' "
             f"({int(wrong.sum())} of {len(values)} rows)"
         )
     return numbers
@@ -305,8 +312,9 @@ def _open(path: Path, correct: str | None) -> Opened:
         return _folder(path)
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    packed = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem if packed else path.name).suffix.lower()
+    if suffix not in SUFFIXES or (packed and suffix not in TEXTS):
         raise ArtifactError(f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}")
     try:
         if suffix == ".parquet":
@@ -315,7 +323,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _npz(path)
         if suffix == ".eval":
             return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
-        text = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if packed else content).decode("utf-8-sig")
         if suffix in (".jsonl", ".ndjson"):
             return _records([json.loads(line) for line in text.split("\n") if line.strip()], correct, path)
         if suffix == ".json":
@@ -352,9 +361,18 @@ def _beside(path: Path) -> str | None:
 def _csv(text: str) -> Opened:
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
-    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, truncate_ragged_lines=False)
+    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, truncate_ragged_lines=False)
+    frame = frame.with_columns(_numbers(column) for column in frame)
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
     return ("nkululeko" if is_nkululeko else "table"), frame, ()
+
+
+def _numbers(column: pl.Series) -> pl.Series:
+    """The numbers that a column of texts has, if it has nothing else; 007 is no number."""
+    text = column.str.strip_chars().replace("", None)
+    numbers = text.cast(pl.Float64, strict=False)
+    is_name = numbers.null_count() > text.null_count() or text.str.contains(r"^[-+]?0\d").any()
+    return column if is_name or numbers.null_count() == len(numbers) else numbers
 
 
 def _parquet(frame: pl.DataFrame) -> Opened:
@@ -403,7 +421,11 @@ def _records(records: list[Any], correct: str | None, path: Path) -> Opened:
         raise ValueError("need one object per item")
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
         return _lm_eval(records, correct, path)
-    flat = [{name: one for name, one in record.items() if not isinstance(one, dict)} for record in records]
+    flat: list[dict[str, Any]] = []
+    for record in records:  # what is in an object gets both names
+        parts = ({f"{name}_{key}": value for key, value in one.items()} if isinstance(one, dict) else {name: one}
+                 for name, one in record.items())  # fmt: skip
+        flat.append({name: value for part in parts for name, value in part.items()})
     tool = "EmoBox" if {"key", "pred"} <= set(records[0]) else "table"
     return tool, pl.DataFrame(flat, infer_schema_length=None, strict=False), ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import zipfile
 from collections.abc import Callable
@@ -193,6 +194,27 @@ def test_numbers_are_the_same_in_every_spelling(name: str, text: str, separator:
     assert found.rows["item"].to_list() == ["1", "2"]
 
 
+def test_ids_keep_their_zeros_and_objects_their_scores(tmp_path: Path) -> None:
+    ids = ["007", "010", "100", "101"]
+    table = pl.DataFrame({"id": ids, "label": LABELS, "pred": ANSWERS, "speaker": ["01", "02", "01", "02"]})
+    packed = tmp_path / "p.csv.gz"
+    packed.write_bytes(gzip.compress(table.write_csv().encode()))
+    found = rows(packed)
+    assert (found.name, found.group) == ("p.csv", "speaker")
+    assert found.rows["item"].to_list() == ids
+    assert found.rows["group"].unique().sort().to_list() == ["01", "02"]
+    scores = [{name: float(name == answer) for name in sorted(LABELS)} for answer in ANSWERS]
+    records = [{"id": one, "label": label, "probs": part} for one, label, part in zip(ids, LABELS, scores, strict=True)]
+    found = rows(write_lines(tmp_path / "p.jsonl", records))
+    assert found.rows.select("item", "correct").rows() == list(zip(ids, RIGHT, strict=True))
+    assert found.notes == ("read: item = id, label = label, prediction = class of the largest score",)
+    assert names_of([packed, tmp_path / "q.csv"]) == ["p", "q"]
+    for content, name in ((gzip.compress(b"x")[:12], "d.csv.gz"), (b"x", "p.parquet.gz")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ArtifactError, match=r"cannot be read|unknown kind of file"):
+            rows(tmp_path / name)
+
+
 def test_columns_can_be_named(tmp_path: Path) -> None:
     table = pl.DataFrame({"w": ITEMS, "label": ["x"] * 4, "wanted": LABELS, "got": ANSWERS, "who": ["m", "n"] * 2})
     table.write_csv(tmp_path / "t.csv")
@@ -234,7 +256,8 @@ def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
     path = write_json(tmp_path / "l.json", {"samples": samples})
     found = rows(path)
     assert found.rows.select("item", "seed", "correct").rows() == [("1", "1", 0.25), ("1", "2", 1.0)]
-    assert found.notes[2] == "1 samples have no score and are left out"
+    assert found.notes[1] == "accuracy is the mean of correct, which also has values between 0 and 1"
+    assert found.notes[3] == "1 samples have no score and are left out"
     assert rows(path, columns={"correct": "b"}).rows["correct"].to_list() == [0.5, 0.0]
 
 

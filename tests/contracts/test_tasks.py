@@ -128,7 +128,7 @@ def test_items_that_are_read_together_are_in_one_unit(modality: str) -> None:
 def test_the_known_sources_name_the_units(modality: str) -> None:
     rows, task = Trained(modality, 1.0).predictions(), task_of(modality, CLASSES)
     table = item_table(folds := trained(modality, 0.7), [items_of(fold.predictions(), UNIT) for fold in folds])
-    design = compare_methods({"a": table}, task=task, resamples=20)[1].design
+    design = compare_methods({"a": table}, task=task)[1].design
     assert design.source_word == design.unit_word == task.with_sources(rows["utterance_id"], rows["speaker"]).source
 
 
@@ -156,7 +156,7 @@ def test_comparisons_are_of_the_primary_figure(modality: str) -> None:
         for name, folds in methods.items()
     }
     task = methods["good"][0].task
-    rows, _ = compare_methods(tables, task=task, resamples=200)
+    rows, _ = compare_methods(tables, task=task)
     rows += compare_primary(methods["good"], methods["poor"], ("good", "poor"))
     compared, gap = {row.metric: row for row in rows}[task.primary], primary(methods["good"]) - primary(methods["poor"])
     assert compared.difference == pytest.approx(gap)
@@ -167,7 +167,7 @@ def test_comparisons_are_of_the_primary_figure(modality: str) -> None:
     assert compared.p < 0.01
     assert (compared.unit, compared.units) == (task.source, SOURCES)
 
-    _, tested = not_worse(tables, reference="good", margin=0.05, task=task, resamples=200)
+    _, tested = not_worse(tables, reference="good", margin=0.05, task=task)
     found = primary_not_worse(methods, tested, reference="good", margin=0.05, alpha=0.05)["poor"]
     assert (found.primary or found.accuracy, found.difference) == pytest.approx((primary(methods["poor"]), -gap))
     assert found.p is not None

@@ -56,9 +56,9 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference")
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
-SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".npz", ".eval")
 TEXTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
+SUFFIXES = (*TEXTS, ".parquet", ".npz", ".eval")
 ZSTANDARD = 93
 """Number of this compression in zip files."""
 UNREADABLE = (
@@ -95,7 +95,7 @@ def read_predictions(
     tool, frame, notes = _open(path, columns.get("correct"))
     if items is not None:
         frame = _with_items(frame, path, items, columns)
-    found = of_table(frame, columns, name or path.stem, path)
+    found = of_table(frame, columns, name or names_of([path])[0], path)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
 
 
@@ -312,9 +312,10 @@ def _open(path: Path, correct: str | None) -> Opened:
         return _folder(path)
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
-    packed = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem if packed else path.name).suffix.lower()
-    if suffix not in SUFFIXES or (packed and suffix not in TEXTS):
+    suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
+    if packed := suffix == ".gz" and inner in TEXTS:
+        suffix = inner
+    if suffix not in SUFFIXES:
         raise ArtifactError(f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}")
     try:
         if suffix == ".parquet":
@@ -361,18 +362,13 @@ def _beside(path: Path) -> str | None:
 def _csv(text: str) -> Opened:
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
-    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, truncate_ragged_lines=False)
-    frame = frame.with_columns(_numbers(column) for column in frame)
+    texts = pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, truncate_ragged_lines=False)
+    names = {
+        column.name: pl.String for column in texts if column.str.contains(r"^\s*[-+]?0\d").any()
+    }  # 007 is no number
+    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, schema_overrides=names)
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
     return ("nkululeko" if is_nkululeko else "table"), frame, ()
-
-
-def _numbers(column: pl.Series) -> pl.Series:
-    """The numbers that a column of texts has, if it has nothing else; 007 is no number."""
-    text = column.str.strip_chars().replace("", None)
-    numbers = text.cast(pl.Float64, strict=False)
-    is_name = numbers.null_count() > text.null_count() or text.str.contains(r"^[-+]?0\d").any()
-    return column if is_name or numbers.null_count() == len(numbers) else numbers
 
 
 def _parquet(frame: pl.DataFrame) -> Opened:
@@ -421,13 +417,9 @@ def _records(records: list[Any], correct: str | None, path: Path) -> Opened:
         raise ValueError("need one object per item")
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
         return _lm_eval(records, correct, path)
-    flat: list[dict[str, Any]] = []
-    for record in records:  # what is in an object gets both names
-        parts = ({f"{name}_{key}": value for key, value in one.items()} if isinstance(one, dict) else {name: one}
-                 for name, one in record.items())  # fmt: skip
-        flat.append({name: value for part in parts for name, value in part.items()})
     tool = "EmoBox" if {"key", "pred"} <= set(records[0]) else "table"
-    return tool, pl.DataFrame(flat, infer_schema_length=None, strict=False), ()
+    # What is in an object gets both names.
+    return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()
 
 
 def _lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

@@ -200,7 +200,7 @@ def test_ids_keep_their_zeros_and_objects_their_scores(tmp_path: Path) -> None:
     packed = tmp_path / "p.csv.gz"
     packed.write_bytes(gzip.compress(table.write_csv().encode()))
     found = rows(packed)
-    assert (found.name, found.group) == ("p.csv", "speaker")
+    assert (found.name, found.group) == ("p", "speaker")
     assert found.rows["item"].to_list() == ids
     assert found.rows["group"].unique().sort().to_list() == ["01", "02"]
     scores = [{name: float(name == answer) for name in sorted(LABELS)} for answer in ANSWERS]
@@ -213,6 +213,16 @@ def test_ids_keep_their_zeros_and_objects_their_scores(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ArtifactError, match=r"cannot be read|unknown kind of file"):
             rows(tmp_path / name)
+
+
+def test_long_ids_and_truth_values_are_the_same_in_every_file(tmp_path: Path) -> None:
+    ids, labels, answers = [1234567890123456789 + one for one in range(2)], [True, False], [True, True]
+    lines = "".join(f"{row[0]},{row[1]},{row[2]}\n" for row in zip(ids, labels, answers, strict=True))
+    (tmp_path / "p.csv").write_text(f"id,label,pred\n{lines}", encoding="utf-8")
+    records = [{"id": one, "label": label, "pred": pred} for one, label, pred in zip(ids, labels, answers, strict=True)]
+    found = [rows(path).rows for path in (tmp_path / "p.csv", write_lines(tmp_path / "p.jsonl", records))]
+    assert found[0].equals(found[1])
+    assert found[0]["item"].to_list() == [str(one) for one in ids]
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:

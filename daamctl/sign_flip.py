@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 EXACT_FLIPS_UP_TO = 20
 RANDOM_FLIPS = 100_000
 BLOCK = 1_000_000
-"""Random bits in memory at once."""
+"""Largest number of random counts, swaps or signs (units x samples) in memory at once."""
 FEWER = 16
 """Units per kind of equal units from which on it is faster to draw how many of a kind are in a set."""
 SAME = 12
@@ -54,15 +54,16 @@ def paired_sign_flip(
         ValueError: there is no difference, or one is not finite.
     """
     array = finite(differences)
-    informative = int((np.abs(array) > 10.0**-SAME * np.abs(array).max()).sum())
+    is_informative = np.abs(array) > 10.0**-SAME * np.abs(array).max()
+    informative = int(is_informative.sum())
     exact = informative <= EXACT_FLIPS_UP_TO
     if exact:
-        sums = np.zeros(1)
-        for value in np.sort(np.abs(array))[len(array) - informative :].tolist():
-            sums = np.concatenate([sums + value, sums - value])
+        sets = all_sets(array[is_informative, None])
     else:
-        units = np.stack([array, np.ones(len(array)) if sizes is None else sizes], axis=1)
-        sums = 2 * random_sets(units, RANDOM_FLIPS, seed)[:, 0] - array.sum()
+        sets = random_sets(
+            np.stack([array, np.ones(len(array)) if sizes is None else sizes], axis=1), RANDOM_FLIPS, seed
+        )
+    sums = 2 * sets[:, 0] - array.sum()  # of the units in a set minus those outside
     statistics, observed = (sums, array.sum()) if one_sided else (np.abs(sums), abs(array.sum()))
     # Sums that are equal by value may differ by rounding.
     as_large = int((statistics >= observed - 1e-11 * np.abs(array).sum()).sum())
@@ -83,24 +84,38 @@ def sign_flip_floor(n: int, *, one_sided: bool = False) -> float:
     return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
 
 
+def all_sets(units: Floats) -> Floats:
+    """Sums over every set of units, the empty one first: (U, K) -> (2^U, K)."""
+    sums = np.zeros((1, units.shape[1]))
+    for unit in units:
+        sums = np.concatenate([sums, sums + unit])
+    return sums
+
+
 def random_sets(units: Floats, samples: int, seed: int) -> Floats:
     """Sums over random sets of units, each unit in half of the sets: (U, K) -> (samples, K).
 
     Of units with the same values, only their number in a set is drawn, if there are many of each kind, e.g. single
     answers that are right or wrong.
     """
-    rng, sums = np.random.default_rng(seed), np.zeros((samples, units.shape[1]))
+    rng = np.random.default_rng(seed)
     kinds, counts = np.unique(units, axis=0, return_counts=True)
     if len(units) > FEWER * len(kinds):
+        sums = np.zeros((samples, units.shape[1]))
         for kind, count in zip(kinds, counts.tolist(), strict=True):
             sums += rng.binomial(count, 0.5, (samples, 1)) * kind
         return sums
-    size = max(1, BLOCK // len(units))
-    for start in range(0, samples, size):
-        part = sums[start : start + size]
-        bits = np.unpackbits(rng.integers(0, 256, (len(part), -(-len(units) // 8)), np.uint8), axis=1)
-        part[:] = bits[:, : len(units)].astype(np.float64) @ units
-    return sums
+    parts = []
+    for size in blocks(samples, len(units)):
+        bits = np.unpackbits(rng.integers(0, 256, (size, -(-len(units) // 8)), np.uint8), axis=1)
+        parts.append(bits[:, : len(units)].astype(np.float64) @ units)
+    return np.concatenate(parts)
+
+
+def blocks(samples: int, number: int) -> list[int]:
+    """Sizes of the blocks in which samples of so many numbers each are drawn."""
+    width = max(1, BLOCK // number)
+    return [min(width, samples - start) for start in range(0, samples, width)]
 
 
 def finite(differences: Sequence[float] | Floats) -> Floats:

@@ -22,12 +22,10 @@ from scipy import sparse, special
 
 from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.evaluation.statistics import class_mean
-from daamctl.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, finite, random_sets
+from daamctl.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all_sets, blocks, finite, random_sets
 
 FEW_UNITS = 30
 """With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""
-BLOCK = 1_000_000
-"""Largest number of counts or swaps (units x samples) in memory at once."""
 FLIPS = 10_000
 FEWER = 8
 """Units per kind of units with the same sums, from which on only the number of each kind is drawn."""
@@ -92,7 +90,7 @@ def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floa
     kinds, counts = np.unique(table, axis=1, return_counts=True)
     if len(counts) > number / FEWER:
         return np.concatenate([statistic(sums @ times) for times in draws(number, resamples, seed)], axis=1)
-    rng, sizes = np.random.default_rng(seed), _blocks(resamples, len(counts))
+    rng, sizes = np.random.default_rng(seed), blocks(resamples, len(counts))
     drawn = (rng.multinomial(number, counts / number, size=size).T.astype(np.float64) for size in sizes)
     return np.concatenate([statistic(kinds @ times) for times in drawn], axis=1)
 
@@ -100,15 +98,9 @@ def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floa
 def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
     """Blocks of samples with replacement: how many times each of the units is in each sample, (number, samples)."""
     rng = np.random.default_rng(seed)
-    for size in _blocks(resamples, number):
+    for size in blocks(resamples, number):
         flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
         yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
-
-
-def _blocks(samples: int, number: int) -> list[int]:
-    """Sizes of the blocks in which samples of so many numbers each are drawn."""
-    width = max(1, BLOCK // number)
-    return [min(width, samples - start) for start in range(0, samples, width)]
 
 
 def mean_sums(values: ArrayLike, units: ArrayLike, classes: ArrayLike | None = None) -> tuple[Sums, Statistic]:
@@ -178,7 +170,7 @@ def flip_interval(
     number, value = len(array), round(float(array.mean()), SAME) + 0.0
     rows = np.stack([array, np.ones(number) if sizes is None else sizes], axis=1)
     if number <= EXACT_FLIPS_UP_TO:
-        sets = _all_sets(rows)[1:]
+        sets = all_sets(rows)[1:]
         samples, rank = len(sets), int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
     else:
         half = random_sets(rows, RANDOM_FLIPS, seed)
@@ -190,14 +182,6 @@ def flip_interval(
     ratios = np.round(np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9), SAME)
     low, high = np.partition(ratios, [rank - 1, len(ratios) - rank])[[rank - 1, len(ratios) - rank]].tolist()
     return Interval(value, low + 0.0, high + 0.0, level, number, samples, "sign-flip")
-
-
-def _all_sets(rows: Floats) -> Floats:
-    """Sums over every set of units, the empty one first: (U, K) -> (2^U, K)."""
-    sums = np.zeros((1, rows.shape[1]))
-    for row in rows:
-        sums = np.concatenate([sums, sums + row])
-    return sums
 
 
 def randomisation(
@@ -218,7 +202,7 @@ def randomisation(
     changes = (second - first).T  # what the first method gains when a unit is swapped
     rows = changes[np.any(changes != 0, axis=1)]
     exact = len(rows) <= EXACT_FLIPS_UP_TO
-    gained = _all_sets(rows) if exact else random_sets(rows, flips, seed)
+    gained = all_sets(rows) if exact else random_sets(rows, flips, seed)
     one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
     observed = float((statistic(one) - statistic(two))[0, 0])
     swapped = (statistic(one + gained.T) - statistic(two - gained.T))[0]

@@ -122,7 +122,7 @@ def test_an_end_at_zero_is_zero():
 @pytest.mark.parametrize("balanced", [False, True])
 def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
     """Against a plain bootstrap with the same draws, item by item."""
-    monkeypatch.setattr("daamctl.evaluation.engine.BLOCK", block)
+    monkeypatch.setattr("daamctl.sign_flip.BLOCK", block)
     rng = np.random.default_rng(0)
     clusters, classes = rng.integers(0, 60, 150), rng.integers(0, 5, 150)
     values = np.stack([rng.random(150) < 0.7, rng.random(150) - 0.5])
@@ -173,11 +173,11 @@ def test_flip_interval_holds_what_the_test_does_not_reject(level, equal):
 def test_flip_interval_never_disagrees_with_the_test(equal):
     rng = np.random.default_rng(1)
     excluded = 0
-    for round_ in range(440):
-        number = rng.integers(6, 13) if round_ < 400 else rng.integers(45, 60)
+    for round_ in range(540):
+        number = rng.integers(6, 13) if round_ < 500 else rng.integers(45, 60)
         sizes = np.ones(number) if equal else rng.integers(1, 40, number).astype(float)
         sizes /= sizes.mean()
-        mean = 0.6 if round_ < 400 else 0.27
+        mean = 0.6 if round_ < 500 else 0.27
         differences = np.round(rng.normal(mean, 1, number), 1) * sizes  # ties and zeros are frequent
         found = flip_interval(differences, sizes)
         excludes = not found.low <= 0 <= found.high

@@ -55,8 +55,10 @@ HOME = re.compile(r"(?:/home|/Users|[A-Za-z]:\\+Users)[/\\]+[^/\\\s\"'<>]+")
 """A home folder, which has the name of a user."""
 PATH = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 """An absolute path within a text."""
-LARGEST, IN_MEMORY = 1 << 28, 16
-"""Bytes and values that a file of a stranger may have in memory; bytes there of a byte of JSON, about."""
+LARGEST = 1 << 28
+"""Bytes and values that a file of a stranger may have in memory."""
+IN_MEMORY = 16
+"""Bytes in memory for a byte of JSON, about."""
 
 
 class Verified(NamedTuple):

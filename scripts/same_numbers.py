@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,12 +39,9 @@ def main(
     for name in sorted(names[0] ^ names[1]):
         typer.echo(f"{name}: only in {before if name in names[0] else after}")
     for name in sorted(names[0] & names[1]):
-        before_this, after_this = (content(root / name) for root in roots)
-        for place, one, other in differences(before_this, after_this, place=""):
-            near = isinstance(one, float) and isinstance(other, float)
-            if skipped.search(place) or (near and math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)):
-                continue
-            typer.echo(f"{name}: {place}: {one!r} -> {other!r}")
+        before_this, after_this = (compared(content(root / name), skipped) for root in roots)
+        for place, one, other in differences(before_this, after_this, place=str(name), tolerance=tolerance):
+            typer.echo(f"{place}: {one!r} -> {other!r}")
             count += 1
     typer.echo(f"{len(names[0] & names[1])} files compared, {count} differences")
     raise typer.Exit(int(count > 0))
@@ -70,6 +66,16 @@ def content(path: Path) -> Any:
     if len(head) == 2 and len({row[0] for row in rows}) == len(rows):
         return {name: number(value) for name, value in rows}
     return [{f"{index} {name}": number(row[index]) for index, name in enumerate(head)} for row in rows]
+
+
+def compared(tree: Any, skipped: re.Pattern[str]) -> Any:
+    """The tree without the names that are not compared; keys of rows are no names."""
+    if isinstance(tree, list):
+        return [compared(one, skipped) for one in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return {key: compared(one, skipped) for key, one in tree.items()
+            if not (isinstance(key, str) and skipped.search(key))}  # fmt: skip
 
 
 def number(text: str) -> float | str:

@@ -22,7 +22,7 @@ class Difference(NamedTuple):
     second: Any
 
 
-def differences(first: Any, second: Any, *, place: str) -> Iterator[Difference]:
+def differences(first: Any, second: Any, *, place: str, tolerance: float = TOLERANCE) -> Iterator[Difference]:
     """Everything in which two trees of dictionaries, lists, texts and numbers differ."""
     if isinstance(first, dict) and isinstance(second, dict):
         pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
@@ -31,14 +31,14 @@ def differences(first: Any, second: Any, *, place: str) -> Iterator[Difference]:
     else:
         same = first == second
         if isinstance(first, float | int) and isinstance(second, float | int):
-            same = math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            same = math.isclose(first, second, rel_tol=tolerance, abs_tol=tolerance)
             same = same or (math.isnan(first) and math.isnan(second))
         if not same:
             yield Difference(place, first, second)
         return
     for name, (one, other) in pairs.items():
         inner = ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
-        yield from differences(one, other, place=f"{place}.{inner}")
+        yield from differences(one, other, place=f"{place}.{inner}", tolerance=tolerance)
 
 
 def by_row(table: pl.DataFrame, like: pl.DataFrame | None = None) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -60,7 +60,7 @@ def table(found: Protocols) -> Table:
         cells,
         frozenset({len(heads) + 2}),
         note="The difference is of the probe that comes closest to that of the source, else of the best layer. "
-        "Intervals are not corrected.",
+        "It is over the items that both protocols test. Intervals are not corrected.",
     )
 
 

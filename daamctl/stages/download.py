@@ -338,7 +338,9 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     if (formed := rows["group"].n_unique()) < settings.num_groups:
         words = task_of(modality).with_sources(rows["utterance_id"], rows["speaker"])
         sources = counted(rows["speaker"].n_unique(), words.source)
-        log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
+        log.warning(
+            "only %s instead of %d: there are no more than %s", counted(formed, "group"), settings.num_groups, sources
+        )
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
         _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)
     return rows

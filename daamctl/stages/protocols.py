@@ -72,7 +72,7 @@ class Protocol:
         text: what it does, in one sentence.
         folds: what training and test never share, or where the folds come from.
         chooses: what chooses the penalty and the layer: the next group, as in training; a random part of the training
-            items; or the test items themselves.
+            items; the training items, left out one at a time; or the test items themselves.
         shots: train on so many utterances per class; None: on all.
         source: empty for a protocol that is not of a benchmark or paper.
         own: the probe that comes closest to that of the source.
@@ -80,7 +80,7 @@ class Protocol:
 
     text: str
     folds: Literal["own", "official", "speakers", "sentences", "both", "one-speaker-out", "random", "random-less"]
-    chooses: Literal["group", "random", "test"] = "group"
+    chooses: Literal["group", "random", "train", "test"] = "group"
     shots: int | None = None
     repeats: int = 1
     source: str = ""
@@ -91,13 +91,14 @@ PROTOCOLS = {
     "speakers": Protocol("no speaker is in training and test", "speakers"),
     "pipeline": Protocol("the folds of the pipeline", "own"),
     "official": Protocol("the official training and test part of the corpus", "official"),
-    "sentences": Protocol("no sentence is in training and test, but speakers are", "sentences"),
+    "sentences": Protocol("no sentence is in training and test; speakers may be", "sentences"),
     "both": Protocol("neither a speaker nor a sentence is in training and test", "both"),
     "one-speaker-out": Protocol("each speaker is tested alone, training is on all others", "one-speaker-out"),
-    "random": Protocol("random folds, which share speakers and sentences", "random", repeats=REPEATS),
+    "random": Protocol("random folds, whatever speakers and sentences they share", "random", repeats=REPEATS),
     "random-less": Protocol("random folds, training on as few items as `both`", "random-less", repeats=REPEATS),
     "8-shot": Protocol(
-        f"folds of `speakers`, training on {SHOTS} random utterances per class", "speakers", "group", SHOTS, REPEATS
+        f"folds of `speakers`, training on {SHOTS} random utterances per class, whose leave-one-out error chooses",
+        "speakers", "train", SHOTS, REPEATS,
     ),
     "emobox": Protocol(
         "random folds, as its EmoDB lists are; the test items choose the penalty, because every checkpoint is tested",
@@ -112,8 +113,8 @@ PROTOCOLS = {
         "speakers", "test", None, 1, XARES, "last",
     ),
     "maeb": Protocol(
-        f"random folds, training on {SHOTS} random utterances per class",
-        "random", "group", SHOTS, REPEATS, MAEB, "last",
+        f"random folds, training on {SHOTS} random utterances per class, whose leave-one-out error chooses",
+        "random", "train", SHOTS, REPEATS, MAEB, "last",
     ),
     "daam": Protocol(
         "folds of `speakers`; the test items choose penalty and layer, as they choose the epoch there",
@@ -218,38 +219,46 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
     own, settings = clips["group"], config.download
     official, speakers = is_official(own), clips["speaker"].n_unique()
     number = settings.num_groups if official else max(2, len(dev_groups(own)))
-    made: dict[str, list[pl.Series]] = {}
-    why: dict[str, str] = {"official": "the corpus has no official training and test part"}
+    made: dict[str, list[pl.Series]] = {"official" if official else "own": [own]}
+    why: dict[str, str] = {}
+    if official:
+        why["own"] = "the folds of the pipeline are those of `official`"
+    else:
+        why["official"] = "the corpus has no official training and test part"
     if speakers < 2 or not (clips["speaker"] != clips["utterance_id"]).any():
-        why |= dict.fromkeys(
-            ("speakers", "one-speaker-out", "both", "random-less"), "who the items come from is unknown"
-        )
-        made["own"] = [own]
+        lacking = ("speakers", "one-speaker-out", "both", "random-less")
+        why |= dict.fromkeys(lacking, "who the items come from is unknown")
     elif official or are_pairs(own) or shared_speakers(clips):
         made["speakers"] = [assign_groups(clips, number, stratify=settings.folds == "stratified")["group"]]
-        made["own"] = [own]
     else:
         made["speakers"] = [own]
         why["own"] = "the folds of the pipeline share no speaker, so they are those of `speakers`"
-    if official:
-        made["official"] = [own]
-        why["own"] = "the folds of the pipeline are those of `official`"
-    if speakers > MOST_SPEAKERS:
+    if "speakers" in made and speakers <= MOST_SPEAKERS:
+        made["one-speaker-out"] = [clips["speaker"]]
+    elif "speakers" in made:
         why["one-speaker-out"] = (
             f"there are {speakers} speakers, and at most {MOST_SPEAKERS} are left out one at a time"
         )
-    elif "speakers" in made:
-        made["one-speaker-out"] = [clips["speaker"]]
+    told = ""
     unsaid = clips.height if SENTENCE not in clips.columns else clips[SENTENCE].null_count()
-    if unsaid or clips[SENTENCE].n_unique() < 2:
+    if unsaid:
+        told = f"the sentence of {unsaid} of {clips.height} clips is unknown"
+    elif clips[SENTENCE].n_unique() in (1, clips["utterance_id"].n_unique()):
         told = (
-            f"the sentence of {unsaid} of {clips.height} clips is unknown" if unsaid else "there is only one sentence"
+            "all items have the same sentence"
+            if clips[SENTENCE].n_unique() == 1
+            else "no two items have the same sentence"
         )
-        why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}
     else:
-        made["sentences"] = [assign_groups(clips, number, unit=SENTENCE)["group"]]
+        grouped = assign_groups(clips, number, unit=SENTENCE)
+        within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
+        if len(within):
+            told = f"the sentences of '{within[0]}' would all be tested together, and none would be left to train on"
+        made["sentences"] = [grouped["group"]]
         if "speakers" in made:
             made["both"] = [cross_groups(clips.with_columns(group=made["speakers"][0]), number)["group"]]
+    if told:
+        why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}
     seeded = [clips.with_columns(_own=f"{seed} " + pl.col("utterance_id")) for seed in range(REPEATS)]
     made["random"] = [assign_groups(one, number, stratify=True, unit="_own")["group"] for one in seeded]
     made |= {"random-less": made["random"]} if "both" in made else {}

@@ -185,7 +185,7 @@ def test_fewer_speakers_than_groups(project: Path, collection: Path, caplog: pyt
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", num_groups=5)
     assert sorted(table.rows["group"].unique()) == ["group1", "group2", "group3"]
-    assert "3 speakers give 3 groups instead of 5" in caplog.text
+    assert "only 3 groups instead of 5: there are no more than 3 speakers" in caplog.text
 
 
 def uneven(folder: Path, sizes: dict[str, int]) -> Path:
@@ -363,7 +363,7 @@ def test_tagged_words(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFi
         make(project, tmp_path / "absent.conll", corpus="conll")
     (tmp_path / "mine.conll").write_text(sentence * 2)
     make(project, tmp_path / "mine.conll", corpus="conll")
-    assert "2 sentences give 2 groups instead of 5" in caplog.text
+    assert "only 2 groups instead of 5: there are no more than 2 sentences" in caplog.text
 
 
 def test_one_part_of_an_official_split(project: Path, tmp_path: Path) -> None:

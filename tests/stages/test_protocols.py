@@ -88,7 +88,35 @@ def test_what_is_not_known_leaves_protocols_out() -> None:
     assert "speakers" in possible
     possible, absent = partitions(corpus(speaker=pl.col("utterance_id")), Config())
     assert "who the items come from is unknown" in absent["speakers"]
+    assert "who the items come from is unknown" in absent["one-speaker-out"]
     assert next(iter(possible)) == "pipeline"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "reason"),
+    [
+        (pl.lit("t"), "all items have the same sentence"),
+        (pl.col("utterance_id"), "no two items have the same sentence"),
+        (pl.col("label"), "the sentences of '0' would all be tested together"),
+    ],
+)
+def test_sentences_that_make_no_folds_are_left_out(sentence: pl.Expr, reason: str) -> None:
+    possible, absent = partitions(corpus(sentence=sentence), Config())
+    for name in ("sentences", "both", "random-less"):
+        assert reason in absent[name]
+        assert name not in possible
+    assert {"speakers", "random"} <= set(possible)
+
+
+def test_an_official_split_is_a_protocol() -> None:
+    clips = corpus(group=pl.when(pl.col("speaker") < "s4").then(pl.lit("train")).otherwise(pl.lit("test")))
+    possible, absent = partitions(clips, Config())
+    assert "official" in possible
+    assert list(absent) == ["pipeline"]
+    assert "are those of `official`" in absent["pipeline"]
+    (fold,) = folds_of("official", possible, clips, Config())
+    assert set(clips["speaker"].to_numpy()[fold.test]) == {"s4", "s5"}
+    assert len(fold.train) + len(fold.dev) + len(fold.test) == len(clips)
 
 
 def test_figures_are_those_of_the_probes_of_the_run(trained: Path) -> None:

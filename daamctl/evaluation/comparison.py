@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
+from daamctl.artifacts.terms import counted
 from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
@@ -363,10 +364,11 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
             task.item,
             f"{task.unknown[0].lower()}{task.unknown[1:]}, so each {task.item} is its own unit",
         )
-    elif table.select("fold", "speaker").n_unique() == speakers == folds:
+    elif folds > 1 and table.select("fold", "speaker").n_unique() == speakers == folds:
         why = f"each fold tests one {task.source}"
     elif speakers < MIN_SPEAKERS:
-        why = f"only {speakers} {task.source}s are tested, {MIN_SPEAKERS} are needed"
+        tested = f"{counted(speakers, task.source)} {'is' if speakers == 1 else 'are'} tested"
+        why = f"only {tested}, {MIN_SPEAKERS} are needed"
     else:
         return "speaker", task.source, f"{speakers} {task.source}s are tested"
     if folds < 2:

@@ -6,6 +6,7 @@ Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows eac
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -151,9 +152,17 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         if correct.is_between(0, 1, closed="none").any():
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
+        lacks = (
+            f"the columns {first_few(frame.columns, 12)} have no {'label' if 'prediction' in taken else 'prediction'}"
+        )
+        scored = set() if label is None else set(label.unique()) & set(frame.columns)
+        if found["prediction"] is not None and "prediction" not in taken:
+            lacks = f"'{found['prediction']}' has a list in every row, not one answer"
+        elif label is not None and len(scored) > 1:
+            unscored = first_few(sorted(set(label.drop_nulls().unique()) - scored), 4)
+            lacks = f"there are scores for {first_few(sorted(scored), 4)}, but none for {unscored}"
         raise ConfigError(
-            f"{what}: the columns {first_few(frame.columns, 12)} have no "
-            f"{'label' if 'prediction' in taken else 'prediction'}",
+            f"{what}: {lacks}",
             fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(
@@ -254,7 +263,7 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         lists = frame[column].cast(pl.List(pl.Float64))
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
-        if not lists.explode().is_finite().all():
+        if not _ordered(lists.explode()):
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         return lists.list.arg_max().cast(pl.String)
     if label is None:
@@ -266,10 +275,15 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
     if len(named) < 2 or not known <= named.keys():
         return None
     table = frame.select(named.values()).cast(pl.Float64)
-    if not all(table[one].is_finite().fill_null(value=False).all() for one in table.columns):
+    if not all(_ordered(table[one]) for one in table.columns):
         raise ConfigError(f"{what}: the scores of the classes ({first_few(table.columns, 4)}) have gaps")
     classes = list(named)
     return pl.Series([classes[index] for index in table.to_numpy().argmax(axis=1).tolist()], dtype=pl.String)
+
+
+def _ordered(scores: pl.Series) -> bool:
+    """Whether all are numbers; minus infinity is the logarithm of a probability of 0."""
+    return bool((scores.is_not_null() & scores.is_not_nan() & (scores != float("inf"))).all())
 
 
 def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -325,7 +339,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".eval":
             return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
         content = path.read_bytes()
-        text = (gzip.decompress(content) if packed else content).decode("utf-8-sig")
+        text = _decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
             return _records([json.loads(line) for line in text.split("\n") if line.strip()], correct, path)
         if suffix == ".json":
@@ -335,7 +349,17 @@ def _open(path: Path, correct: str | None) -> Opened:
         return _csv(text)
     except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
+        if "Object arrays" in reason:  # numpy would have the user unpickle them
+            reason = "it has Python objects; store texts as texts: array.astype(str)"
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
+
+
+def _decoded(content: bytes) -> str:
+    """The text of a file in UTF-8, or in the UTF-16 of a spreadsheet's text files."""
+    try:
+        return content.decode("utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
 
 
 def _member(path: Path, name: str) -> bytes:
@@ -390,11 +414,14 @@ def _parquet(frame: pl.DataFrame) -> Opened:
 
 
 def _npz(path: Path) -> Opened:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files}
     sizes = {name: len(array) for name, array in found.items() if array.ndim}
     number = max(sizes.values(), default=0)
     columns = {name: array for name, array in found.items() if array.ndim in (1, 2) and len(array) == number}
+    known = {name for names in COLUMNS.values() for name in names} - set(SCORES)
+    if short := next((name for name in found if name.lower() in known and name in sizes.keys() - columns.keys()), None):
+        raise ValueError(f"'{short}' has the shape {found[short].shape}, but there are {number} items")
     frame = pl.DataFrame({name: array if array.ndim == 1 else array.tolist() for name, array in columns.items()})
     tool = "Hugging Face Trainer" if {"predictions", "label_ids"} <= set(columns) else "table"
     return tool, frame, ()

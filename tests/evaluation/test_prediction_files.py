@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import zipfile
@@ -378,3 +379,50 @@ def test_names_tell_files_apart() -> None:
     assert names_of(paths) == ["a/run/p", "b/run/p", "b/run/q"]
     assert names_of([Path("x/p.csv"), Path("x/q.csv")]) == ["p", "q"]
     assert names_of([Path("p.csv"), Path("p.csv")]) == ["1 p", "2 p"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_text_files_of_spreadsheets(tmp_path: Path, encoding: str) -> None:
+    text = "item,label,prediction\na,Glück,Glück\nb,Wut,Glück\n"
+    content = codecs.BOM_UTF16_BE + text.encode("utf-16-be") if encoding == "utf-16-be" else text.encode(encoding)
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    assert read_predictions(path).rows["label"].to_list() == ["Glück", "Wut"]
+
+
+def test_other_encodings_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("item,label,prediction\na,Glück,Wut\n".encode("cp1252"))
+    with pytest.raises(ArtifactError, match=r"it is not UTF-8 \(invalid start byte at byte 26\); save it as UTF-8"):
+        read_predictions(path)
+
+
+def test_an_array_of_items_of_another_length_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, item=np.array(["a", "b"]), label=np.array(["x", "y", "x"]), prediction=np.array(["x", "y", "y"]))
+    with pytest.raises(ArtifactError, match=r"'item' has the shape \(2,\), but there are 3 items"):
+        read_predictions(path)
+    np.savez(path, item=np.array(["a", "b"], dtype=object))
+    with pytest.raises(ArtifactError, match=r"store texts as texts: array.astype\(str\)"):
+        read_predictions(path)
+    path.write_text("item,label\n")  # numpy would offer to unpickle it
+    with pytest.raises(ArtifactError, match="not a zip file"):
+        read_predictions(path)
+
+
+def test_what_scores_lack_is_said() -> None:
+    table = pl.DataFrame(
+        {"item": ["a", "b", "c"], "label": ["x", "y", "z"], "x": [0.1, 0.2, 0.3], "y": [0.4, 0.5, 0.6]}
+    )
+    with pytest.raises(ConfigError, match="t: there are scores for x, y, but none for z"):
+        of_table(table, {}, "t")
+    with pytest.raises(ConfigError, match="'prediction' has a list in every row, not one answer"):
+        of_table(table.select("item", "label", prediction=pl.concat_list("label")), {}, "t")
+
+
+def test_a_score_may_be_the_logarithm_of_zero() -> None:
+    zero = float("-inf")
+    table = pl.DataFrame({"item": ["a", "b"], "label": ["x", "y"], "x": [0.0, zero], "y": [zero, 0.0]})
+    assert of_table(table, {}, "t").rows["correct"].to_list() == [1.0, 1.0]
+    with pytest.raises(ConfigError, match="have gaps"):
+        of_table(table.with_columns(x=-pl.col("x")), {}, "t")

@@ -139,7 +139,9 @@ def _attempt(url: str, part: Path, fix: str) -> str | None:
                     have += len(chunk)
                     bar.advance(have // 10**6 - bar.done)
             return f"the connection ended after {have} of {total} bytes" if have < total else None
-    except requests.exceptions.InvalidURL as error:
+    except (
+        requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema
+    ) as error:  # fmt: skip
         raise DownloadError(f"'{url}' is not an address: {error}", fix=fix) from error
     except (requests.exceptions.RequestException, ConnectionError, TimeoutError) as error:
         return f"the connection failed ({type(error).__name__})"

@@ -379,7 +379,8 @@ def _member(path: Path, name: str) -> bytes:
 
 def _beside(path: Path) -> str | None:
     """Files of known kinds beside a missing one."""
-    found = sorted(one.name for one in path.parent.glob("*") if one.suffix in SUFFIXES) if path.parent.is_dir() else []
+    names = sorted(one.name for one in path.parent.glob("*"))
+    found = [name for name in names if Path(name.removesuffix(".gz")).suffix in SUFFIXES]
     return f"in {path.parent}: {first_few(found, 8)}" if found else None
 
 

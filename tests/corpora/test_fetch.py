@@ -166,6 +166,13 @@ def test_lasting_refusal_is_reported_at_once(server: Server, tmp_path: Path) -> 
     assert len(server.ranges) == 1
 
 
+@pytest.mark.parametrize("url", ["example.org/corpus.zip", "ftp://example.org/corpus.zip", "http://"])
+def test_what_is_no_address_is_not_tried_again(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DownloadError, match=f"'{url}' is not an address"):
+        fetch(url, tmp_path / "corpus.zip")
+    assert "attempt" not in caplog.text
+
+
 def test_no_server(server: Server, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

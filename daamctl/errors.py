@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-MOST_KNOWN = 8
+MOST_KNOWN = 10
 """Known names that a message shows at most."""
 
 

@@ -108,7 +108,7 @@ def run(layout: Layout, config: Config) -> Path:
             probes = _probe(features, splits, config)
         except (TrainingError, ArtifactError) as error:
             splits, skipped = [], "; ".join(filter(None, (error.message, error.fix)))
-    case, text = _judged(probes, known.task, skipped)
+    case, text = _judged(probes, known.task, skipped, features.clips["speaker"].n_unique())
     if warned := [finding.check for finding in findings if finding.severity == "warning"]:
         text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
     result: dict[str, Any] = {
@@ -212,8 +212,8 @@ def _summary(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tuple[str, str]:
-    """Whether fusing layers is likely to help: the case, and a text."""
+def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speakers: int) -> tuple[str, str]:
+    """Whether fusing layers is likely to help: the case, and a text. Folds take a speaker each at least."""
     if probes is None:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
     if len(probes.layers) == 1:
@@ -224,7 +224,8 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None) -> tupl
         result = (
             f"the best linear fusion gains {100 * gain.mean:+.1f} points of {task.metric} over the best single layer"
         )
-        advice = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
+        more = f"form folds from the same data with download: {{folds: stratified, num_groups: {min(5, speakers)}}}"
+        advice = f"To find out, {more if speakers > 2 else f'add data: {speakers} {task.source}s give no third fold'}"
         why = f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
         if len(gain.per_fold) == 1:
             why = (

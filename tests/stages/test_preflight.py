@@ -178,6 +178,9 @@ def test_two_groups_are_probed_but_tell_nothing(layout: Layout) -> None:
         "download: {folds: stratified" in (result["verdict"]["text"])
     )
     assert set(warnings_of(result)) == {"group-sizes"}
+    clips, vectors = make_set("one", groups=2)
+    text = result_of(layout, clips.with_columns(speaker=pl.col("group")), vectors)["verdict"]["text"]
+    assert "To find out, add data: 2 speakers give no third fold." in text
 
 
 def test_one_layer_cannot_be_fused(layout: Layout) -> None:

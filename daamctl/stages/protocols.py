@@ -22,7 +22,15 @@ from daamctl.analysis.probe import Ids, Rows, fit_probe
 from daamctl.artifacts.protocols import PROBES, Protocols, write_protocols
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.scores import Compared, Priced
-from daamctl.artifacts.splits import are_pairs, cross_validated, dev_groups, fold_groups, is_official, split_of
+from daamctl.artifacts.splits import (
+    are_pairs,
+    cross_validated,
+    dev_groups,
+    fold_groups,
+    is_official,
+    pair_part,
+    split_of,
+)
 from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import Config
 from daamctl.corpora.groups import assign_groups, cross_groups, shared_speakers
@@ -214,10 +222,10 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
 def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.Series]], dict[str, str]]:
     """Protocol -> groups of the N clips in each repetition; and protocol that is not possible -> why.
 
-    The groups of `speakers` are those of the pipeline, if these share no speaker.
+    Where the groups of the pipeline share no speaker, no sentence, or neither, they are those of the protocol so named.
     """
     own, settings = clips["group"], config.download
-    official, speakers = is_official(own), clips["speaker"].n_unique()
+    official, pairs, speakers = is_official(own), are_pairs(own), clips["speaker"].n_unique()
     number = settings.num_groups if official else max(2, len(dev_groups(own)))
     made: dict[str, list[pl.Series]] = {"official" if official else "own": [own]}
     why: dict[str, str] = {}
@@ -228,7 +236,9 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
     if speakers < 2 or not (clips["speaker"] != clips["utterance_id"]).any():
         lacking = ("speakers", "one-speaker-out", "both", "random-less")
         why |= dict.fromkeys(lacking, "who the items come from is unknown")
-    elif official or are_pairs(own) or shared_speakers(clips):
+    elif pairs:
+        made["speakers"] = [pair_part(own, "speaker")]
+    elif official or shared_speakers(clips):
         made["speakers"] = [assign_groups(clips, number, stratify=settings.folds == "stratified")["group"]]
     else:
         made["speakers"] = [own]
@@ -250,12 +260,20 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
             else "no two items have the same sentence"
         )
     else:
-        grouped = assign_groups(clips, number, unit=SENTENCE)
+        grouped = clips.with_columns(group=pair_part(own, "sentence"))
+        given = pairs or (
+            not official and grouped.group_by(SENTENCE).agg(pl.col("group").n_unique())["group"].max() == 1
+        )
+        grouped = grouped if given else assign_groups(clips, number, unit=SENTENCE)
         within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
         if len(within):
             told = f"the sentences of '{within[0]}' would all be tested together, and none would be left to train on"
+        elif given:
+            why.setdefault("own", f"the folds of the pipeline are those of `{'both' if pairs else 'sentences'}`")
         made["sentences"] = [grouped["group"]]
-        if "speakers" in made:
+        if pairs:
+            made["both"] = [own]
+        elif "speakers" in made:
             made["both"] = [cross_groups(clips.with_columns(group=made["speakers"][0]), number)["group"]]
     if told:
         why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}

@@ -119,6 +119,18 @@ def test_an_official_split_is_a_protocol() -> None:
     assert len(fold.train) + len(fold.dev) + len(fold.test) == len(clips)
 
 
+@pytest.mark.parametrize(("disjoint", "name"), [("sentence", "sentences"), ("both", "both")])
+def test_folds_of_the_pipeline_are_those_of_the_protocol_that_they_follow(disjoint: str, name: str) -> None:
+    settings = DownloadConfig(disjoint=disjoint, num_groups=3)
+    clips = _group_by_sentence(corpus().with_columns(group=pl.lit(None, pl.String)), "text", settings, str)
+    possible, absent = partitions(clips, Config())
+    assert absent["pipeline"] == f"the folds of the pipeline are those of `{name}`"
+    assert possible[name][0].to_list() == clips["group"].to_list()
+    for one in ("speakers", "sentences"):
+        grouped = clips.with_columns(group=possible[one][0])
+        assert grouped.group_by(one.removesuffix("s")).agg(pl.col("group").n_unique())["group"].max() == 1
+
+
 def test_figures_are_those_of_the_probes_of_the_run(trained: Path) -> None:
     config = load_config(trained, "tiny")
     layout = Layout.of(trained, "tiny", config)

@@ -54,10 +54,11 @@ class UnknownNameError(ConfigError):
 
     Args:
         kind: what the name should be, e.g. "method".
+        of: what it should belong to, e.g. a run.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"unknown {kind} '{name}'", fix=suggest(name, known))
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, of: str = "") -> None:
+        super().__init__(f"unknown {kind} '{name}'" + (f" of '{of}'" if of else ""), fix=suggest(name, known))
 
 
 class CorpusError(DaamctlError):

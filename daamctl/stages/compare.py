@@ -146,7 +146,7 @@ def _side(root: Path, text: str) -> Trained | Printed:
         return Trained(name, layout, config, tuple(chosen), one=False)
     known = dict.fromkeys([*chosen, *there])
     if method not in known:
-        raise UnknownNameError(f"method of '{name}'", method, known)
+        raise UnknownNameError("method", method, known, of=name)
     return Trained(name, layout, config, (method,), one=True)
 
 
@@ -161,7 +161,7 @@ def _printed(text: str) -> Printed:
     table = read_published(name)
     rows = tuple(dict.fromkeys(row.method for row in table.rows))
     if method and method not in rows:
-        raise UnknownNameError(f"row of '{PUBLISHED}{name}'", method, rows)
+        raise UnknownNameError("row", method, rows, of=f"{PUBLISHED}{name}")
     return Printed(PUBLISHED + name, table, (method,) if method else rows, one=bool(method))
 
 
@@ -172,7 +172,7 @@ def _match(a: Trained | Printed, b: Trained | Printed) -> list[tuple[str, str]]:
     elif a.one or b.one:
         single, many = (a, b) if a.one else (b, a)
         if single.methods[0] not in many.methods:
-            raise UnknownNameError(f"method of '{many.name}'", single.methods[0], many.methods)
+            raise UnknownNameError("method", single.methods[0], many.methods, of=many.name)
         pairs = [(single.methods[0], single.methods[0])]
     else:
         pairs = [(name, name) for name in a.methods if name in b.methods]

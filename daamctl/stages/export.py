@@ -173,7 +173,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
             f"'{trained}' names no method", fix=f"name one: {', '.join(f'{name}/{one}' for one in known) or 'none'}"
         )
     if method not in known:
-        raise UnknownNameError(f"method of '{name}'", method, known)
+        raise UnknownNameError("method", method, known, of=name)
     if stage_of(method) != "train":
         raise MethodError(
             f"{method} fine-tunes the encoder, which cannot be exported", fix="export a method over stored layers"

@@ -126,7 +126,7 @@ def test_printed_rows(made: Path) -> None:
     ("words", "message"),
     [
         (["onne", "two"], "UnknownNameError: unknown pipeline or run 'onne'\n  did you mean 'one'?"),
-        (["one", "demo/mean"], "unknown method of 'one' 'mean'"),
+        (["one", "demo/mean"], "unknown method 'mean' of 'one'"),
         (["one/mha", "demo/mean"], "'demo/mean' has no finished fold\n  make it: daamctl train demo"),
         (["one", "one"], "are the same, so there is nothing"),
     ],

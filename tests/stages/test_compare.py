@@ -186,9 +186,15 @@ def test_other_items_in_other_folds_are_refused(project):
     ("first", "second", "kind", "message", "fix"),
     [
         ("lefft", "right", UnknownNameError, "unknown pipeline or run 'lefft'", "did you mean 'left'"),
-        ("left/daam-v9", "right", UnknownNameError, "unknown method of 'left' 'daam-v9'", "did you mean 'daam-v1'"),
-        ("left/mha/fold1-seed1", "right", UnknownNameError, "unknown method of 'left'", "known: daam-v1, mha"),
-        ("left/mha", "lone", UnknownNameError, "unknown method of 'lone' 'mha'", "known: none"),
+        ("left/daam-v9", "right", UnknownNameError, "unknown method 'daam-v9' of 'left'", "did you mean 'daam-v1'"),
+        (
+            "left/mha/fold1-seed1",
+            "right",
+            UnknownNameError,
+            "unknown method 'mha/fold1-seed1' of 'left'",
+            "known: daam-v1, mha",
+        ),
+        ("left/mha", "lone", UnknownNameError, "unknown method 'mha' of 'lone'", "known: none"),
         ("left", "lone", ConfigError, "share no method", "daamctl compare left/mha lone/none"),
         ("left", "left", ConfigError, "are the same, so there is nothing", None),
         (
@@ -199,8 +205,8 @@ def test_other_items_in_other_folds_are_refused(project):
             None,
         ),
         ("published:T2-iemcap/mha", "left", UnknownNameError, "published table 'T2-iemcap/mha'", "'T2-iemocap'"),
-        ("published:T2-iemocap/mho", "left", UnknownNameError, "row of 'published:T2-iemocap' 'mho'", "'mha'"),
-        ("published:T2-iemocap/lora-r4", "left", UnknownNameError, "method of 'left' 'lora-r4'", "known: daam-v1, mha"),
+        ("published:T2-iemocap/mho", "left", UnknownNameError, "row 'mho' of 'published:T2-iemocap'", "'mha'"),
+        ("published:T2-iemocap/lora-r4", "left", UnknownNameError, "method 'lora-r4' of 'left'", "known: daam-v1, mha"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(project, first, second, kind, message, fix):

@@ -167,7 +167,7 @@ def test_what_depends_on_the_batch_is_refused(trained: Path) -> None:
     ("words", "kind", "message"),
     [
         ({"method": ""}, ConfigError, "names no method"),
-        ({"method": "weighted-som"}, UnknownNameError, "unknown method of 'tiny' 'weighted-som'"),
+        ({"method": "weighted-som"}, UnknownNameError, "unknown method 'weighted-som' of 'tiny'"),
         ({"folds": "4"}, ConfigError, r"--folds must be mean, refit or a fold \(1 to 3\), got '4'"),
         ({"method": "lora-r8"}, UnknownNameError, "lora-r8"),
     ],

@@ -85,6 +85,8 @@ def import_vectors(
     """
     if axes is not None and axes not in AXES:
         raise CorpusError(f"unknown axes {axes} (allowed: {', '.join(AXES)})")
+    if layers is not None and list(layers) != sorted(set(layers)):
+        raise CorpusError(f"the layers must ascend, got {', '.join(map(str, layers))}")
     if out.suffix != ".parquet":
         raise CorpusError(f"the output must be a .parquet file, got {out}")
     rows: pl.DataFrame | None = None
@@ -94,10 +96,11 @@ def import_vectors(
         items = _items(source)
     if table is not None:
         given = read_table(table, fix=f"give {TABLE}")
+        if "id" not in given.columns:
+            raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
         given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
-        if "id" in given.columns:
-            given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
-            rows = given if rows is None else rows.join(given.drop("label", "group", strict=False), on="id", how="left")
+        given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
+        rows = given if rows is None else rows.join(given.drop("label", "group", strict=False), on="id", how="left")
     if rows is None or "label" not in rows.columns or rows.is_empty():
         raise CorpusError(f"{table or source} does not tell the labels of the items", fix=f"give {TABLE}")
     names: list[str] = rows["id"].to_list()
@@ -196,8 +199,11 @@ def _read(path: Path) -> Any:
         return _as_arrays(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # every format has its own kinds
         reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        plain = "only tensors, lists and dictionaries are read: torch.save(dict(cache), path)"
-        raise CorpusError(f"{path} cannot be read: {reason}", fix=plain if "pt" in path.suffix else None) from error
+        fix = None
+        if type(error).__name__ == "UnpicklingError" or "pickle" in reason:  # both say how to load it unsafely
+            reason = "it is damaged, or holds more than arrays, lists and dictionaries of arrays"
+            fix = "store those alone, e.g. torch.save(dict(cache), path)"
+        raise CorpusError(f"{path} cannot be read: {reason}", fix=fix) from error
 
 
 def _as_arrays(value: Any) -> Any:

@@ -190,6 +190,7 @@ def test_axes_that_cannot_be_told_are_asked_for(tmp_path: Path) -> None:
         ("text", {}, "is not one item"),
         (states(0), {"out": Path("x.csv")}, "must be a .parquet file"),
         (states(0), {"table": None}, "does not tell the labels"),
+        (states(0), {"axes": "LTD", "layers": [3, 2, 1]}, "the layers must ascend, got 3, 2, 1"),
     ],
 )  # fmt: skip
 def test_what_is_no_dump_is_refused(tmp_path: Path, value: Any, options: dict[str, Any], words: str) -> None:
@@ -224,7 +225,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         import_vectors(tmp_path / "all.pt", tmp_path / "mine.parquet")
     assert caught.value.fix is not None
     assert "torch.save(dict(cache), path)" in caught.value.fix
-    with pytest.raises(CorpusError, match="cannot be read"):
+    (tmp_path / "noid.csv").write_text("name,label\nx,a\n")
+    save("dump/x.npy", states(0), tmp_path)
+    with pytest.raises(CorpusError, match=r"noid.csv has no column id; it has name, label"):
+        import_vectors(tmp_path / "dump", tmp_path / "mine.parquet", table=tmp_path / "noid.csv")
+    with pytest.raises(CorpusError, match="it is damaged, or holds more than arrays"):
         import_vectors(tmp_path / "all.npy", tmp_path / "mine.parquet")
     with pytest.raises(CorpusError, match="does not exist"):
         import_vectors(tmp_path / "none.pt", tmp_path / "mine.parquet")

@@ -79,7 +79,7 @@ def cross_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False)
 
     The groups of speakers are those of the rows if they share no speaker and are no official split, else new ones.
     """
-    if rows["group"].null_count() or is_official(rows["group"]) or shared_speakers(rows):
+    if rows["group"].null_count() or is_official(rows["group"]) or shared(rows):
         rows = assign_groups(rows, num_groups, stratify=stratify)
     order = {name: number for number, name in enumerate(fold_groups(rows["group"]), 1)}
     speakers = rows["group"].replace_strict(order, return_dtype=pl.String)
@@ -87,10 +87,10 @@ def cross_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False)
     return rows.with_columns(pl.format(PAIR, speakers, sentences).alias("group"))
 
 
-def shared_speakers(rows: pl.DataFrame) -> list[str]:
-    """Speakers that are in more than one group, sorted."""
-    counts = rows.group_by("speaker").agg(pl.col("group").n_unique())
-    return counts.filter(pl.col("group") > 1)["speaker"].sort().to_list()
+def shared(rows: pl.DataFrame, unit: str = "speaker") -> list[str]:
+    """Speakers, or values of another column, that are in more than one group, sorted."""
+    counts = rows.group_by(unit).agg(pl.col("group").n_unique())
+    return counts.filter(pl.col("group") > 1)[unit].sort().to_list()
 
 
 def unevenness(rows: pl.DataFrame) -> float:

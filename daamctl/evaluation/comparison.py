@@ -356,6 +356,7 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
     """Unit that the test takes as independent, its name, and the reason."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
     task = task.with_sources(table["item"], table["speaker"])
+    tested = f"{counted(speakers, task.source)} {'is' if speakers == 1 else 'are'} tested"
     if unknown:
         why = f"the {task.source} of {unknown} of {len(table)} test items is unknown"
     elif not speakers_known(table) and speakers >= MIN_SPEAKERS:
@@ -367,10 +368,9 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
     elif folds > 1 and table.select("fold", "speaker").n_unique() == speakers == folds:
         why = f"each fold tests one {task.source}"
     elif speakers < MIN_SPEAKERS:
-        tested = f"{counted(speakers, task.source)} {'is' if speakers == 1 else 'are'} tested"
         why = f"only {tested}, {MIN_SPEAKERS} are needed"
     else:
-        return "speaker", task.source, f"{speakers} {task.source}s are tested"
+        return "speaker", task.source, tested
     if folds < 2:
         folded = "there is one fold" if same_folds else "the folds differ"
         return None, "", f"no test is available: {why}, and {folded}"

@@ -388,9 +388,8 @@ def _csv(text: str) -> Opened:
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     texts = pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, truncate_ragged_lines=False)
-    names = {
-        column.name: pl.String for column in texts if column.str.contains(r"^\s*[-+]?0\d").any()
-    }  # 007 is no number
+    # 007 is no number
+    names = {column.name: pl.String for column in texts if column.str.contains(r"^\s*[-+]?0\d").any()}
     frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, schema_overrides=names)
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
     return ("nkululeko" if is_nkululeko else "table"), frame, ()
@@ -415,6 +414,7 @@ def _parquet(frame: pl.DataFrame) -> Opened:
 
 
 def _npz(path: Path) -> Opened:
+    # numpy alone would take what is no zip file for a pickle
     with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files}
     sizes = {name: len(array) for name, array in found.items() if array.ndim}

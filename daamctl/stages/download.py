@@ -27,7 +27,7 @@ from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
-from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared_speakers, unevenness
+from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import files_root, register, source_of
 from daamctl.data.task import task_of
@@ -328,9 +328,8 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     if settings.disjoint != "speaker":
         return _group_by_sentence(rows, modality, settings, again)
     if not stratify and rows["group"].null_count() == 0:
-        shared = shared_speakers(rows)
-        if shared:
-            names = first_few(shared, MAX_NAMED)
+        if speakers := shared(rows):
+            names = first_few(speakers, MAX_NAMED)
             log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
         return rows
     stratify = stratify or modality != "speech"

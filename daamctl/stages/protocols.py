@@ -33,7 +33,7 @@ from daamctl.artifacts.splits import (
 )
 from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import Config
-from daamctl.corpora.groups import assign_groups, cross_groups, shared_speakers
+from daamctl.corpora.groups import assign_groups, cross_groups, shared
 from daamctl.data.task import Task
 from daamctl.errors import ConfigError, UnknownNameError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals
@@ -238,7 +238,7 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
         why |= dict.fromkeys(lacking, "who the items come from is unknown")
     elif pairs:
         made["speakers"] = [pair_part(own, "speaker")]
-    elif official or shared_speakers(clips):
+    elif official or shared(clips):
         made["speakers"] = [assign_groups(clips, number, stratify=settings.folds == "stratified")["group"]]
     else:
         made["speakers"] = [own]
@@ -251,19 +251,16 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
         )
     told = ""
     unsaid = clips.height if SENTENCE not in clips.columns else clips[SENTENCE].null_count()
+    sentences = 0 if unsaid else clips[SENTENCE].n_unique()
     if unsaid:
         told = f"the sentence of {unsaid} of {clips.height} clips is unknown"
-    elif clips[SENTENCE].n_unique() in (1, clips["utterance_id"].n_unique()):
-        told = (
-            "all items have the same sentence"
-            if clips[SENTENCE].n_unique() == 1
-            else "no two items have the same sentence"
-        )
+    elif sentences == 1:
+        told = "all items have the same sentence"
+    elif sentences == clips["utterance_id"].n_unique():
+        told = "no two items have the same sentence"
     else:
         grouped = clips.with_columns(group=pair_part(own, "sentence"))
-        given = pairs or (
-            not official and grouped.group_by(SENTENCE).agg(pl.col("group").n_unique())["group"].max() == 1
-        )
+        given = not official and not shared(grouped, SENTENCE)
         grouped = grouped if given else assign_groups(clips, number, unit=SENTENCE)
         within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
         if len(within):
@@ -307,7 +304,9 @@ def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFra
             rng = np.random.default_rng([SEED, seed, number])
             every = np.sort(np.concatenate([train, dev]))
             if protocol.shots is not None:
-                found.append(Fold(_drawn(clips, every, rng, shots=protocol.shots), dev[:0], test))
+                every = _drawn(clips, every, rng, shots=protocol.shots)
+            if protocol.chooses == "train":
+                found.append(Fold(every, dev[:0], test))
             elif protocol.chooses == "test":
                 found.append(Fold(every, test, test, held=False))
             elif protocol.chooses == "random":

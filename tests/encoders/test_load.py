@@ -594,17 +594,18 @@ def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize(
-    ("encoder", "modality", "reads"),
+    ("encoder", "modality", "reads", "fits"),
     [
-        ("beit-large", "speech", "images, the corpus holds speech"),
-        ("wavlm-large", "text", "speech, the corpus holds text"),
-        ("llama2-13b", "image", "text, the corpus holds images"),
+        ("beit-large", "speech", "images, the corpus holds speech", "wavlm-micro, wavlm-demo, wavlm-base-plus"),
+        ("wavlm-large", "text", "speech, the corpus holds text", "llama-micro, llama2-13b, roberta-large"),
+        ("llama2-13b", "image", "text, the corpus holds images", "beit-micro, beit-large, beit-large-pt22k, vit-large"),
     ],
 )
-def test_presets_of_another_modality_are_refused(encoder: str, modality: Modality, reads: str) -> None:
-    fits = [name for name, preset in ENCODERS.items() if preset.modality == modality]
-    told = f"encoder '{encoder}' reads {reads}\n  presets that fit: {', '.join(fits)}; daamctl ls encoders"
+def test_presets_of_another_modality_are_refused(encoder: str, modality: Modality, reads: str, fits: str) -> None:
+    every = [name for name, preset in ENCODERS.items() if preset.modality == modality]
+    told = f"encoder '{encoder}' reads {reads}\n  presets that fit: {', '.join(every)}; daamctl ls encoders"
     assert refused(encoder, modality).startswith(told)
+    assert set(fits.split(", ")) <= set(every)
 
 
 def test_folder_of_another_modality_is_refused(tmp_path: Path, folder: Path) -> None:

@@ -152,15 +152,15 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         if correct.is_between(0, 1, closed="none").any():
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
-        lacks = (
-            f"the columns {first_few(frame.columns, 12)} have no {'label' if 'prediction' in taken else 'prediction'}"
-        )
-        scored = set() if label is None else set(label.unique()) & set(frame.columns)
+        scored = set() if label is None else set(label.drop_nulls().unique()) & set(_numeric(frame))
         if found["prediction"] is not None and "prediction" not in taken:
             lacks = f"'{found['prediction']}' has a list in every row, not one answer"
         elif label is not None and len(scored) > 1:
-            unscored = first_few(sorted(set(label.drop_nulls().unique()) - scored), 4)
-            lacks = f"there are scores for {first_few(sorted(scored), 4)}, but none for {unscored}"
+            unscored = sorted(set(label.drop_nulls().unique()) - scored)
+            lacks = f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(unscored, 4)}"
+        else:
+            role = "label" if "prediction" in taken else "prediction"
+            lacks = f"the columns {first_few(frame.columns, 12)} have no {role}"
         raise ConfigError(
             f"{what}: {lacks}",
             fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
@@ -216,6 +216,11 @@ def _text(values: pl.Series) -> pl.Series:
     return text.replace("", None)
 
 
+def _numeric(frame: pl.DataFrame) -> list[str]:
+    """Columns of numbers."""
+    return [one for one in frame.columns if frame[one].dtype.is_numeric()]
+
+
 def _is_list(values: pl.Series) -> bool:
     return isinstance(values.dtype, pl.List | pl.Array)
 
@@ -268,7 +273,7 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         return lists.list.arg_max().cast(pl.String)
     if label is None:
         return None
-    numeric = [one for one in frame.columns if frame[one].dtype.is_numeric()]
+    numeric = _numeric(frame)
     known = set(label.drop_nulls().unique())
     prefixed = {SCORE_PREFIX.sub("", one): one for one in numeric if SCORE_PREFIX.match(one)}
     named = prefixed if known <= prefixed.keys() else {one: one for one in numeric if one in known}

@@ -265,8 +265,8 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
         within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
         if len(within):
             told = f"the sentences of '{within[0]}' would all be tested together, and none would be left to train on"
-        elif given:
-            why.setdefault("own", f"the folds of the pipeline are those of `{'both' if pairs else 'sentences'}`")
+        elif given and (name := "both" if pairs else "sentences") not in why:
+            why.setdefault("own", f"the folds of the pipeline are those of `{name}`")
         made["sentences"] = [grouped["group"]]
         if pairs:
             made["both"] = [own]

@@ -416,6 +416,9 @@ def test_what_scores_lack_is_said() -> None:
     )
     with pytest.raises(ConfigError, match="t: there are scores for x, y, but none for z"):
         of_table(table, {}, "t")
+    texts = table.with_columns(pl.col("x", "y").cast(pl.String), z=pl.lit("?"))  # "none for none", if texts were scores
+    with pytest.raises(ConfigError, match="t: the columns item, label, x, y, z have no prediction"):
+        of_table(texts, {}, "t")
     with pytest.raises(ConfigError, match="'prediction' has a list in every row, not one answer"):
         of_table(table.select("item", "label", prediction=pl.concat_list("label")), {}, "t")
 

@@ -131,6 +131,14 @@ def test_folds_of_the_pipeline_are_those_of_the_protocol_that_they_follow(disjoi
         assert grouped.group_by(one.removesuffix("s")).agg(pl.col("group").n_unique())["group"].max() == 1
 
 
+def test_pairs_of_unknown_speakers_stay_the_folds_of_the_pipeline() -> None:
+    alone = corpus(speaker=pl.col("utterance_id"), group=pl.lit(None, pl.String))
+    clips = _group_by_sentence(alone, "text", DownloadConfig(disjoint="both", num_groups=3), str)
+    possible, absent = partitions(clips, Config())
+    assert next(iter(possible)) == "pipeline"
+    assert "who the items come from is unknown" in absent["both"]
+
+
 def test_figures_are_those_of_the_probes_of_the_run(trained: Path) -> None:
     config = load_config(trained, "tiny")
     layout = Layout.of(trained, "tiny", config)

@@ -172,7 +172,7 @@ def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
     """
     number = len(fold_groups(groups))
     if fold is not None and not 1 <= fold <= number:
-        raise TrainingError(f"--fold must be 1 to {number} or all, got {fold}")
+        raise TrainingError(f"--fold must be {f'1 to {number}' if number > 1 else '1'} or all, got {fold}")
     return list(range(1, number + 1)) if fold is None else [fold]
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.corpora.files import files_below, match_names, read_table
+from daamctl.corpora.files import files_below, match_names, read_table, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.progress import progress
@@ -98,6 +98,7 @@ def import_vectors(
         given = read_table(table, fix=f"give {TABLE}")
         if "id" not in given.columns:
             raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
+        tell_unused(table, given.columns, COLUMNS)
         given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
         given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
         rows = given if rows is None else rows.join(given.drop("label", "group", strict=False), on="id", how="left")

@@ -18,9 +18,10 @@ import polars as pl
 from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import EMBEDDINGS
 from daamctl.corpora.base import PREPARED_EMBEDDINGS, Corpus
+from daamctl.corpora.files import tell_unused
 from daamctl.corpora.groups import official_groups
 from daamctl.corpora.rules import NAMED_AT_MOST, broken
-from daamctl.corpora.vector_file import DESCRIPTION, VectorFile, open_vectors
+from daamctl.corpora.vector_file import COLUMNS, DESCRIPTION, VectorFile, open_vectors
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def prepare(root: Path) -> pl.DataFrame:
     layers, rows = file.layers, file.columns()
     if problems := [*_row_problems(rows), *_value_problems(file, rows, layers)]:
         raise CorpusError(f"{root}: " + ("\n" + " " * 4).join(problems), fix="correct the file and run it again")
+    tell_unused(root, file.names, COLUMNS)
     if "speaker" not in rows.columns:
         log.warning("%s has no column speaker: every utterance counts as its own speaker", root.name)
     rows = rows.rename({"id": "clip_id"}).with_columns(path=pl.lit(root.name), index=pl.int_range(pl.len()))

@@ -25,7 +25,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
-from daamctl.corpora.files import JSON_LINES, files_below, read_table
+from daamctl.corpora.files import JSON_LINES, files_below, read_table, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -72,6 +72,8 @@ def prepare(root: Path) -> pl.DataFrame:
     else:
         rows = _read(root)
         modality = _modality(rows, faults)
+        optional = ("group", "speaker", SENTENCE)  # recordings and images are named by their paths
+        tell_unused(root, rows.columns, (*optional, "utterance_id") if modality == "text" else optional)
         rows = _check_columns(rows, modality, faults)
         rows = _names(rows, modality, faults)
         if modality == "speech":

@@ -48,6 +48,7 @@ class VectorFile(ABC):
     Attributes:
         shape: N, L, D.
         dtype: name of the number format of the vectors.
+        names: of the columns.
 
     Raises:
         CorpusError: the file cannot be read, or has no array of three axes.
@@ -55,6 +56,7 @@ class VectorFile(ABC):
 
     shape: tuple[int, int, int]
     dtype: str
+    names: Sequence[str]
     _metadata: Mapping[str, str]
     """Texts about the whole file: name, licence, and the layers as a JSON list."""
 
@@ -186,7 +188,7 @@ class ParquetVectors(VectorFile):
         with pq.ParquetFile(self.path) as file:
             schema, shape, told = file.schema_arrow, [file.metadata.num_rows], file.metadata.metadata or {}
             first = next(file.iter_batches(1, columns=[_present(VECTORS, schema.names)]), None)
-        self._names = schema.names
+        self.names = schema.names
         self._metadata = {key.decode(): text.decode() for key, text in told.items()}
         kind, values = schema.field(VECTORS).type, None if first is None else first.column(0)
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -195,7 +197,7 @@ class ParquetVectors(VectorFile):
         return shape, {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
     def _column(self, name: str) -> Sequence[Any] | None:
-        if name not in self._names:
+        if name not in self.names:
             return None
         with pq.ParquetFile(self.path) as file:
             values = file.read([name]).column(0)
@@ -243,8 +245,8 @@ class NumpyVectors(VectorFile):
                 fix="write the embeddings as Parquet or safetensors, which are read in parts",
             )
         with np.load(self.path, allow_pickle=False) as file:
-            self._names = list(file.files)
-            vectors = file[_present(VECTORS, self._names)]
+            self.names = list(file.files)
+            vectors = file[_present(VECTORS, self.names)]
         self._vectors: NDArray[Any] = vectors
         layers, told = self._read("layers"), {name: self._read(name) for name in ("name", "licence")}
         self._metadata = {name: str(one.item()) for name, one in told.items() if one is not None and one.size == 1}
@@ -267,7 +269,7 @@ class NumpyVectors(VectorFile):
             yield self._vectors[start : start + size]
 
     def _read(self, name: str) -> NDArray[Any] | None:
-        if name not in self._names:
+        if name not in self.names:
             return None
         try:
             with np.load(self.path, allow_pickle=False) as file:
@@ -285,6 +287,7 @@ class SafetensorsVectors(VectorFile):
     def _open(self) -> tuple[Sequence[int], str]:
         with safe_open(self.path, framework="np") as file:
             self._metadata = file.metadata() or {}
+            self.names = list(self._metadata)
             part = file.get_slice(_present(VECTORS, list(file.keys())))
             kind = part.get_dtype()
             return part.get_shape(), {"F16": "float16", "F32": "float32", "F64": "float64"}.get(kind, kind)

@@ -78,6 +78,14 @@ def test_plain_lists_in_parquet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(list(file.blocks())), found["embeddings"])
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folds_under_another_name_are_told(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
+    parts = [str(number % 3) for number in range(24)]
+    rows = prepare(write_items(tmp_path / f"x{suffix}", items(group=None, fold=parts)))
+    assert rows["group"].null_count() == 24
+    assert f"x{suffix}: the column 'fold' is not used; if it is the group, rename it 'group'" in caplog.messages
+
+
 def test_what_may_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     numbers = np.arange(24)
     rows = prepare(write_items(tmp_path / "x.npz", items(id=numbers, speaker=None, group=None, utterance=None)))

@@ -181,6 +181,26 @@ def test_texts_with_all_columns(tmp_path: Path) -> None:
     assert rows == [("u1", "ann", "train"), ("u2", "bob", "test"), ("u3", "bob", "dev")]
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "told"),
+    [
+        ("id,text,label,split", "n1,hello,a,train", [("id", "utterance_id"), ("split", "group")]),
+        ("text,label,Author", "hello,a,me", [("Author", "speaker")]),
+        ("text,label,speaker,author,group,fold", "hello,a,s,me,g,1", []),  # it has both
+        ("id,path,label,speaker_id,speaker", "1,a.wav,a,1,s", []),  # recordings are named by their paths
+        ("path,label,speaker,subset", "a.wav,a,s,test", [("subset", "group")]),
+    ],
+)
+def test_columns_of_other_names_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str, row: str, told: list[tuple[str, str]]
+) -> None:
+    prepare(csv(tmp_path, f"{head}\n{row}\n"))
+    words = "list.csv: the column '{}' is not used; if it is the {}, rename it '{}'"
+    assert sorted(record.getMessage() for record in caplog.records) == sorted(
+        words.format(name, role, role) for name, role in told
+    )
+
+
 def test_groups_that_are_no_official_split_keep_their_names(tmp_path: Path) -> None:
     text = "text,label,group\na,x,Train\nb,y,val\nc,y,other\n"
     assert prepare(csv(tmp_path, text))["group"].to_list() == ["Train", "val", "other"]

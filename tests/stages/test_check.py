@@ -275,7 +275,7 @@ def test_a_source_that_does_not_exist_fails_check_and_run(project: Path) -> None
         ("methods: [none, mean, ridge-last]", ["whether fusing layers helps; add ridge-best-layer to methods"]),
         ("methods: [none, ridge-best-layer]", []),
         ("methods: [ridge-last, ridge-best-layer]", ["whether fusing layers helps; add a method that fuses them"]),
-        ("importance: {audit: false}", ["which layer is best; set importance: {audit: true}"]),
+        ("importance: {audit: false}", []),  # it is on unless somebody turns it off
         ("methods: [none]\ntrain: {recipe: published}", []),  # keeps what was published
         ("download: {corpus: demo-tokens}\nextract: {encoder: llama-micro}\nmethods: [last-layer]", []),  # by entity F1
     ],

@@ -19,6 +19,7 @@ DEFAULTS = {
     # If the hub cannot be reached, daamctl says so once; the library would print every retry twice.
     "HF_HUB_VERBOSITY": "error",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # with a server it would print links among our results
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS reads it once; without it it refuses deterministic mode

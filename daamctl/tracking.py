@@ -2,14 +2,13 @@
 
 MLflow is a copy: everything that a run logs is also in its fold folder. A background thread sends events from a queue.
 If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
-pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent; where it is lost,
-the run is found by the fold's content key. A project may be copied and moved: the notes name no folder, and in its own
-store the artifact folder is corrected.
+pipeline, sends what is missing. The store alone knows what it has: a fold is found there by its content key. A project
+may be copied and moved: in its own store, the artifact folder is corrected.
 
 Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
 of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
-else `current`. Closed-form probes are sent by stage `report` or `daamctl track`. Stage `report` also adds a method's
-pictures and figures to its run.
+else `current`. In a store that projects share, the tag `project` tells whose run it is. Closed-form probes are sent by
+stage `report` or `daamctl track`. Stage `report` also adds a method's pictures and figures to its run.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+from uuid import uuid4
 
-from daamctl.artifacts.results import Fold, SearchPart, intact_folds
+from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.artifacts.terms import encoder_label
 from daamctl.data.task import TASKS
 from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
-from daamctl.store.files import locked, read_json, sha256_file, write_json
+from daamctl.store.files import locked, sha256_file, write_text
 
 if TYPE_CHECKING:
-    from filelock import FileLock
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -51,9 +50,8 @@ MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
 MEANS = tuple(dict.fromkeys(task.primary for task in TASKS.values()))
 """Results of folds whose mean their parent shows."""
 DATABASE = "mlflow.db"
-TRACKING = Path(".daamctl") / "tracking"
-"""Folder of the notes on what was sent, below the project folder."""
 STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
+PARENT = "mlflow.parentRunId"
 SHOWN = f"tags.{STATE} = '{CURRENT}'"
 """Filter of the runs that are not superseded."""
 VIEW, VIEW_TAG = "daamctl", "mlflow.sharedViewState.daamctl"
@@ -86,10 +84,10 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     Raises:
         ArtifactError: nothing was sent to the store, or it cannot be read.
     """
-    folders = (root / TRACKING, *(root / "data" / stage for stage in ("train", "report")))
-    names = sorted({path.name for folder in folders for path in folder.glob("*") if path.is_dir()})
+    paths = [path for stage in ("train", "report") for path in (root / "data" / stage).glob("*") if path.is_dir()]
+    absent = store_uri(root) == _local_uri(root) and not (root / DATABASE).is_file()
     links = {}
-    for name, (number, has_view) in (_experiments(root, names) if names and _store_exists(root) else {}).items():
+    for name, (number, has_view) in ({} if absent else _experiments(root, {path.name for path in paths})).items():
         # columns cannot stand in a link, and MLflow ignores a view if it has a filter or an order too
         table = {"viewStateShareKey": VIEW} if has_view else {"searchFilter": SHOWN, **_order("accuracy")}
         query = urlencode({"workflowType": "machine_learning", **table})
@@ -116,13 +114,13 @@ def _view(metric: str) -> str:
 def not_sent(root: Path, folds: Sequence[Fold]) -> list[Fold]:
     """The folds that the store does not have. Writes nothing."""
     left = [fold for fold in folds if not is_sent(root, fold)]
-    if not left or not _store_exists(root):
+    if not left or store_uri(root).startswith("sqlite:///"):
         return left
-    sender = _Sender(root, writes=False)
-    return [fold for fold in left if sender.find(fold) is None]
+    store = _Store(root, writes=False)
+    return [fold for fold in left if not store.has(*_known_by(fold))]
 
 
-def _experiments(root: Path, names: Sequence[str]) -> dict[str, tuple[str, bool]]:
+def _experiments(root: Path, names: Collection[str]) -> dict[str, tuple[str, bool]]:
     """Name -> id of the experiments that the store has, and whether they have our view.
 
     Raises:
@@ -130,8 +128,8 @@ def _experiments(root: Path, names: Sequence[str]) -> dict[str, tuple[str, bool]
     """
     _check_database(root, whole=True)
     try:
-        client = _Sender(root, writes=False).client
-        found = [client.get_experiment_by_name(name) for name in names]
+        client = _Store(root, writes=False).client
+        found = [client.get_experiment_by_name(name) for name in sorted(names)]
     except ArtifactError:
         raise
     except Exception as error:  # a tracking store may fail in any way
@@ -153,47 +151,44 @@ class Tracker:
         root: the project; None: nothing is logged.
         close_timeout_s: longest wait in `close`, in seconds.
         again: command that sends what is missing; warnings name it.
+
+    Attributes:
+        stored, num_sent: folders of the folds that the store has by now, and how many of them this tracker sent.
     """
 
     def __init__(
         self, root: Path | None = None, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track"
     ) -> None:
         self.root, self.again, self.close_timeout_s = root, again, close_timeout_s
-        self._failed = False
+        self.stored: set[Path] = set()
+        self.num_sent = 0
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         if root is not None:
-            self._sender = _Sender(root)
+            self._store = _Store(root)
             self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
             self._thread.start()
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Start one run of a pipeline or ad-hoc run `name`, whose folds are in `folder`."""
-        self._put(_Sender.start, name, folder, fold, seed)
+        self._put(lambda: self._store.start(name, folder, fold, seed))
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
-        self._put(_Sender.epoch, dict(entry))
+        known = dict(entry)
+        self._put(lambda: self._store.epoch(known))
 
     def finish(self, fold: Fold) -> None:
-        """Log parameters, results and files of the finished fold and end the run."""
-        self._put(_Sender.finish, fold)
+        """Log parameters, results and files of a finished fold and end its run, unless the store has them."""
+
+        def send() -> None:
+            self.num_sent += self._store.finish(fold)
+            self.stored.add(fold.folder)
+
+        self._put(send)
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Log a report as the run `report` of the pipeline `name`, and replace an earlier one if it differs."""
-        self._put(_Sender.report, name, folder, metrics, tags)
-
-    def send(self, fold: Fold, *, look: bool = False) -> None:
-        """Log a fold that finished earlier, unless it was sent already.
-
-        Args:
-            look: look in the store whether the run is still there, instead of trusting our own record.
-        """
-        self._put(partial(_Sender.send, look=look), fold)
-
-    @property
-    def num_finished(self) -> int:
-        """Number of folds that were logged completely."""
-        return 0 if self.root is None else self._sender.num_finished
+        self._put(lambda: self._store.report(name, folder, metrics, tags))
 
     def close(self) -> None:
         """Wait until everything is sent, but not longer than `close_timeout_s`."""
@@ -205,165 +200,137 @@ class Tracker:
             words = "MLflow at %s is slow. Send the remaining runs later with: %s"
             log.warning(words, shown_store(self.root), self.again)
 
-    def _put(self, event: Callable[..., object], *words: Any) -> None:
+    def _put(self, event: Callable[[], object]) -> None:
         if self.root is not None:
-            self._queue.put(partial(event, self._sender, *words))
+            self._queue.put(event)
 
     def _work(self) -> None:
+        failed = False
         while (event := self._queue.get()) is not None:
-            if self._failed:
-                continue
             try:
-                event()
+                if not failed:
+                    event()
             except Exception as error:  # a tracking store may fail in any way; training must go on
-                self._failed = True
-                self._sender.release()
+                failed = True
                 log.warning(
                     "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
-                    shown_store(self._sender.root),
+                    shown_store(self._store.root),
                     _first_line(error),
                     self.again,
                 )
-        self._sender.release()
 
 
-class _Sender:
+class _Store:
     """The calls to MLflow. Only one thread may use it. With `writes=False`, the store is only read."""
 
     def __init__(self, root: Path, *, writes: bool = True) -> None:
         self.root, self.writes = root, writes
-        self._client: MlflowClient | None = None
-        self._run_id = self._parent_id = ""
-        self._replaces: list[str] = []
-        self.num_finished = 0
-        self._started: tuple[str, Path, int, int] | None = None
-        self._claim: FileLock | None = None
+        self._run_id = ""
+        """Run of the fold in training, once it has an epoch."""
+        self._tags: dict[str, str] = {}
+        """Tags of the fold in training; no other run that is not superseded has the same."""
 
-    @property
+    @cached_property
     def client(self) -> MlflowClient:
         """The client, created on first use because importing mlflow takes seconds."""
-        if self._client is None:
-            no_telemetry()
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-            from mlflow import MlflowClient
+        no_telemetry()
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        from mlflow import MlflowClient
 
-            logging.getLogger("alembic").setLevel(logging.WARNING)
-            uri = store_uri(self.root)
-            _check_database(self.root)
-            # Two processes that create the tables of one SQLite file at the same time make each other fail.
-            alone = locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store")
-            with alone if uri.startswith("sqlite:") else nullcontext():
-                self._client = MlflowClient(uri)
-                self._client.search_experiments(max_results=1)
-                if self.writes:
-                    _correct_artifacts(self.root)
-        return self._client
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        uri = store_uri(self.root)
+        _check_database(self.root)
+        # Two processes that create the tables of one SQLite file at the same time make each other fail.
+        with self._alone("the tracking store") if uri.startswith("sqlite:") else nullcontext():
+            client = MlflowClient(uri)
+            client.search_experiments(max_results=1)
+            if self.writes:
+                correct_artifacts(self.root)
+        return client
 
-    def send(self, fold: Fold, *, look: bool = False) -> None:
-        run = fold.result["run"]
-        self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
-        if not self.is_stored(fold, look=look) and self._begin(fold):
-            for entry in fold.history().to_dicts():
-                self.epoch(entry)
-            self.finish(fold)
+    @cached_property
+    def own(self) -> dict[str, str]:
+        """Tags that tell our runs from those of other projects in a store that they share."""
+        if store_uri(self.root) == _local_uri(self.root):
+            return {}
+        with self._alone("the name of the project"):
+            path = self.root / ".daamctl" / "project"
+            if not path.is_file():
+                write_text(path, uuid4().hex)
+            return {"project": path.read_text()}
 
-    def is_stored(self, fold: Fold, *, look: bool) -> bool:
-        """Whether the store has a fold: by our record and, if it is open or `look`, by its own; else by the key."""
-        note = _note_of(self.root, fold)
-        if is_sent(self.root, fold) and self._has(_read_note(self.root, note)["run_id"], look=look):
-            return True
-        found = self.find(fold)
-        if found is not None:  # the project was copied without our notes, or another copy of it has sent the fold
-            self._note(note, found.info.run_id, key=fold.result["run"]["key"])
-        return found is not None
-
-    def find(self, fold: Fold) -> Run | None:
-        """The run of a fold, by its content key."""
-        run = fold.result["run"]
-        return self._find(run["pipeline"], kind="fold", method=fold.folder.parent.name, key=run["key"])
-
-    def _find(self, name: str, **tags: str) -> Run | None:
-        """A finished run with these tags that is not superseded."""
+    def runs(self, name: str, tags: Mapping[str, str]) -> list[Run]:
+        """Runs of a pipeline with these tags that are not superseded."""
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
-            return None
-        chosen = "".join(f" and tags.{key} = '{value}'" for key, value in tags.items())
-        chosen = f"{SHOWN} and attributes.status = 'FINISHED'{chosen}"
-        return next(iter(self.client.search_runs([experiment.experiment_id], chosen, max_results=1)), None)
+            return []
+        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in {STATE: CURRENT, **tags}.items())
+        return list(self.client.search_runs([experiment.experiment_id], wanted))
+
+    def has(self, name: str, tags: Mapping[str, str]) -> bool:
+        """Whether a finished run has these tags, from whatever project it came."""
+        return any(run.info.status == "FINISHED" for run in self.runs(name, tags))
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Remember which run comes next. It is made with its first epoch: another process may finish the fold first."""
-        self._run_id, self._started = "", (name, folder, fold, seed)
-
-    def _begin(self, finished: Fold | None = None) -> bool:
-        """Make the run that was started, unless another process logs the same fold at this moment, or just has.
-
-        Args:
-            finished: the fold, if it is finished.
-        """
-        if self._started is None:
-            return False
-        (name, folder, fold, seed), self._started = self._started, None
-        run_name = f"{folder.name}-fold{fold}-seed{seed}"
-        note = _note_path(self.root, name, run_name)
-        if not self._take(note.with_suffix(".lock")):
-            return False
-        if finished is not None and self.is_stored(finished, look=True):
-            self.release()
-            return False
-        before = _read_note(self.root, note)
-        if before and before["key"] is None:  # its process was killed, or it would stay `running`
-            self._if_there(before["run_id"], lambda run_id: self.client.set_terminated(run_id, "KILLED"))
-        self._replaces = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
-        self._parent_id = self._parent(name, folder)
         tags = {"pipeline": name, "method": folder.name, "fold": str(fold), "seed": str(seed)}
-        tags |= {"kind": "fold", STATE: CURRENT, "mlflow.parentRunId": self._parent_id}
-        run = self.client.create_run(self._experiment(name), run_name=run_name, tags=tags)
-        self._run_id = run.info.run_id
-        self._note(note, self._run_id, key=None, replaces=self._replaces)
-        return True
-
-    def _take(self, path: Path) -> bool:
-        """Claim a fold for this process until `release`; False if another process logs it."""
-        from filelock import FileLock, Timeout
-
-        self.release()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        claim = FileLock(path)
-        try:
-            claim.acquire(timeout=0)
-        except Timeout:
-            return False
-        self._claim = claim
-        return True
-
-    def release(self) -> None:
-        """Let other processes log the fold."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        self._run_id, self._tags = "", {**tags, "kind": "fold", **self.own}
+        self._folder = folder
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
-        if not self._run_id and not self._begin():
-            return
+        self._run_id = self._run_id or self._begin()
         figures = {name: value for name, value in entry.items() if name not in ("epoch", "step")}
         self._metrics(self._run_id, figures, step=int(entry["epoch"] or entry["step"] or 0))
 
-    def finish(self, fold: Fold) -> None:
+    def _begin(self) -> str:
+        """Make the run that was started, below that of its method."""
+        name, method = self._tags["pipeline"], self._tags["method"]
+        kind = "ablation" if self._folder.parent.parent.name == "ablate" else "method"
+        tags = {"pipeline": name, "method": method, "kind": kind, **self.own}
+        with self._alone(f"the MLflow run of {method}", f"{name}-{method}-run"):
+            parent = next(iter(self.runs(name, tags)), None) or self._make(name, method, tags)
+        title = f"{method}-fold{self._tags['fold']}-seed{self._tags['seed']}"
+        return str(self._make(name, title, {**self._tags, PARENT: parent.info.run_id}).info.run_id)
+
+    def _make(self, name: str, title: str, tags: Mapping[str, str]) -> Run:
+        return self.client.create_run(self.experiment(name), run_name=title, tags={STATE: CURRENT, **tags})
+
+    def finish(self, fold: Fold) -> bool:
+        """Log a finished fold and end its run; False if the store has it."""
+        run, method = fold.result["run"], fold.folder.parent.name
+        live, self._run_id = self._run_id, ""
+        if not live and is_sent(self.root, fold):
+            return False
+        # another process that waited for the fold may log it at this moment
+        with self._alone(f"the MLflow runs of {method}", f"{run['pipeline']}-{method}"):
+            if self.has(*_known_by(fold)):
+                if live:
+                    self.client.delete_run(live)
+                return False
+            self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
+            self._run_id = live
+            for entry in () if live else fold.history().to_dicts():
+                self.epoch(entry)
+            self._run_id = self._run_id or self._begin()
+            self._log(fold)
+            for old in self.runs(run["pipeline"], self._tags):
+                if old.info.run_id != self._run_id:
+                    if old.info.status == "RUNNING":  # its process was killed
+                        self.client.set_terminated(old.info.run_id, "KILLED")
+                    self.client.set_tag(old.info.run_id, STATE, SUPERSEDED)
+            self._summarise(run["pipeline"])
+            self.client.set_terminated(self._run_id, "FINISHED")  # last, so that what was interrupted is done again
+        self._run_id = ""
+        return True
+
+    def _log(self, fold: Fold) -> None:
+        """Log parameters, facts, results and files of a fold."""
         from mlflow.entities import Param, RunTag
 
-        if not self._run_id:  # not trained by this process, or not logged while it was trained
-            self.send(fold)
-            return
         run, meta = fold.result["run"], fold.result["meta"]
-        params = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in _flat(run["config"])]
-        sizes = {
-            "num_parameters": run["num_parameters"],
-            "num_layers": len(run["layers"]),
-            "embed_dim": run["embed_dim"],
-        }
-        params += [Param(key, str(value)) for key, value in sizes.items()]
+        params = dict(_flat(run["config"])) | {"num_layers": len(run["layers"])}
+        params |= {name: run[name] for name in ("num_parameters", "embed_dim")}
         facts = {
             "git_commit": meta["git_commit"] or "none",
             "embeddings_key": meta["embeddings_key"],
@@ -379,62 +346,44 @@ class _Sender:
         search = fold.result.get("search")
         if search is not None:
             chosen = search["candidates"][search["chosen"]]["settings"]
-            params += [Param(f"chosen.{key}", str(value)) for key, value in chosen.items()]
+            params |= {f"chosen.{key}": value for key, value in chosen.items()}
             facts["search.chosen"] = json.dumps(chosen)
             facts["search.edges"] = ", ".join(search["edges"]) or "none"
             facts["search.candidates"] = str(len(search["candidates"]))
             self._curves(search)
-        for start in range(0, len(params), 100):  # MLflow accepts at most 100 params per call
-            self.client.log_batch(self._run_id, params=params[start : start + 100])
+        told = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in params.items()]
+        for start in range(0, len(told), 100):  # MLflow accepts at most 100 params per call
+            self.client.log_batch(self._run_id, params=told[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
         results = dict(fold.result["metrics"])
         for name in ("train_accuracy", "dev_accuracy"):  # a record has metrics of these names
             results[f"selected_{name}"] = results.pop(name, None)
         self._metrics(self._run_id, {**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
-        self.client.set_terminated(self._run_id, "FINISHED")
-        for old in self._replaces:
-            self._if_there(old, lambda run_id: self.client.set_tag(run_id, STATE, SUPERSEDED))
-        self._summarise(run["pipeline"], facts["encoder"])
-        self._note(_note_of(self.root, fold), self._run_id, key=run["key"])
-        self._run_id = ""
-        self.num_finished += 1
-        self.release()
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        note = _note_path(self.root, name, "report")
-        before = _read_note(self.root, note)
+        """Log a report; the run of the report before goes once the new one is whole."""
         key = sha256_file(folder / "report.html")
-        if before.get("key") == key and self._has(before["run_id"], look=False):
+        if _has_row(self.root, name, {"key": key, "kind": "report"}) or self.has(name, {"key": key, "kind": "report"}):
             return
-        if (found := self._find(name, kind="report", key=key)) is not None:
-            self._note(note, found.info.run_id, key=key)
-            return
-        replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
-        tags = {"pipeline": name, "kind": "report", STATE: CURRENT, "key": key, **tags}
-        run = self.client.create_run(self._experiment(name), run_name="report", tags=tags)
-        self._run_id = run.info.run_id
-        self._note(note, self._run_id, key=None, replaces=replaced)
-        self._metrics(self._run_id, metrics, step=0)
-        self.client.log_artifact(self._run_id, str(folder / "report.html"))
-        self.client.log_artifacts(self._run_id, str(folder / "tables"), "tables")
-        self.client.set_terminated(self._run_id, "FINISHED")
-        for old in replaced:
-            self._if_there(old, self.client.delete_run)
-        self._add_files(name, folder)
-        self._note(note, self._run_id, key=key)
-
-    def _note(self, path: Path, run_id: str, **more: Any) -> None:
-        write_json(path, {"run_id": run_id, "store": _store_name(self.root), **more})
-
-    def _add_files(self, name: str, folder: Path) -> None:
-        """Add the pictures that a report shows of a method, `<method>-<what>.png`, and its figures to its run."""
-        figures = folder.parents[1] / "metrics" / name
-        for path in sorted([*figures.glob("*.json"), *(folder / "pictures").glob("*-*.png")]):
-            method = path.stem if path.parent == figures else path.stem.rpartition("-")[0]
-            if note := _read_note(self.root, _note_path(self.root, name, method)):
-                place = "metrics" if path.parent == figures else "pictures"
-                self._if_there(note["run_id"], partial(self.client.log_artifact, local_path=path, artifact_path=place))
+        own = {"pipeline": name, "kind": "report", **self.own}
+        run_id = self._make(name, "report", {**own, "key": key, **tags}).info.run_id
+        self._metrics(run_id, metrics, step=0)
+        self.client.log_artifact(run_id, str(folder / "report.html"))
+        self.client.log_artifacts(run_id, str(folder / "tables"), "tables")
+        for old in self.runs(name, own):
+            if old.info.run_id != run_id:
+                self.client.delete_run(old.info.run_id)
+        # pictures that the report shows of a method, `<method>-<what>.png`, and its figures go to its run
+        parents = {run.info.run_name: run.info.run_id for run in self.runs(name, {"kind": "method", **self.own})}
+        figures = (folder.parents[1] / "metrics" / name).glob("*.json")
+        files = [(path.stem, "metrics", path) for path in figures]
+        pictures = (folder / "pictures").glob("*-*.png")
+        files += [(path.stem.rpartition("-")[0], "pictures", path) for path in pictures]
+        for method, place, path in sorted(files):
+            if method in parents:
+                self.client.log_artifact(parents[method], str(path), place)
+        self.client.set_terminated(run_id, "FINISHED")
 
     def _metrics(self, run_id: str, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
@@ -458,7 +407,8 @@ class _Sender:
         for start in range(0, len(metrics), MAX_METRICS):
             self.client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS])
 
-    def _experiment(self, name: str) -> str:
+    def experiment(self, name: str) -> str:
+        """Number of the experiment of a pipeline; made if it is not there."""
         from mlflow.exceptions import MlflowException
 
         found = self.client.get_experiment_by_name(name)
@@ -474,66 +424,28 @@ class _Sender:
             self.client.set_experiment_tag(found.experiment_id, VIEW_TAG, _view(MEANS[0]))
         return str(found.experiment_id)
 
-    def _parent(self, name: str, folder: Path) -> str:
-        """The run under which the folds of a method are nested; made if it is not in the store."""
-        note = _note_path(self.root, name, folder.name)
-        with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
-            known = _read_note(self.root, note)
-            if known and self._is_there(known["run_id"]):
-                return str(known["run_id"])
-            for fold in intact_folds(folder):  # their notes may be lost while the store has their runs
-                found = self.find(fold)
-                if found is not None and self._is_there(parent := found.data.tags["mlflow.parentRunId"]):
-                    self._note(note, parent)
-                    return str(parent)
-            kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
-            tags = {"pipeline": name, "method": folder.name, "kind": kind, STATE: CURRENT}
-            run = self.client.create_run(self._experiment(name), run_name=folder.name, tags=tags)
-            self._note(note, run.info.run_id)
-            return str(run.info.run_id)
-
-    def _summarise(self, pipeline: str, encoder: str) -> None:
+    def _summarise(self, pipeline: str) -> None:
         """Log means over the folds of a method and links to them to their parent, and the view to the experiment."""
         from mlflow.entities import RunTag
 
-        experiment = self._experiment(pipeline)
-        chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and {SHOWN}"
-        runs = self.client.search_runs([experiment], f"{chosen} and attributes.status = 'FINISHED'")
+        experiment, tags = self.experiment(pipeline), self.client.get_run(self._run_id).data.tags
+        children = self.runs(pipeline, {PARENT: tags[PARENT]})
+        runs = [run for run in children if run.info.status == "FINISHED" or run.info.run_id == self._run_id]
         found = {name: [run.data.metrics[name] for run in runs if name in run.data.metrics] for name in MEANS}
         means = {name: fmean(values) for name, values in found.items() if values}
         if means:
-            self._metrics(self._parent_id, {**means, "folds": len(runs)}, step=0)
+            self._metrics(tags[PARENT], {**means, "folds": len(runs)}, step=0)
         folds = sorted((run.info.run_name, run.info.run_id) for run in runs)[:MAX_LINKS]
         links = ", ".join(f"[{name}](#/experiments/{experiment}/runs/{run_id}/artifacts)" for name, run_id in folds)
-        tags = {"encoder": encoder, "mlflow.note.content": f"Weights and predictions of each fold: {links}"}
-        self.client.log_batch(self._parent_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        told = {"encoder": tags["encoder"], "mlflow.note.content": f"Weights and predictions of each fold: {links}"}
+        self.client.log_batch(tags[PARENT], tags=[RunTag(key, value) for key, value in told.items()])
         metric = next((name for name in reversed(MEANS) if name in means), MEANS[0])
         self.client.set_experiment_tag(experiment, VIEW_TAG, _view(metric))
-        self.client.set_terminated(self._parent_id, "FINISHED")
+        self.client.set_terminated(tags[PARENT], "FINISHED")
 
-    def _is_there(self, run_id: str) -> bool:
-        """Whether the store has a run that nobody deleted."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return bool(self.client.get_run(run_id).info.lifecycle_stage == "active")
-        except MlflowException:
-            return False
-
-    def _has(self, run_id: str, *, look: bool) -> bool:
-        """Like `_is_there`, but a store that is not open, which would take seconds, is believed unless `look`."""
-        if look or self._client is not None:
-            return self._is_there(run_id)
-        return _store_exists(self.root)
-
-    def _if_there(self, run_id: str, action: Callable[[str], object]) -> None:
-        """Do something with a run, unless somebody deleted it from the store."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            action(run_id)
-        except MlflowException:
-            log.debug("run %s is gone from the store", run_id)
+    def _alone(self, what: str, name: str = "mlflow") -> AbstractContextManager[None]:
+        """Hold a lock of the project."""
+        return locked(self.root / ".daamctl" / "tracking" / f"{name}.lock", what=what)
 
 
 def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl track") -> Tracker:
@@ -562,12 +474,12 @@ def register_model(root: Path, folder: Path, name: str) -> str:
     Raises:
         ArtifactError: the store cannot be reached or refuses the model.
     """
-    sender = _Sender(root)
+    store = _Store(root)
     try:
         from mlflow.exceptions import MlflowException
 
-        client = sender.client
-        run = client.create_run(sender._experiment(EXPORTED), run_name=name)
+        client = store.client
+        run = client.create_run(store.experiment(EXPORTED), run_name=name)
         client.log_artifacts(run.info.run_id, str(folder), "model")
         client.set_terminated(run.info.run_id)
         try:
@@ -586,41 +498,43 @@ def register_model(root: Path, folder: Path, name: str) -> str:
 
 
 def is_sent(root: Path, fold: Fold) -> bool:
-    """Whether the current store has this result, by our own record of what was sent."""
-    note = _read_note(root, _note_of(root, fold))
-    return bool(note.get("key") == fold.result["run"]["key"]) and _store_exists(root)
+    """Whether a store in a file has this result; False for any other store, which only `_Store` can ask."""
+    return _has_row(root, *_known_by(fold))
+
+
+def _known_by(fold: Fold) -> tuple[str, dict[str, str]]:
+    """Experiment and tags by which the run of a fold is found in any store."""
+    run = fold.result["run"]
+    return run["pipeline"], {"key": run["key"], "method": fold.folder.parent.name, "kind": "fold"}
+
+
+def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
+    """`_Store.has` for a store in a file, without importing mlflow, which takes seconds."""
+    path = Path(store_uri(root).removeprefix("sqlite:///"))
+    if not store_uri(root).startswith("sqlite:///") or not path.is_file():
+        return False
+    tags = {**tags, STATE: CURRENT}
+    tagged = " AND EXISTS (SELECT 1 FROM tags WHERE run_uuid = runs.run_uuid AND key = ? AND value = ?)"
+    query = (
+        "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) WHERE experiments.name = ? "
+        f"AND status = 'FINISHED' AND runs.lifecycle_stage = 'active'{tagged * len(tags)}"
+    )
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            found = database.execute(query, (name, *(part for pair in tags.items() for part in pair))).fetchone()[0]
+    except sqlite3.DatabaseError:  # damaged, locked or without tables, which MLflow will say
+        return False
+    return bool(found)
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
     """Send the folds that the current store does not have yet. Raises ArtifactError if one of them is damaged."""
-    if tracker.root is not None:
-        for fold in folds:
-            if not is_sent(tracker.root, fold):
-                fold.check()
-            tracker.send(fold)
-
-
-def _store_exists(root: Path) -> bool:
-    """False if the store was in a file and the file is gone."""
-    uri = store_uri(root)
-    return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).is_file()
-
-
-def _note_of(root: Path, fold: Fold) -> Path:
-    return _note_path(root, fold.result["run"]["pipeline"], f"{fold.folder.parent.name}-{fold.folder.name}")
-
-
-def _read_note(root: Path, path: Path) -> dict[str, Any]:
-    """What was sent of a run to the current store; empty if nothing, or if the note is damaged."""
-    try:
-        found = read_json(path)
-    except ArtifactError:
-        return {}
-    return found if isinstance(found, dict) and "run_id" in found and found.get("store") == _store_name(root) else {}
-
-
-def _note_path(root: Path, name: str, run: str) -> Path:
-    return root / TRACKING / name / f"{run}.json"
+    if (root := tracker.root) is None:
+        return
+    for fold in folds:
+        if fold.folder not in tracker.stored and not is_sent(root, fold):
+            fold.check()
+        tracker.finish(fold)
 
 
 def _check_database(root: Path, *, whole: bool = False) -> None:
@@ -674,7 +588,7 @@ def artifacts_elsewhere(root: Path) -> list[str]:
         return [found for (found,) in database.execute(query) if found != own]
 
 
-def _correct_artifacts(root: Path) -> None:
+def correct_artifacts(root: Path) -> None:
     """Make the store of a copied or moved project name its own artifact folder, not the one that it came from."""
     for old in artifacts_elsewhere(root):
         with closing(sqlite3.connect(root / DATABASE, timeout=60.0)) as database, database:
@@ -683,11 +597,6 @@ def _correct_artifacts(root: Path) -> None:
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column} || '/', 1, ?) = ?"
                 )
                 database.execute(moved, (_artifacts(root), len(old) + 1, len(old) + 1, f"{old}/"))
-
-
-def _store_name(root: Path) -> str:
-    """The store in our notes: like `shown_store`, but the project's own without its folder, which may move."""
-    return DATABASE if store_uri(root) == _local_uri(root) else shown_store(root)
 
 
 def shown_store(root: Path) -> str:

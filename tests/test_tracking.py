@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -269,11 +271,6 @@ def counts(root: Path) -> dict[str, int]:
         return {name: database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names}
 
 
-def notes(root: Path) -> dict[str, str]:
-    folder = root / ".daamctl/tracking"
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.json")}
-
-
 def test_a_project_that_was_copied_and_moved_sends_nothing_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,17 +280,16 @@ def test_a_project_that_was_copied_and_moved_sends_nothing_again(
     first, copy, moved = (tmp_path / name for name in ("first", "copy", "moved"))
     send(first, *(make_fold(first, "demo", number) for number in (1, 2)))
     send_report(first, "<p>whole</p>", 0.5)
-    assert str(tmp_path) not in "".join(notes(first).values())
     before = {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}
     shutil.copytree(first, copy)
     # copied with everything: `ui` says that the files are looked for elsewhere, and changes nothing
     elsewhere = f"MLflow looks for files of runs in {(first / 'mlartifacts').as_uri()}, where the project was before"
     assert track.unsent(copy) == f"{elsewhere}. To correct it: daamctl track"
-    assert (counts(copy), notes(copy)) == (counts(first), notes(first))
+    assert counts(copy) == counts(first)
     track.run(copy)
     send_report(copy, "<p>whole</p>", 0.5)
     assert caplog.messages == [f"0 of 2 finished folds sent to sqlite:///{copy}/mlflow.db"]
-    assert (counts(copy), notes(copy)) == (counts(first), notes(first))
+    assert counts(copy) == counts(first)
     assert track.unsent(copy) is None
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()} == before
     # moved
@@ -301,7 +297,7 @@ def test_a_project_that_was_copied_and_moved_sends_nothing_again(
     send(moved, make_fold(moved, "demo", 3))
     assert [run.data.tags["fold"] for run in runs_of(moved, "demo", kind="fold")] == ["3", "2", "1"]
     assert not first.exists()
-    # copied without our notes
+    # copied without what only we know
     shutil.rmtree(copy / ".daamctl")
     new = make_fold(copy, "demo", 3)
     assert track.unsent(copy) == "1 of 3 finished folds are not in MLflow. To correct it: daamctl track"
@@ -355,7 +351,7 @@ def test_a_damaged_store_is_one_message_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     (tmp_path / "mlflow.db").write_bytes(content)
-    (tmp_path / ".daamctl/tracking/demo").mkdir(parents=True)
+    (tmp_path / "data/train/demo").mkdir(parents=True)
     with pytest.raises(
         ArtifactError, match=r"mlflow.db is damaged \(.*\)\n  move it away, .*: mv mlflow.db .*daamctl track$"
     ):
@@ -375,7 +371,7 @@ def test_a_store_with_a_damaged_page(tmp_path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(3 * 4096)
         stream.write(b"\xff" * 4096)
-    (tmp_path / ".daamctl/tracking/demo").mkdir(parents=True)
+    (tmp_path / "data/train/demo").mkdir(parents=True)
     with pytest.raises(ArtifactError, match=r"mlflow.db is damaged"):
         run_links(tmp_path, "http://127.0.0.1:5000")
 
@@ -408,7 +404,7 @@ from daamctl.artifacts.results import read_fold
 from daamctl.tracking import Tracker, is_sent
 fold = read_fold(Path(sys.argv[2]))
 tracker = Tracker(Path(sys.argv[1]), close_timeout_s=600.0)
-tracker.send(fold)
+tracker.finish(fold)
 tracker.close()
 import mlflow
 with mlflow.start_run():  # a call that MLflow's telemetry counts
@@ -491,8 +487,6 @@ def test_track_sends_what_the_store_lost(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(runs_of(tmp_path, "lost", kind="fold")) == 2
     assert caplog.messages == [f"1 of 2 finished folds sent to sqlite:///{tmp_path}/mlflow.db"]
     assert all(is_sent(tmp_path, fold) for fold in folds)
-    (tmp_path / ".daamctl/tracking/lost/mha-fold1-seed1.json").write_text("{")  # a damaged note is no note
-    assert [is_sent(tmp_path, fold) for fold in folds] == [False, True]
     (tmp_path / "mlflow.db").unlink()
     assert not any(is_sent(tmp_path, fold) for fold in folds)
 
@@ -502,8 +496,7 @@ def test_two_processes_that_train_one_fold_log_one_run(root: Path) -> None:
     first, second = Tracker(root), Tracker(root)
     first.start("twice", fold.folder.parent, 1, 1)
     first.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
-    note = root / ".daamctl/tracking/twice/mha-fold1-seed1.json"
-    while not note.exists():
+    while not runs_of(root, "twice", kind="fold"):
         time.sleep(0.01)
     second.start("twice", fold.folder.parent, 1, 1)  # waits for the fold, and finds it finished
     second.finish(fold)
@@ -528,7 +521,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 root, fold = Path(sys.argv[1]), read_fold(Path(sys.argv[2]))
 tracker = Tracker(root, close_timeout_s=600.0)
-tracker.send(fold)
+tracker.finish(fold)
 tracker.close()
 print(is_sent(root, fold), flush=True)
 """
@@ -650,7 +643,7 @@ def test_slow_server_does_not_hold_the_training(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     fold = make_fold(root, "slow")
     tracker = Tracker(root, close_timeout_s=0.2)
-    tracker.send(fold)
+    tracker.finish(fold)
     tracker.close()
     assert tracker._thread.is_alive()  # close came back while the store still had not answered
     port = slow_server.getsockname()[1]
@@ -773,3 +766,65 @@ def test_fold_just_finished_is_not_sent_again(root: Path) -> None:
     send_missing(tracker, [fold])  # asked before the background thread has come to the first two
     tracker.close()
     assert len(runs_of(root, "fresh", kind="fold")) == 1
+
+
+def test_projects_that_share_a_store_leave_each_others_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/server.db")
+    projects = [tmp_path / name for name in ("first", "second")]
+    keys = []
+    for root in projects:
+        fold = make_fold(root, "demo")
+        path = fold.folder / "result.json"
+        result = json.loads(path.read_text())
+        result["run"]["key"] = f"key of {root.name}"
+        write_record(path, result)
+        send(root, read_fold(fold.folder))
+        keys.append(result["run"]["key"])
+    runs = runs_of(tmp_path, "demo", kind="fold", state="current")
+    assert sorted(run.data.tags["key"] for run in runs) == keys
+    assert len({run.data.tags["project"] for run in runs}) == 2
+    assert len({run.data.tags["mlflow.parentRunId"] for run in runs}) == 2
+    make_fold(projects[0], "demo", 2)
+    track.run(projects[0])
+    (parent,) = (run for run in runs_of(tmp_path, "demo", kind="method") if run.data.metrics["folds"] == 2)
+    assert parent.data.tags["project"] == (projects[0] / ".daamctl/project").read_text()
+
+
+def test_a_server_gets_everything_and_nothing_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = make_fold(tmp_path, "served")
+    (tmp_path / "params.yaml").write_text("{}")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    store = ("--backend-store-uri", f"sqlite:///{tmp_path}/m.db", "--artifacts-destination", str(tmp_path / "art"))
+    words = ["server", *store, "--port", address.rpartition(":")[2], "--workers", "1"]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    log = (tmp_path / "log").open("w")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", *words], env=environment, stdout=log, stderr=log, start_new_session=True
+    )
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{address}/health").close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        environment["MLFLOW_TRACKING_URI"] = address
+        for sent in (1, 0):
+            done = subprocess.run(
+                [Path(sys.executable).with_name("daamctl"), "track"],
+                cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert done.stdout == "data\n"
+            assert f"{sent} of 1 finished folds sent to {address}" in done.stderr
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        assert track.unsent(tmp_path) is None
+        (run,) = runs_of(tmp_path, "served", kind="fold")
+        assert (run.info.status, run.data.tags["key"]) == ("FINISHED", fold.result["run"]["key"])
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        log.close()

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.tracking import Tracker, artifacts_elsewhere, is_sent, not_sent, shown_store
+from daamctl.tracking import Tracker, artifacts_elsewhere, correct_artifacts, is_sent, not_sent, shown_store
 
 log = logging.getLogger(__name__)
 
 
 def run(root: Path, pipeline: str | None = None) -> Path:
     """Log the missing folds, of a pipeline, an ad-hoc run, or all; gives the folder that was searched.
+
+    The store of a project that was copied or moved is corrected, too.
 
     Raises:
         ArtifactError: a fold is damaged, or the store did not take everything.
@@ -27,17 +29,18 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     for fold in finished:
         if not is_sent(root, fold):
             fold.check()
+    correct_artifacts(root)
     tracker = Tracker(root, close_timeout_s=3600.0)
     for fold in finished:
-        tracker.send(fold, look=True)
+        tracker.finish(fold)
     tracker.close()
-    left = sum(not is_sent(root, fold) for fold in finished)
+    left = sum(fold.folder not in tracker.stored for fold in finished)
     if left:
         raise ArtifactError(
             f"{left} of {len(finished)} folds could not be sent to {shown_store(root)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
         )
-    log.info("%d of %d finished folds sent to %s", tracker.num_finished, len(finished), shown_store(root))
+    log.info("%d of %d finished folds sent to %s", tracker.num_sent, len(finished), shown_store(root))
     return folder
 
 

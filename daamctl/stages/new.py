@@ -42,6 +42,10 @@ MANIFESTS_DIR = "manifests"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 ENCODER: dict[str, str] = {"speech": "wavlm-base-plus", "image": "dinov2-large", "text": "roberta-large"}
 """The encoder of a new pipeline, if none is named."""
+QUICK = "mean, weighted-sum, daam-v1-mlp, daam-v2-mlp, ridge-last, ridge-best-layer, ridge-mean, ridge-concat"
+QUICK_FOR_WORDS = "last-layer, weighted-sum, dwatt, daam-v1-mlp, ridge-last, ridge-best-layer, ridge-concat"
+"""Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
+BATCH_OF_WORDS = "train: {batch_size: 256} # words, about 16 sentences"
 FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 SHORT_S = 0.1
@@ -151,7 +155,7 @@ def run(
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
     encoder = encoder or ENCODER[encoder_input(modality)]
-    text = _pipeline_text(name, corpus or MANIFEST, place, encoder, num_groups)
+    text = _pipeline_text(name, corpus or MANIFEST, place, encoder, num_groups, words=modality == "tokens")
     if known:
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
     write_text(path, text)
@@ -381,7 +385,7 @@ def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.D
     return rows.select(*first, *(name for name in rows.columns if name not in first))
 
 
-def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_groups: int | None) -> str:
+def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_groups: int | None, *, words: bool) -> str:
     download: dict[str, Any] = {"corpus": corpus, "source": source.as_posix()}
     if num_groups is not None:
         download["num_groups"] = num_groups
@@ -390,6 +394,8 @@ def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_group
              for key, value in settings.items()]  # fmt: skip
     called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
+    lines += ["# Quick without a GPU. With the papers' decoder, minutes a fold there: none, mha, daam-v1, daam-v2."]
+    lines += [f"methods: [{QUICK_FOR_WORDS}]", BATCH_OF_WORDS] if words else [f"methods: [{QUICK}]"]
     return question + "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from daamctl.config import load_config, pipeline_names
 from daamctl.errors import ConfigError, CorpusError
 from daamctl.layout import Layout
+from daamctl.methods import METHODS, resolve_method
 from daamctl.stages import check, download, new
 
 RATE = 8000
@@ -228,5 +229,21 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     assert made.doubts == []
     config = load_config(project, "news")
     assert (config.download.corpus, config.download.source) == ("conll", place)
+    assert {"last-layer", "dwatt", "ridge-concat"} <= set(config.methods)
+    assert config.train.batch_size == 256
+    assert check.problems_of(config) == []
     download.run(Layout.of(project, "news", config), config)
     assert ("groups" in made.facts) == (place == "news")
+
+
+def test_a_new_pipeline_trains_what_is_quick_and_its_report_answers_both_questions(project: Path) -> None:
+    (project / "texts.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(12)))
+    new.run(project, "mine", project / "texts.csv", encoder="llama-micro")
+    config = load_config(project, "mine")
+    decoders = {}
+    for name in config.methods:
+        base, preset = resolve_method(name)
+        decoders[name] = {**METHODS.defaults(base), **preset}.get("decoder")
+    assert "conv" not in decoders.values()
+    assert decoders["daam-v1-mlp"] == "mlp"
+    assert (check.problems_of(config), list(check.unanswered(config))) == ([], [])

@@ -17,7 +17,7 @@ from typing import Any
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.errors import EncoderError, suggest
+from daamctl.errors import EncoderError, first_few, suggest
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,11 @@ def check_name(name: str) -> None:
     fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
+            inner = (*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json"))  # also of the hub's cache
+            found = f", {first_few([str(path.parent) for path in inner])}" if inner else ""
             raise EncoderError(
                 f"folder {name} holds no config.json, so it is not a Hugging Face model",
-                fix=f"pass the folder that holds it, or, with network, put a model there: {fetch}",
+                fix=f"pass the folder that holds it{found}, or, with network, put a model there: {fetch}",
             )
     elif name.startswith((".", "~")) or ("/" in name and not HUB_ID.match(name)):
         raise EncoderError(f"no folder {name}", fix=f"correct the path, or, with network, put a model there: {fetch}")

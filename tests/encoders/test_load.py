@@ -197,6 +197,13 @@ def test_folder_without_config(tmp_path: Path) -> None:
         f"folder {tmp_path} holds no config.json, so it is not a Hugging Face model\n"
         f"  pass the folder that holds it, or, with network, put a model there: {fetch}"
     )
+    for place in ("model", "snapshots/0123abcd"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.json").touch()
+    assert refused(str(tmp_path)).endswith(
+        f"  pass the folder that holds it, {tmp_path}/model, {tmp_path}/snapshots/0123abcd, or, with network, put a "
+        f"model there: {fetch}"
+    )
 
 
 @pytest.mark.parametrize("name", ["/nowhere/a model", "./nowhere", "../nowhere", "~/nowhere"])

@@ -98,8 +98,8 @@ def summary(
     found = contrast(learned["importance"], learned["weight"], worth)
     details = []
     for part, what, scale in (
-        (found.tracking, "mean rank correlation with the probe {:+.2f} against {:+.2f}", 1),
-        (found.deletion, "deletion advantage {:+.1f} against {:+.1f} points", 100),
+        (found.tracking, "mean rank correlation with the probe {:+z.2f} against {:+z.2f}", 1),
+        (found.deletion, "deletion advantage {:+z.1f} against {:+z.1f} points", 100),
     ):
         if part is not None:
             p = part.p_worse if found.verdict == "worse" else part.p_better  # of the side that the verdict is about

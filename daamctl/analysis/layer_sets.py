@@ -127,7 +127,7 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
     if found.mean * probe.mean >= 0 or abs(found.mean - probe.mean) <= spread:
         return None
     return (
-        f"{what}: the ablation finds {100 * found.mean:+.1f} points, the closed-form probe on the same "
-        f"layers {100 * probe.mean:+.1f}. They contradict each other by more than either varies over its runs "
+        f"{what}: the ablation finds {100 * found.mean:+z.1f} points, the closed-form probe on the same "
+        f"layers {100 * probe.mean:+z.1f}. They contradict each other by more than either varies over its runs "
         f"({100 * spread:.1f} points), so the ablation's difference may be due to training rather than to the layers."
     )

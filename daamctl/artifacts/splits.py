@@ -88,12 +88,19 @@ def make_split(
     official = is_official(clips["group"])
     needed, rings = 3 if dev_group else 2, names if official else dev_groups(clips["group"])
     if len(rings) < needed and not official:
+        fix = (
+            "give the corpus more groups, each with its own speakers, by a group column in its table or with "
+            f"daamctl download ... --set download.num_groups={needed}"
+        )
+        if (speakers := clips["speaker"].n_unique() if "speaker" in clips.columns else needed) < needed:
+            fix = (
+                f"its items come from {speakers} speaker(s): add others, or leave out the column speaker, and every "
+                "item counts alone; results then hold for these speakers only"
+            )
         raise TrainingError(
             f"{len(rings)} group(s) ({', '.join(rings)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
-            fix="give the corpus more groups, each with its own speakers, by a group column in its table or with "
-            f"daamctl download ... --set download.num_groups={needed}"
-            + ("; with two groups, add --set train.selection=last" if dev_group else ""),
+            fix=fix + ("; with two groups, add --set train.selection=last" if dev_group else ""),
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', got {fold}")

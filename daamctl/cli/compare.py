@@ -242,7 +242,7 @@ def _percent(value: float | None) -> str:
 
 
 def _points(value: float) -> str:
-    return f"{100 * value:+.1f}"
+    return f"{100 * value:+z.1f}"
 
 
 def _share(value: float) -> str:

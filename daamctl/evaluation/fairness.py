@@ -117,9 +117,9 @@ def assess_method(
                 reasons.append(f"{-100 * train_gap:.1f} points below it on the training parts")
         else:
             status = "overfitted"
-            reasons.append(f"{100 * train_gap:+.1f} points against it on the training parts")
+            reasons.append(f"{100 * train_gap:+z.1f} points against it on the training parts")
             if dev_gap is not None:
-                reasons.append(f"{100 * dev_gap:+.1f} on the held-out groups")
+                reasons.append(f"{100 * dev_gap:+z.1f} on the held-out groups")
     elif gap is None:
         reasons = _held_back(unfinished, edges, len(own))
         if reasons:

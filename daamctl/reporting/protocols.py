@@ -79,7 +79,7 @@ def figure(found: Protocols) -> Figure:
             Line([100 * float(one.difference or 0) for _, one in known], [place for place, _ in known], title,
                  COLOURS[number], None, MARKERS[number], filled=True),
         ]  # fmt: skip
-    panel = Panel("", Axis(f"Accuracy minus that of {found.reference}", "points", signed=True), rows(names), marks,
+    panel = Panel("", Axis(f"Accuracy minus {found.reference}", "points", signed=True), rows(names), marks,
                   (ROW_WIDTH, 0.4 + 0.4 * len(names)))  # fmt: skip
     return Figure("protocols", f"Differences of protocols from {found.reference}; the numbers are in the table.",
                   {(): [panel]})  # fmt: skip

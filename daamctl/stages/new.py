@@ -333,6 +333,9 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
                 "no speaker found in the names: the same voice may be in training and test, which flatters every "
                 "figure; name it with {speaker} in --pattern"
             )
+        rare = sorted(label for label, count in counts.items() if count < 3)
+        if rare and "group" not in rows.columns:
+            told.append(f"fewer than three items have {first_few(rare)}: some folds cannot train or test it")
         return told
     speakers = rows["speaker"].n_unique()
     if speakers < FEW_SPEAKERS:

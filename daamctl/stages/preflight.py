@@ -222,7 +222,7 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speaker
     gain = difference(fusion.values[task.primary], best.values[task.primary])
     if gain.margin is None or len(gain.per_fold) < 3:
         result = (
-            f"the best linear fusion gains {100 * gain.mean:+.1f} points of {task.metric} over the best single layer"
+            f"the best linear fusion gains {100 * gain.mean:+z.1f} points of {task.metric} over the best single layer"
         )
         more = f"form folds from the same data with download: {{folds: stratified, num_groups: {min(5, speakers)}}}"
         advice = f"To find out, {more if speakers > 2 else f'add data: {speakers} {task.source}s give no third fold'}"
@@ -248,6 +248,6 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speaker
         "cannot be told": "It is unclear from this data whether fusing layers helps",
     }
     return case, (
-        f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+.1f} ± {100 * gain.margin:.1f} points of "
+        f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+z.1f} ± {100 * gain.margin:.1f} points of "
         f"{task.metric} over the best single layer."
     )

@@ -36,6 +36,16 @@ def test_group_named_by_a_raised_digit() -> None:
     assert fold_groups(pl.Series(["²", "1"])) == ["1", "²"]
 
 
+def test_too_few_speakers_for_groups() -> None:
+    table = clips(["a"]).with_columns(speaker=pl.lit("only one"))
+    with pytest.raises(TrainingError, match="cannot be split into train, dev and test") as caught:
+        make_split(table, 1, dev_group=True)
+    assert caught.value.fix == (
+        "its items come from 1 speaker(s): add others, or leave out the column speaker, and every item counts alone; "
+        "results then hold for these speakers only; with two groups, add --set train.selection=last"
+    )
+
+
 @pytest.mark.parametrize("dev_group", [True, False])
 def test_every_clip_stands_in_exactly_one_part(dev_group: bool) -> None:
     table = clips(["g3", "g1", "g2", "g1", "g10"])

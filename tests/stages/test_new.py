@@ -247,3 +247,13 @@ def test_a_new_pipeline_trains_what_is_quick_and_its_report_answers_both_questio
     assert "conv" not in decoders.values()
     assert decoders["daam-v1-mlp"] == "mlp"
     assert (check.problems_of(config), list(check.unanswered(config))) == ([], [])
+
+
+@pytest.mark.parametrize(("column", "doubted"), [("", True), (",group", False)])
+def test_a_class_that_not_every_fold_can_have_is_doubted(project: Path, column: str, doubted: bool) -> None:
+    label = ["rare", *("ab"[n % 2] for n in range(11))]
+    part = [f",{'train' if n % 3 else 'test'}" if column else "" for n in range(12)]
+    rows = "".join(f"text {n},{label[n]}{part[n]}\n" for n in range(12))
+    (project / "texts.csv").write_text(f"text,label{column}\n{rows}")
+    made = new.run(project, "mine", project / "texts.csv", encoder="llama-micro")
+    assert ("fewer than three items have rare: some folds cannot train or test it" in made.doubts) is doubted

@@ -43,7 +43,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 ENCODER: dict[str, str] = {"speech": "wavlm-base-plus", "image": "dinov2-large", "text": "roberta-large"}
 """The encoder of a new pipeline, if none is named."""
 QUICK = "mean, weighted-sum, daam-v1-mlp, daam-v2-mlp, ridge-last, ridge-best-layer, ridge-mean, ridge-concat"
-QUICK_FOR_WORDS = "last-layer, weighted-sum, dwatt, daam-v1-mlp, ridge-last, ridge-best-layer, ridge-concat"
+QUICK_FOR_WORDS = "last-layer, weighted-sum, daam-v1-mlp, ridge-last, ridge-best-layer, ridge-concat"
 """Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
 BATCH_OF_WORDS = "train: {batch_size: 256} # words, about 16 sentences"
 FEW_SPEAKERS = 10
@@ -397,7 +397,7 @@ def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_group
              for key, value in settings.items()]  # fmt: skip
     called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
-    lines += ["# Quick without a GPU. With the papers' decoder, minutes a fold there: none, mha, daam-v1, daam-v2."]
+    lines += ["# Quick without a GPU. Slower by far: dwatt, and the papers' decoder (none, mha, daam-v1, daam-v2)."]
     lines += [f"methods: [{QUICK_FOR_WORDS}]", BATCH_OF_WORDS] if words else [f"methods: [{QUICK}]"]
     return question + "\n".join(lines) + "\n"
 

@@ -229,7 +229,7 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     assert made.doubts == []
     config = load_config(project, "news")
     assert (config.download.corpus, config.download.source) == ("conll", place)
-    assert {"last-layer", "dwatt", "ridge-concat"} <= set(config.methods)
+    assert {"last-layer", "ridge-concat"} <= set(config.methods)
     assert config.train.batch_size == 256
     assert check.problems_of(config) == []
     download.run(Layout.of(project, "news", config), config)

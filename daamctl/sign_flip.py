@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -93,23 +94,31 @@ def all_sets(units: Floats) -> Floats:
 
 
 def random_sets(units: Floats, samples: int, seed: int) -> Floats:
-    """Sums over random sets of units, each unit in half of the sets: (U, K) -> (samples, K).
+    """Sums over random sets of units, each unit in half of the sets: (U, K) -> (samples, K), which is read-only.
 
     Of units with the same values, only their number in a set is drawn, if there are many of each kind, e.g. single
     answers that are right or wrong.
     """
+    return _random_sets(units.astype(np.float64).tobytes(), units.shape, samples, seed)
+
+
+@lru_cache(maxsize=1)  # an interval follows the test of the same differences
+def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int) -> Floats:
+    units: Floats = np.frombuffer(content).reshape(shape)
     rng = np.random.default_rng(seed)
     kinds, counts = np.unique(units, axis=0, return_counts=True)
     if len(units) > FEWER * len(kinds):
         sums = np.zeros((samples, units.shape[1]))
         for kind, count in zip(kinds, counts.tolist(), strict=True):
             sums += rng.binomial(count, 0.5, (samples, 1)) * kind
-        return sums
-    parts = []
-    for size in blocks(samples, len(units)):
-        bits = np.unpackbits(rng.integers(0, 256, (size, -(-len(units) // 8)), np.uint8), axis=1)
-        parts.append(bits[:, : len(units)].astype(np.float64) @ units)
-    return np.concatenate(parts)
+    else:
+        parts = []
+        for size in blocks(samples, len(units)):
+            bits = np.unpackbits(rng.integers(0, 256, (size, -(-len(units) // 8)), np.uint8), axis=1)
+            parts.append(bits[:, : len(units)].astype(np.float64) @ units)
+        sums = np.concatenate(parts)
+    sums.flags.writeable = False
+    return sums
 
 
 def blocks(samples: int, number: int) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daamctl.sign_flip import paired_sign_flip, sign_flip_floor
+from daamctl.sign_flip import paired_sign_flip, random_sets, sign_flip_floor
 
 
 def above(differences: Any) -> dict[str, Any]:
@@ -100,3 +100,15 @@ def test_zeros_among_thousands_leave_an_exact_test() -> None:
     result = paired_sign_flip(np.concatenate([np.zeros(9990), np.full(8, 1.0), np.full(2, -1.0)]))
     assert (result["exact"], result["flips"]) == (True, 1024)
     assert result["p"] == stats.binomtest(8, 10).pvalue
+
+
+def test_random_sets_are_drawn_once_for_the_same_units_and_again_for_others() -> None:
+    units = np.random.default_rng(0).normal(size=(30, 2))
+    found = random_sets(units, 1000, 1)
+    assert random_sets(units.copy(), 1000, 1) is found
+    assert not found.flags.writeable
+    assert not np.array_equal(random_sets(units, 1000, 2), found)
+    before = found.copy()
+    units[0] += 1
+    assert not np.array_equal(random_sets(units, 1000, 1), before)
+    assert np.array_equal(found, before)

@@ -104,6 +104,13 @@ class Layout:
                 words += ["--set", word]
         return " ".join(["daamctl", stage, *map(shlex.quote, words), *extra])
 
+    def command_with(self, stage: str, *settings: str, extra: Sequence[str] = ()) -> str:
+        """`command` with other settings; `run` and DVC take those of a pipeline from its file, which it names."""
+        text = self.command(stage, *extra, *(f"--set {one}" for one in settings))
+        return (
+            text if self.pipeline is None else f"{text}; for run and DVC, write it into pipelines/{self.pipeline}.yaml"
+        )
+
     def _options(self, stage: str) -> list[str]:
         """Words that name the pipeline, or the corpus and the encoder of an ad-hoc run."""
         if self.pipeline is not None:

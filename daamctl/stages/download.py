@@ -177,7 +177,7 @@ def _make(own: Path, make: Callable[[Path], Path], *, force: bool) -> Path:
 def _command(layout: Layout, source: Path | None, *sets: str) -> str:
     """The command that repeats this stage with other settings."""
     place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
-    return layout.command("download", *place, *(f"--set {word}" for word in sets))
+    return layout.command_with("download", *sets, extra=place)
 
 
 def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:

@@ -379,7 +379,7 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, toler
         raise kind(
             f"{len(unreadable)} of {total} {_unit(head)} cannot be read (tolerated: {tolerated:.1%}): {named}",
             fix="repair the files, or accept it: "
-            + layout.command("extract", f"--set extract.max_unreadable_fraction={share:g}"),
+            + layout.command_with("extract", f"extract.max_unreadable_fraction={share:g}"),
         )
 
 
@@ -393,7 +393,7 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
         if storage == "float16" or not config.has_encoder:
             fix = f"free space, then: {layout.command('extract')}"
         else:
-            fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"
+            fix = f"free space, or take half of it: {layout.command_with('extract', 'extract.storage=float16')}"
         asked, there = two_sizes(need, free)
         raise ArtifactError(f"the embeddings need {asked}, {there} are free at {work}", fix=fix)
 

@@ -155,7 +155,7 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
     words = f"{len(unreadable)} of {len(clips.rows)} {clips.task.clip}s cannot be read"
     if len(unreadable) > config.extract.max_unreadable_fraction * len(clips.rows):
         share = min(1.0, math.ceil(1000 * len(unreadable) / len(clips.rows)) / 1000)
-        again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")
+        again = layout.command_with("finetune", f"extract.max_unreadable_fraction={share:g}")
         kind = AudioError if clips.modality == "speech" else CorpusError
         tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
         raise kind(words + tolerated, fix=f"repair the files, or continue without them: {again}")

@@ -283,7 +283,8 @@ def test_unreadable_items_above_the_tolerance_stop_the_stage(project: Path) -> N
         extract.run(layout, config)
     assert str(caught.value) == (
         "1 of 7 texts cannot be read (tolerated: 0.0%): i6#000: text 'i6#000' gives no token: it is empty\n"
-        "  repair the files, or accept it: daamctl extract p --set extract.max_unreadable_fraction=0.143"
+        "  repair the files, or accept it: daamctl extract p --set extract.max_unreadable_fraction=0.143; for run and "
+        "DVC, write it into pipelines/p.yaml"
     )
     extract.run(layout, setting("llama-micro", max_unreadable_fraction=0.143))
     assert len(read_embeddings(layout.embeddings)[0]) == 6

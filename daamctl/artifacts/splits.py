@@ -100,7 +100,7 @@ def make_split(
         raise TrainingError(
             f"{len(rings)} group(s) ({', '.join(rings)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
-            fix=fix + ("; with two groups, add --set train.selection=last" if dev_group else ""),
+            fix=fix + ("; with two groups, write train: {selection: last} into the pipeline" if dev_group else ""),
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', got {fold}")

@@ -45,7 +45,6 @@ ENCODER: dict[str, str] = {"speech": "wavlm-base-plus", "image": "dinov2-large",
 QUICK = "mean, weighted-sum, daam-v1-mlp, daam-v2-mlp, ridge-last, ridge-best-layer, ridge-mean, ridge-concat"
 QUICK_FOR_WORDS = "last-layer, weighted-sum, daam-v1-mlp, ridge-last, ridge-best-layer, ridge-concat"
 """Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
-BATCH_OF_WORDS = "train: {batch_size: 256} # words, about 16 sentences"
 FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 SHORT_S = 0.1
@@ -146,16 +145,21 @@ def run(
         raise CorpusError(
             f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
         )
-    num_groups = None  # five, or folds that the names give
+    source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
+    place = source.relative_to(root) if source.is_relative_to(root) else source
+    download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}
+    train: dict[str, Any] = {"batch_size": 256} if modality == "tokens" else {}  # words, about 16 sentences
     if "speaker" in rows.columns and "group" not in rows.columns and modality != "tokens":
         own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
         number = even_number(own, 5, stratify=modality != "speech")
-        num_groups = None if number == 5 else number
+        if number not in (None, 5):  # folds that the names give
+            download["num_groups"] = number
+        if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
+            download["num_groups"], train["selection"] = 2, "last"
     doubts += _class_doubts(rows, modality)
-    source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
-    place = source.relative_to(root) if source.is_relative_to(root) else source
     encoder = encoder or ENCODER[encoder_input(modality)]
-    text = _pipeline_text(name, corpus or MANIFEST, place, encoder, num_groups, words=modality == "tokens")
+    settings = {"download": download, "extract": {"encoder": encoder}, "train": train}
+    text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
     if known:
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
     write_text(path, text)
@@ -338,7 +342,9 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
             told.append(f"fewer than three items have {first_few(rare)}: some folds cannot train or test it")
         return told
     speakers = rows["speaker"].n_unique()
-    if speakers < FEW_SPEAKERS:
+    if speakers == 1 and "group" not in rows.columns:
+        told.append(f"1 {task.source}: none is left to train on; without the speaker, every item counts alone")
+    elif speakers < FEW_SPEAKERS:
         told.append(f"{counted(speakers, task.source)}: with so few hardly any difference of methods can be shown")
     classes = rows.group_by("speaker").agg(pl.col("label").n_unique())
     if (single := (classes["label"] == 1).sum()) * 2 > speakers:
@@ -388,18 +394,14 @@ def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.D
     return rows.select(*first, *(name for name in rows.columns if name not in first))
 
 
-def _pipeline_text(name: str, corpus: str, source: Path, encoder: str, num_groups: int | None, *, words: bool) -> str:
-    download: dict[str, Any] = {"corpus": corpus, "source": source.as_posix()}
-    if num_groups is not None:
-        download["num_groups"] = num_groups
-    settings = {"download": download, "extract": {"encoder": encoder}}
-    lines = [yaml.safe_dump({key: value}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
-             for key, value in settings.items()]  # fmt: skip
+def _pipeline_text(name: str, settings: Mapping[str, Mapping[str, Any]], methods: str) -> str:
+    lines = [yaml.safe_dump({key: dict(value)}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
+             for key, value in settings.items() if value]  # fmt: skip
+    encoder = settings["extract"]["encoder"]
     called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
     lines += ["# Quick without a GPU. Slower by far: dwatt, and the papers' decoder (none, mha, daam-v1, daam-v2)."]
-    lines += [f"methods: [{QUICK_FOR_WORDS}]", BATCH_OF_WORDS] if words else [f"methods: [{QUICK}]"]
-    return question + "\n".join(lines) + "\n"
+    return question + "\n".join([*lines, f"methods: [{methods}]"]) + "\n"
 
 
 def _list_in_params(path: Path, name: str) -> None:

@@ -42,7 +42,7 @@ def test_too_few_speakers_for_groups() -> None:
         make_split(table, 1, dev_group=True)
     assert caught.value.fix == (
         "its items come from 1 speaker(s): add others, or leave out the column speaker, and every item counts alone; "
-        "results then hold for these speakers only; with two groups, add --set train.selection=last"
+        "results then hold for these speakers only; with two groups, write train: {selection: last} into the pipeline"
     )
 
 
@@ -74,7 +74,8 @@ def test_every_group_selects_once() -> None:
             True,
             "2 group(s) (a, b) cannot be split into train, dev and test; at least 3 are needed\n"
             "  give the corpus more groups, each with its own speakers, by a group column in its table or with "
-            "daamctl download ... --set download.num_groups=3; with two groups, add --set train.selection=last",
+            "daamctl download ... --set download.num_groups=3; with two groups, write train: {selection: last} into "
+            "the pipeline",
         ),
         (
             ["a"],

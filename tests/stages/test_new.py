@@ -257,3 +257,16 @@ def test_a_class_that_not_every_fold_can_have_is_doubted(project: Path, column: 
     (project / "texts.csv").write_text(f"text,label{column}\n{rows}")
     made = new.run(project, "mine", project / "texts.csv", encoder="llama-micro")
     assert ("fewer than three items have rare: some folds cannot train or test it" in made.doubts) is doubted
+
+
+@pytest.mark.parametrize(("speakers", "selection"), [(1, "dev-group"), (2, "last"), (3, "dev-group")])
+def test_few_speakers(project: Path, speakers: int, selection: str) -> None:
+    rows = "".join(f"text {n},{'ab'[n // 3 % 2]},s{n % speakers}\n" for n in range(12))
+    (project / "texts.csv").write_text(f"text,label,speaker\n{rows}")
+    made = new.run(project, "mine", project / "texts.csv", encoder="llama-micro")
+    config = load_config(project, "mine")
+    assert config.train.selection == selection
+    alone = "1 author: none is left to train on; without the speaker, every item counts alone"
+    assert (alone in made.doubts) == (speakers == 1)
+    if speakers > 1:
+        download.run(Layout.of(project, "mine", config), config)  # the folds can be formed

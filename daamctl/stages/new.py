@@ -47,6 +47,7 @@ QUICK_FOR_WORDS = "last-layer, weighted-sum, daam-v1-mlp, ridge-last, ridge-best
 """Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
 FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
+UNREADABLE = "unreadable and left out"
 SHORT_S = 0.1
 IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
@@ -132,7 +133,7 @@ def run(
     if modality in ("speech", "image"):
         examine = _decode if modality == "speech" else _hash
         decoded = examine(files, rows["path"].unique(maintain_order=True).to_list())
-        broken = decoded.faults.get("cannot be read", [])
+        broken = decoded.faults.get(UNREADABLE, [])
         if broken and corpus is not None:
             raise CorpusError(
                 f"{folder} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
@@ -258,15 +259,15 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
                 samples, rate = audio.read_piece(folder / path)
             except AudioError as error:
                 log.warning("%s", error.message)
-                decoded.faults.setdefault("cannot be read", []).append(path)
+                decoded.faults.setdefault(UNREADABLE, []).append(path)
             else:
                 decoded.seconds.append(len(samples) / rate)
                 decoded.formats[f"{rate} Hz, {counted(samples.shape[1], 'channel')}"] += 1
                 decoded.content.setdefault(hashlib.sha256(samples.tobytes()).hexdigest(), []).append(path)
                 if abs(samples).max() < audio.SILENCE:
-                    decoded.faults.setdefault("is silent", []).append(path)
+                    decoded.faults.setdefault("silent", []).append(path)
                 if len(samples) < SHORT_S * rate:
-                    decoded.faults.setdefault(f"is shorter than {SHORT_S:g} s", []).append(path)
+                    decoded.faults.setdefault(f"shorter than {SHORT_S:g} s", []).append(path)
             bar.advance()
     return decoded
 
@@ -278,7 +279,7 @@ def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
         try:
             decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
         except OSError:
-            decoded.faults.setdefault("cannot be read", []).append(path)
+            decoded.faults.setdefault(UNREADABLE, []).append(path)
     return decoded
 
 
@@ -309,7 +310,7 @@ def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[st
 def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
     """What reading the files has told, in sentences."""
     told = [
-        f"{counted(len(paths), 'file')}: {what}{', left out' if what == 'cannot be read' else ''}: {first_few(paths)}"
+        f"{counted(len(paths), 'file')} {'is' if len(paths) == 1 else 'are'} {what}: {first_few(paths)}"
         for what, paths in decoded.faults.items()
     ]
     label = dict(rows.select("path", "label").iter_rows())

@@ -86,9 +86,9 @@ def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> N
     assert made.doubts[:6] == [
         "left out, of another kind: calm/notes.txt",
         "1 file left out, which the pattern does not fit: odd.wav",
-        "1 file: is silent: calm/s0_8.wav",
-        "1 file: is shorter than 0.1 s: calm/s0_9.wav",
-        "1 file: cannot be read, left out: calm/s1_9.wav",
+        "1 file is silent: calm/s0_8.wav",
+        "1 file is shorter than 0.1 s: calm/s0_9.wav",
+        "1 file is unreadable and left out: calm/s1_9.wav",
         "equal files: calm/s0_7.wav = sad/s0_0.wav",
     ]
     assert made.doubts[6] == "equal files with different labels: calm/s0_7.wav = sad/s0_0.wav"

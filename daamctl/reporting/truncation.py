@@ -34,9 +34,9 @@ def sentence(found: Truncation) -> str:
     best = found.shortest
     if best is None:
         longest = found.prefixes[-1]
-        gap = f"layers {_range(longest)} differ by {_gap(longest)} from {whole}"
+        gap = f"{_these(longest, 'differs', 'differ')} by {_gap(longest)} from {whole}"
         return f"No shorter encoder is shown to be enough: {gap}."
-    text = f"Layers {_range(best)} are enough: {_gap(best)} against {whole}"
+    text = f"{_these(best, 'is', 'are').capitalize()} enough: {_gap(best)} against {whole}"
     costs = [
         f"{100 * share:.0f} % of {name}"
         for name, share in (("the encoder's time", best.time), ("its parameters", best.parameters))
@@ -144,6 +144,11 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayerRow]) 
             cells[-1] += [Number(one.p, "p"), "yes" if enough else "no"]
     words, note = frozenset({6} if tested else ()), say("note_truncation", tested)
     return Table(key, f"{caption}, in percent", columns, cells, words, note)
+
+
+def _these(row: LayerRow, one: str, several: str) -> str:
+    """Subject and verb: `layer 1 is`, `layers 1–4 are`."""
+    return f"layer{'s' if len(row.layers) > 1 else ''} {_range(row)} {several if len(row.layers) > 1 else one}"
 
 
 def _range(one: LayerRow) -> str:

@@ -23,6 +23,7 @@ def test_the_answer() -> None:
         "50 % of the encoder's time and 50 % of its parameters."
     )
     assert sentence(found(rows=changed(time=None, parameters=None))).endswith("(ridge-concat, margin 2.0 points).")
+    assert sentence(found(rows=changed(p=0.01))).startswith("Layer 1 is enough: −10.0 points")
     assert sentence(found(rows=changed(p=0.2))) == (
         "No shorter encoder is shown to be enough: layers 1–3 differ by 0.0 points [−1.0, +1.0] from all 4 layers "
         "(ridge-concat, margin 2.0 points)."

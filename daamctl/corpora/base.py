@@ -38,6 +38,10 @@ utterance_id is `<sentence>-<position, four digits>`. `label` is the tag in BIO.
 `speaker` is the sentence."""
 PREPARED_EMBEDDINGS = _schema("utterance_id clip_id path index label speaker group")
 """Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
+SCHEMAS: dict[Modality, dict[str, Any]] = {
+    "speech": PREPARED, "text": PREPARED_TEXT, "image": PREPARED_IMAGE, "tokens": PREPARED_TOKENS,
+    "embeddings": PREPARED_EMBEDDINGS,
+}  # fmt: skip
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
 

@@ -24,7 +24,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
-from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
+from daamctl.corpora.base import SCHEMAS, Corpus
 from daamctl.corpora.files import JSON_LINES, files_below, read_table, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
@@ -39,7 +39,6 @@ REQUIRED: dict[Modality, tuple[str, ...]] = {
     "image": ("path", "label"),
 }
 CONTENT: dict[Modality, str] = {"speech": "path", "text": "text", "image": "path"}
-SCHEMAS = {"speech": PREPARED, "text": PREPARED_TEXT, "image": PREPARED_IMAGE}
 # measured on recordings; written by the reader, or meaningless for images
 RESERVED: dict[Modality, tuple[str, ...]] = {
     "speech": ("duration_s", "sampling_rate", "n_channels"),

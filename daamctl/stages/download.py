@@ -25,7 +25,7 @@ from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import Corpus, class_counts, modality_of
+from daamctl.corpora.base import SCHEMAS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
@@ -71,6 +71,11 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     key = key_of(corpus.name, place)
     rows = corpus.prepare(place)
     modality = corpus.modality or modality_of(rows)
+    if lacking := [name for name in SCHEMAS[modality] if name not in rows.columns]:
+        raise CorpusError(
+            f"corpus '{corpus.name}': its `prepare` gives no column {', '.join(lacking)}",
+            fix="the columns of each kind of corpus are in daamctl/corpora/base.py",
+        )
     again = partial(_command, layout, source)
     _check_parts(corpus, rows, settings, again)
     _check_complete(corpus, rows, settings, again)

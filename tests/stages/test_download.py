@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image
 
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
-from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb
+from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb, manifest
 from daamctl.corpora.sources import files_root, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.layout import Layout
@@ -544,3 +546,12 @@ def test_digits_and_texts_that_need_no_network(project: Path) -> None:
     first = (project / "data/download/demo-text/utterances.parquet").read_bytes()
     make(project, corpus="demo-text", force=True)
     assert (project / "data/download/demo-text/utterances.parquet").read_bytes() == first
+
+
+def test_a_corpus_whose_prepare_lacks_a_column_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "texts.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(12)))
+    rows = manifest.prepare(project / "texts.csv").drop("speaker", "group")
+    corpus = replace(download.CORPORA.load("manifest"), prepare=lambda place: rows)
+    monkeypatch.setattr(download, "CORPORA", SimpleNamespace(load=lambda name: corpus))
+    with pytest.raises(CorpusError, match=r"^corpus 'manifest': its `prepare` gives no column speaker, group\n"):
+        make(project, project / "texts.csv", corpus="manifest")

@@ -584,8 +584,11 @@ def artifacts_elsewhere(root: Path) -> list[str]:
     if own is None or not path.exists():
         return []
     query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE 'file://%/mlartifacts'"
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        return [found for (found,) in database.execute(query) if found != own]
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            return [found for (found,) in database.execute(query) if found != own]
+    except sqlite3.DatabaseError:  # damaged, or without tables, which MLflow will say
+        return []
 
 
 def correct_artifacts(root: Path) -> None:

@@ -360,6 +360,8 @@ def test_a_damaged_store_is_one_message_at_once(
     (message,) = caplog.messages
     assert "mlflow.db is damaged (" in message
     assert message.endswith("Results are safe in data/; send them later with: daamctl track")
+    with pytest.raises(ArtifactError, match=r"^1 of 1 folds could not be sent to sqlite:"):
+        track.run(tmp_path)
 
 
 def test_a_store_with_a_damaged_page(tmp_path: Path) -> None:

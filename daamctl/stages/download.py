@@ -80,7 +80,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_parts(corpus, rows, settings, again)
     _check_complete(corpus, rows, settings, again)
     register(layout.root, key, place)
-    classes = select_classes(corpus, rows, settings.classes, least=2 if config.task == "classify" else 1)
+    # photographs of one class are there to be reconstructed, and a corpus alone does not tell what it is for
+    classifies = config.task == "classify" and (layout.pipeline is not None or len(corpus.classes) != 1)
+    classes = select_classes(corpus, rows, settings.classes, least=2 if classifies else 1)
     left_out = sorted(set(rows["label"].unique()) - set(classes)) if modality == "tokens" else []
     if left_out:  # sentences would lose words, and entities their begin or end
         raise ConfigError(
@@ -96,7 +98,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
             fix="restore the files, or leave the class out",
         )
     rows = _group(rows, modality, settings, again)
-    if config.task == "classify":
+    if classifies:
         _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}

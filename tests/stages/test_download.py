@@ -21,6 +21,7 @@ from daamctl.corpora.sources import files_root, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import download
+from tests.fixtures.reconstruction import write_images
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "emodb"
 SHARED_TEXTS = SHARED.with_name("agnews")
@@ -555,3 +556,12 @@ def test_a_corpus_whose_prepare_lacks_a_column_is_told(project: Path, monkeypatc
     monkeypatch.setattr(download, "CORPORA", SimpleNamespace(load=lambda name: corpus))
     with pytest.raises(CorpusError, match=r"^corpus 'manifest': its `prepare` gives no column speaker, group\n"):
         make(project, project / "texts.csv", corpus="manifest")
+
+
+def test_photographs_without_classes_are_registered(project: Path, tmp_path: Path) -> None:
+    photographs = write_images(tmp_path / "photographs")
+    table = make(project, photographs, corpus="images")
+    assert (table.classes, table.rows.height, table.modality) == (("image",), 10, "image")
+    config = Config(download=DownloadConfig(corpus="images"))  # of a pipeline that classifies
+    with pytest.raises(ConfigError, match=r"^at least two different classes are needed, got image"):
+        download.run(Layout.of(project, "mine", config), config, source=photographs)

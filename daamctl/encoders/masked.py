@@ -169,7 +169,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     if own:
         raise EncoderError(
             f"{what} has no MLM head among its weights: {first_few(own, 3)} are missing",
-            fix="use a checkpoint that was saved with its head, e.g. roberta-base or bert-base-uncased",
+            fix="use a checkpoint that was saved with its head, e.g. FacebookAI/roberta-base",
         )
     if missing:
         raise EncoderError(f"{what} lacks weights that its config.json asks for: {first_few(missing, 3)}")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from daamctl.cli.app import app
+from daamctl.config import load_config, pipeline_names
+from daamctl.encoders.encoder_size import check_name
+from daamctl.methods import resolve_method
 from tests.fixtures.projects import REPOSITORY
 from tests.test_sources import anchors_of
 
@@ -68,6 +72,22 @@ def test_command_parses(line: str) -> None:
         return
     assert words[0] in group.commands
     group.commands[words[0]].make_context(words[0], words[1:])
+
+
+def test_commands_name_what_there_is() -> None:
+    """Methods are among those of a pipeline that comes with daamctl; encoders are presets, hub ids or paths."""
+    shipped = {name: load_config(REPOSITORY, name).trained for name in pipeline_names(REPOSITORY)}
+    for line in COMMANDS:
+        words = shlex.split(line, comments=True)[1:]
+        for word in words[1:]:
+            run, separator, method = word.partition("/")
+            if separator and run in shipped:
+                assert method in shipped[run], line
+        for option, value in pairwise(words):
+            if option in ("--encoder", "-e") and not value.startswith(("/", ".", "~")):
+                check_name(value)
+            if option in ("--method", "-m") and words[0] == "train":
+                resolve_method(value)
 
 
 @pytest.mark.parametrize(("name", "link"), LINKS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daamctl.cli.options import Alone, Run
-from daamctl.cli.terminal import escaped, print_table, show_line
+from daamctl.cli.terminal import escaped, print_table, print_wide, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
@@ -84,12 +84,12 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
                 filled += [] if read_scores(layout, name).is_empty() else [name]
         show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
-        cells = (
+        cells = [
             ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
             for row in rows.iter_rows()
-        )
+        ]
         numeric = [index for index, kind in enumerate(rows.dtypes) if kind.is_numeric()]
-        print_table(rows.columns, cells, width=PLAIN_WIDTH, right=numeric)
+        print_wide(rows.columns, cells, width=PLAIN_WIDTH, right=numeric)
 
 
 def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:

@@ -62,6 +62,37 @@ def print_table(
     console.print(table)
 
 
+def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, right: Sequence[int]) -> None:
+    """Print a table of any number of columns: one that does not fit is cut into several, each with the first columns.
+
+    Then what is the same in all rows stands in a line below.
+
+    Args:
+        width: of an output that is not a terminal, in characters.
+        right: numbers of the columns of numbers.
+    """
+    console = _console()
+    width = console.width if console.is_terminal else width
+    sizes = [2 + max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    every, same = list(range(len(head))), list[int]()
+    if sum(sizes) > width and len(rows) > 1:
+        same = [at for at in every if len({row[at] for row in rows}) == 1]
+        every = [at for at in every if at not in same]
+    keys = every[: next((place for place, at in enumerate(every) if at in right), 0)]
+    parts: list[list[int]] = [keys.copy()]
+    for at in every[len(keys) :]:
+        if sum(sizes[one] for one in (*parts[-1], at)) > width and parts[-1] != keys:
+            parts.append(keys.copy())
+        parts[-1].append(at)
+    for part in parts:
+        if part is not parts[0]:
+            show_line("")
+        shown = [[row[at] for at in part] for row in rows]
+        print_table([head[at] for at in part], shown, width=width, right=[part.index(at) for at in right if at in part])
+    if same:
+        show_line(f"[dim]in all rows: {escaped(', '.join(f'{head[at]} {rows[0][at]}' for at in same))}[/]")
+
+
 def print_content(tables: Iterable[Content], notes: Iterable[str], sentence: str, *, captions: bool = True) -> None:
     """Print tables of a report, notes, and the answer in one sentence."""
     for table in tables:

@@ -16,6 +16,7 @@ import daamctl
 from daamctl.artifacts.scores import TABLES
 from daamctl.cli.app import app
 from daamctl.cli.show import TABLE_NAMES
+from daamctl.cli.terminal import print_wide
 from daamctl.config import Config
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
@@ -167,3 +168,23 @@ def test_tables_as_text_csv_and_json() -> None:
     missing = call("demo", "layers")
     assert missing.exit_code == 3
     assert "make it: daamctl importance" in missing.output
+
+
+def test_a_wide_table_is_cut_into_several_with_the_first_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    head = ["method", "metric", "units", *(f"figure{number}" for number in range(6))]
+    rows = [[f"method-{row}", "accuracy", "10", *(f"0.{row}{number}" for number in range(6))] for row in range(3)]
+    print_wide(head, rows, width=40, right=range(2, 9))
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert [line for line in lines if line.startswith("method ")] == [
+        "method    figure0  figure1  figure2",
+        "method    figure3  figure4  figure5",
+    ]
+    assert lines[-1] == "in all rows: metric accuracy, units 10"
+    assert set(printed.replace(",", "").split()) >= {cell for row in rows for cell in row}
+    print_wide(head, rows, width=200, right=range(2, 9))
+    (first, *others) = capsys.readouterr().out.splitlines()
+    assert (first.split(), len(others)) == (head, 3)
+    print_wide(head, rows[:1], width=40, right=range(2, 9))  # nothing is the same in all of one row
+    assert "in all rows" not in capsys.readouterr().out

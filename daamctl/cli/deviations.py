@@ -10,6 +10,7 @@ from daamctl.cli.options import complete_pipeline
 from daamctl.cli.terminal import escaped, print_table
 
 PLAIN_WIDTH = 220
+MOST_COLUMNS = 3
 """Width of the table in characters when the output is not a terminal."""
 
 
@@ -53,6 +54,27 @@ def command(
         for cells in [head, ["---"] * len(head), *rows]:
             typer.echo(f"| {' | '.join(cells)} |")
         return
+    # a terminal has no room for variants that are long texts, nor for a column for each of many pipelines
+    if len(configs) > MOST_COLUMNS:
+        head = ["D", "class", "finding", "as-published in", "otherwise"]
+        rows = [[*cells[:3], *_in_words(dict(zip(configs, cells[6:], strict=True)))] for cells in rows]
+    elif configs:
+        head, *rows = ([*cells[:4], *cells[6:]] for cells in (head, *rows))
     styles = {AS_PUBLISHED: "yellow", CORRECTED: "green", ALWAYS: "green", NOT_HERE: "dim"}
     shown = ([f"[{styles[cell]}]{cell}[/]" if cell in styles else escaped(cell) for cell in row] for row in rows)
     print_table(head, shown, width=PLAIN_WIDTH, markup=True)
+
+
+def _in_words(verdicts: dict[str, str]) -> tuple[str, str]:
+    """The pipelines that do as the released code does, and how many do what else."""
+    from daamctl.paper.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE
+
+    names: dict[str, list[str]] = {}
+    for name, verdict in verdicts.items():
+        names.setdefault("other" if verdict.startswith("other") else verdict, []).append(name)
+    published = ", ".join(names.pop(AS_PUBLISHED, [])) or "–"
+    if names.keys() == {ALWAYS}:
+        return published, ALWAYS
+    words = {CORRECTED: CORRECTED, ALWAYS: ALWAYS, NOT_HERE: "not concerned"}
+    told = [f"{len(names[state])} {word}" for state, word in words.items() if state in names]
+    return published, "; ".join([*told, *([f"other: {', '.join(names['other'])}"] if "other" in names else [])])

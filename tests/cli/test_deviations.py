@@ -64,6 +64,20 @@ def test_table_without_a_terminal_is_plain(project: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 220
 
 
+def test_many_pipelines_are_told_in_words(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = call().stdout.splitlines()
+    assert lines[0].split("  ")[:1] == ["D"]
+    assert "as-published in" in lines[0]
+    text = " ".join(" ".join(lines).split())
+    for row in deviations():
+        states = {name: verdict(row, load_config(project, name)) for name in pipeline_names(project)}
+        for state, word in (("corrected", "corrected"), ("does not apply", "not concerned")):
+            if number := list(states.values()).count(state):
+                assert f"{number} {word}" in text
+    assert "iemocap-as-published" in text
+
+
 def test_unknown_pipeline_is_one_message(project: Path) -> None:
     result = call("iemocap-as-publishd")
     assert result.exit_code == 3

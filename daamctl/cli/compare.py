@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daamctl.cli.options import Run, check_run, complete_run
-from daamctl.cli.terminal import escaped, print_table, show_line, show_path
+from daamctl.cli.terminal import escaped, print_table, print_wide, show_line, show_path
 
 if TYPE_CHECKING:
     from daamctl.artifacts.comparison import (
@@ -26,6 +26,7 @@ FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
+PLAIN_WIDTH = 160
 
 
 class Unit(StrEnum):
@@ -96,12 +97,20 @@ def _show(report: ComparisonReport) -> None:
 
 def _show_settings(rows: Sequence[SettingDifference], heading: str) -> None:
     show_line(f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
-    if rows:
-        cells = []
-        for row in rows:
-            methods = f" ({', '.join(row.methods)})" if row.methods else ""
-            cells.append([row.name + methods, _value(row.first), _value(row.second)])
+    cells: list[list[str]] = []
+    alone: dict[str, list[str]] = {"A": [], "B": []}  # a closed-form method has none of the settings of training
+    for row in rows:
+        name = row.name + (f" ({', '.join(row.methods)})" if row.methods else "")
+        if DASH in (row.first, row.second):
+            side, value = ("A", row.first) if row.second == DASH else ("B", row.second)
+            alone[side].append(f"{name} {_value(value)}")
+        else:
+            cells.append([name, _value(row.first), _value(row.second)])
+    if cells:
         print_table(["setting", "A", "B"], cells)
+    for side, names in alone.items():
+        if names:
+            show_line(f"only {side} has: {escaped(', '.join(names))}")
 
 
 def _show_paired(result: PairedResult, item: str) -> None:
@@ -114,7 +123,8 @@ def _show_paired(result: PairedResult, item: str) -> None:
         "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p (Holm)", "p folds", "p folds (Holm)",
         "detectable",
     ]  # fmt: skip
-    _table(head, [row for entry in result.pairs for row in _paired_rows(entry, result)])
+    cells = [row for entry in result.pairs for row in _paired_rows(entry, result)]
+    print_wide(head, cells, width=PLAIN_WIDTH, keys=2)
     for entry in result.pairs:
         if entry.doubt:
             show_line(f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
@@ -137,7 +147,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
     if wins:
         show_line(f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)")
         counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
-        _table(["method", "wins", "losses", "ties"], counts)
+        print_wide(["method", "wins", "losses", "ties"], counts, width=PLAIN_WIDTH, keys=1)
     shown = MANY_SHOWN if len(result.pairs) > 1 else ONE_SHOWN
     rows = []
     for entry in result.pairs:
@@ -148,7 +158,8 @@ def _show_paired(result: PairedResult, item: str) -> None:
         show_line(
             f"\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most {shown} per method",
         )
-        _table(["method", item, "fold", design.source_word, "class", "A", "B"], rows)
+        heads = ["method", item, "fold", design.source_word, "class", "A", "B"]
+        print_wide(heads, rows, width=PLAIN_WIDTH, keys=2)
 
 
 def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
@@ -189,7 +200,7 @@ def _show_printed(result: PrintedResult, item: str) -> None:
     show_line(
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
-    _table(head, cells)
+    print_wide(head, cells, width=PLAIN_WIDTH, keys=2)
     rows = []
     for entry in result.pairs:
         if entry.not_aligned is None:
@@ -199,12 +210,13 @@ def _show_printed(result: PrintedResult, item: str) -> None:
                 rows.append([_pair(entry), str(session), *map(_percent, values), _points(values[0] - values[1])])
     if rows:
         show_line("\n[bold]By session[/]")
-        _table(["method", "session", "A", "B", "A - B"], rows)
+        print_wide(["method", "session", "A", "B", "A - B"], rows, width=PLAIN_WIDTH, keys=2)
     tested = [pair for pair in pairs if pair[1].test]
     if tested:
         show_line(f"\n[bold]Test[/] {escaped(tested[0][0].about_test)}")
         head = ["method", "A - B", "p", "p (Holm)"]
-        _table(head, [[_pair(entry), _points(one.difference), _p(one.p), _p(one.p_holm)] for entry, one in tested])
+        rows = [[_pair(entry), _points(one.difference), _p(one.p), _p(one.p_holm)] for entry, one in tested]
+        print_wide(head, rows, width=PLAIN_WIDTH, keys=1)
     for reason in dict.fromkeys(entry.about_test for entry, one in pairs if not one.test):
         show_line(escaped(reason))
 
@@ -219,10 +231,6 @@ def _pair(entry: PairedMethods | PrintedPair) -> str:
         labels = entry.first.label, entry.second.label
     first, second = (label.rpartition("/")[2] for label in labels)
     return first if first == second else f"{first} - {second}"
-
-
-def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    print_table(head, cells, fold=False)
 
 
 def _value(value: Any) -> str:

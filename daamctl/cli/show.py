@@ -89,7 +89,8 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
             for row in rows.iter_rows()
         ]
         numeric = [index for index, kind in enumerate(rows.dtypes) if kind.is_numeric()]
-        print_wide(rows.columns, cells, width=PLAIN_WIDTH, right=numeric)
+        keys = min(numeric, default=1)
+        print_wide(rows.columns, cells, width=PLAIN_WIDTH, keys=keys, right=numeric)
 
 
 def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from daamctl.reporting.document import Table as Content
 
 
+FEW_ROWS = 3
+"""Rows that may be alike in every column by chance."""
+
+
 def is_terminal() -> bool:
     """Whether somebody watches."""
     return _console().is_terminal
@@ -62,27 +66,30 @@ def print_table(
     console.print(table)
 
 
-def print_wide(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, right: Sequence[int]) -> None:
+def print_wide(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, keys: int, right: Sequence[int] = ()
+) -> None:
     """Print a table of any number of columns: one that does not fit is cut into several, each with the first columns.
 
-    Then what is the same in all rows stands in a line below.
+    Then what is the same in all of many rows stands in a line below.
 
     Args:
         width: of an output that is not a terminal, in characters.
-        right: numbers of the columns of numbers.
+        keys: number of the first columns.
+        right: numbers of the columns that are justified to the right.
     """
     console = _console()
     width = console.width if console.is_terminal else width
     sizes = [2 + max(map(len, column)) for column in zip(head, *rows, strict=True)]
     every, same = list(range(len(head))), list[int]()
-    if sum(sizes) > width and len(rows) > 1:
+    if sum(sizes) > width and len(rows) > FEW_ROWS:
         same = [at for at in every if len({row[at] for row in rows}) == 1]
         every = [at for at in every if at not in same]
-    keys = every[: next((place for place, at in enumerate(every) if at in right), 0)]
-    parts: list[list[int]] = [keys.copy()]
-    for at in every[len(keys) :]:
-        if sum(sizes[one] for one in (*parts[-1], at)) > width and parts[-1] != keys:
-            parts.append(keys.copy())
+    first = [at for at in every if at < keys]
+    parts = [first.copy()]
+    for at in every[len(first) :]:
+        if sum(sizes[one] for one in (*parts[-1], at)) > width and parts[-1] != first:
+            parts.append(first.copy())
         parts[-1].append(at)
     for part in parts:
         if part is not parts[0]:

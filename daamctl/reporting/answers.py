@@ -1,8 +1,9 @@
 """The first section of a report: which layers carry the label, whether fusing layers helps, and what to do next.
 
-The layers are judged by `ridge-last` on each layer alone (from the importance stage), fusing by the comparison of
-every method that fuses layers with a probe of the best single layer, which is chosen in every fold without its test
-group. The functions take an evaluation after `verdict.labelled`.
+The layers are judged by `ridge-last` on each layer alone (from the importance stage), fusing by the comparison of the
+methods that fuse layers with a probe of the best single layer, which is chosen in every fold without its test group.
+Closed-form fusions answer for a closed-form probe and trained ones for a trained probe: a trained head alone may be
+worth more than fusing. The functions take an evaluation after `verdict.labelled`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
+from daamctl.methods import CLOSED_FORM
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -110,29 +112,57 @@ def fusing(evaluation: Evaluation) -> str:
     if found is None:
         return "Whether fusing layers helps is unknown: no probe of a single layer was trained beside the methods."
     family, best = found
-    gain = f"{points(best.difference)} points"
-    if best.low is not None and best.high is not None:
-        gain += f" [{points(best.low)}, {points(best.high)}; not corrected]"
+    gain = _gain(best)
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"
     layer = "the single layer chosen without the test group"  # not the highest figure of `_layers`
     versus = f"{best.first} differs by {gain} from a probe of {layer} ({family.reference}{p})"
     if best.p_holm is None:
         return f"Whether fusing layers helps cannot be tested: {versus}."
     trained = "; but its training is in doubt" if doubtful(evaluation, [best.first]) else ""
+    if best.p_holm <= family.alpha and not _alike(best):
+        why = "one is trained and the other solved in closed form, so the head may explain the difference"
+        return f"Whether fusing layers helps is unclear: {versus}; but {why}."
+    others = [one for one in against(evaluation, family=family).values() if not _alike(one)]
+    other = max(others, key=lambda one: one.difference, default=None)
+    head = ""
+    if other is not None and _alike(best) and other.difference > best.difference:
+        how = "trained" if _closed_form(best.first) else "solved in closed form"
+        head = (
+            f" {other.first} differs by {_gain(other)}, but it is {how}, so its head may explain more than fusing does."
+        )
     if best.p_holm <= family.alpha and best.difference > 0:
-        return f"Fusing layers helps: {versus}."
+        return f"Fusing layers helps: {versus}.{head}"
     if best.p_holm <= family.alpha:
-        return f"{'Whether fusing layers hurts is unclear' if trained else 'Fusing layers hurts'}: {versus}{trained}."
-    return f"Fusing layers does not help by more than chance: the best fusion {versus}{trained}."
+        hurts = "Whether fusing layers hurts is unclear" if trained else "Fusing layers hurts"
+        return f"{hurts}: {versus}{trained}.{head}"
+    return f"Fusing layers does not help by more than chance: the best fusion {versus}{trained}.{head}"
 
 
 def _best_fusion(evaluation: Evaluation) -> tuple[Family, Compared] | None:
-    """The comparison with the best single layer, and its best method that fuses layers."""
+    """The comparison with the best single layer, and its best method that fuses layers and is fitted in the same way.
+
+    If no fusion is, the best one.
+    """
     family = evaluation.single_layer
     if family is None:
         return None
     pairs = against(evaluation, family=family)
-    return family, next(pairs[name] for name in order(evaluation) if name in pairs)
+    ranked = [pairs[name] for name in order(evaluation) if name in pairs]
+    return family, next((one for one in ranked if _alike(one)), ranked[0])
+
+
+def _gain(pair: Compared) -> str:
+    ends = "" if pair.low is None or pair.high is None else f" [{points(pair.low)}, {points(pair.high)}; not corrected]"
+    return f"{points(pair.difference)} points{ends}"
+
+
+def _alike(pair: Compared) -> bool:
+    """Whether both sides are trained, or both solved in closed form."""
+    return _closed_form(pair.first) == _closed_form(pair.second)
+
+
+def _closed_form(label: str) -> bool:
+    return label.partition(" ")[0] in CLOSED_FORM
 
 
 def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[str]:

@@ -20,7 +20,16 @@ from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
-from daamctl.methods import METHODS, NEEDS_DEV, SINGLE_LAYER, check_fits, check_settings, resolve_method, settings_of
+from daamctl.methods import (
+    CLOSED_FORM,
+    METHODS,
+    NEEDS_DEV,
+    SINGLE_LAYER,
+    check_fits,
+    check_settings,
+    resolve_method,
+    settings_of,
+)
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
@@ -106,6 +115,8 @@ def unanswered(config: Config) -> Iterator[str]:
         yield f"whether fusing layers helps; add {SINGLE_LAYER[0]} to methods"
     elif all(resolve_method(name)[0] in SINGLE_LAYER for name in config.methods):
         yield "whether fusing layers helps; add a method that fuses them to methods, e.g. ridge-mean"
+    elif NEEDS_DEV[0] not in config.methods and not (set(CLOSED_FORM) - set(SINGLE_LAYER)) & set(config.methods):
+        yield f"whether fusing layers helps; add ridge-mean to methods, which is solved as {SINGLE_LAYER[0]} is"
 
 
 def _data_problems(config: Config) -> Iterator[str]:

@@ -47,7 +47,7 @@ from daamctl.evaluation.provenance import counts, provenance
 from daamctl.evaluation.scores import history_rows, method_rows, speaker_rows, write_scores
 from daamctl.evaluation.scoring import UNITS, Items, items_of
 from daamctl.layout import Layout
-from daamctl.methods import SINGLE_LAYER, resolve_method
+from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, resolve_method
 from daamctl.planning.leaks import leaks
 from daamctl.store.artifact import Artifact
 from daamctl.store.files import locked, remove_others, write_json
@@ -205,14 +205,16 @@ def _evaluate(
 def _against_single_layer(complete: Mapping[str, pl.DataFrame], task: Task) -> tuple[list[Compared], Family | None]:
     """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
 
-    None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
+    None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse. Of
+    two probes, the one counts that is solved in closed form, if a fusion is.
     """
-    reference = next((method for method in SINGLE_LAYER[:2] if method in complete), None)
     fusing = [
         method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
     ]
-    if reference is None or not fusing:
+    probes = [method for method in SINGLE_LAYER[:2] if method in complete]
+    if not probes or not fusing:
         return [], None
+    reference = probes[0] if set(CLOSED_FORM) & set(fusing) else probes[-1]
     compared = {method: complete[method] for method in (reference, *fusing)}
     pairs, family = compare_methods(compared, reference=reference, task=task)
     return [replace(pair, family="single layer") for pair in pairs], family

@@ -84,16 +84,31 @@ def test_without_intervals_or_probes() -> None:
 def test_whether_fusing_helps() -> None:
     gain = "+10.0 points [+8.0, +11.0; not corrected]"
     chosen = "from a probe of the single layer chosen without the test group (ridge-best-layer; "
-    assert f"Fusing layers helps: daam-v1 differs by {gain} {chosen}" in said(fused(BASE))
-    text = said(fused(BASE, p_holm=0.3))
-    assert "Fusing layers does not help by more than chance: the best fusion daam-v1 differs by +10.0 points" in text
-    worse = {"ridge-best-layer": 0.6, "daam-v1": 0.5}
-    assert "Fusing layers hurts: daam-v1 differs by −10.0 points" in said(fused(worse))
-    unclear = said(fused(worse, status={"daam-v1": "undertrained"}))
-    assert "Whether fusing layers hurts is unclear: daam-v1 (undertrained) differs by −10.0 points" in unclear
+    closed = {"ridge-best-layer": 0.5, "ridge-mean": 0.6}
+    assert f"Fusing layers helps: ridge-mean differs by {gain} {chosen}" in said(fused(closed))
+    text = said(fused(closed, p_holm=0.3))
+    assert "Fusing layers does not help by more than chance: the best fusion ridge-mean differs by +10.0 points" in text
+    worse = {"ridge-best-layer": 0.6, "ridge-mean": 0.5}
+    assert "Fusing layers hurts: ridge-mean differs by −10.0 points" in said(fused(worse))
+    unclear = said(fused(worse, status={"ridge-mean": "learned nothing"}))
+    assert "Whether fusing layers hurts is unclear: ridge-mean (learned nothing) differs by −10.0 points" in unclear
     assert "; but its training is in doubt." in unclear
-    assert "cannot be tested" in said(fused(BASE, p_holm=None))
+    assert "cannot be tested" in said(fused(closed, p_holm=None))
     assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
+
+
+def test_a_trained_head_is_not_taken_for_the_worth_of_fusing() -> None:
+    both = said(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.52, "daam-v1": 0.6, "none": 0.55}))
+    assert "Fusing layers helps: ridge-mean differs by +2.0 points" in both
+    head = (
+        "daam-v1 differs by +10.0 points [+8.0, +11.0; not corrected], but it is trained, so its head may explain more"
+    )
+    assert head in both
+    assert "trained" not in said(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.6, "daam-v1": 0.55}))
+    alone = said(fused(BASE))
+    assert "Whether fusing layers helps is unclear: daam-v1 differs by +10.0 points" in alone
+    assert "; but one is trained and the other solved in closed form, so the head may explain the difference." in alone
+    assert "Fusing layers does not help by more than chance: the best fusion daam-v1" in said(fused(BASE, p_holm=0.3))
 
 
 def steps(data: dict[str, Any]) -> str:

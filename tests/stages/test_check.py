@@ -273,7 +273,12 @@ def test_a_source_that_does_not_exist_fails_check_and_run(project: Path) -> None
     ("text", "lacks"),
     [
         ("methods: [none, mean, ridge-last]", ["whether fusing layers helps; add ridge-best-layer to methods"]),
-        ("methods: [none, ridge-best-layer]", []),
+        (
+            "methods: [none, ridge-best-layer]",
+            ["whether fusing layers helps; add ridge-mean to methods, which is solved"],
+        ),
+        ("methods: [none, ridge-best-layer, ridge-concat]", []),
+        ("methods: [none, best-layer]", []),
         ("methods: [ridge-last, ridge-best-layer]", ["whether fusing layers helps; add a method that fuses them"]),
         ("importance: {audit: false}", []),  # it is on unless somebody turns it off
         ("methods: [none]\ntrain: {recipe: published}", []),  # keeps what was published

@@ -134,7 +134,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         limits = "–" if shown.low is None else f"{percent(shown.low)} to {percent(shown.high)}"
         cells.append((name, percent(shown.mean), limits, text, _verdict(evaluation, name, gap)))
     show_line(f"[bold]{escaped(evaluation.run)}[/]")
-    print_table(head, cells, width=PLAIN_WIDTH)
+    print_table(head, cells, width=PLAIN_WIDTH, bold=True)
     if evaluation.by_accuracy and evaluation.num_folds > 1:
         show_line("Accuracies are means over folds; intervals and differences are over all items.")
     if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):

@@ -20,13 +20,14 @@ SUFFIXES: dict[Modality, tuple[str, ...]] = {
 """Suffixes of files that a folder is searched for."""
 JSON_LINES = (".jsonl", ".ndjson")
 ALIKE = {
-    "group": ("split", "fold", "subset", "partition"),
-    "speaker": ("speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant",
-                "participant_id", "patient", "patient_id", "client_id", "user_id"),
-    "sentence": ("sentence_id",),
-    "utterance_id": ("id", "utt_id"),
+    "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
+    "speaker": ("who an item comes from", (
+        "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
+        "patient", "patient_id", "client_id", "user_id")),
+    "sentence": ("what is said", ("sentence_id",)),
+    "utterance_id": ("the name of an item", ("id", "utt_id")),
 }  # fmt: skip
-"""Column that is optional -> names that others give it."""
+"""Column that is optional -> what it tells, and names that others give it."""
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,9 @@ def files_below(folder: Path) -> Iterator[Path]:
 def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:
     """Warn about columns that a file may have under another name, among those that are `known` and that it lacks."""
     for role in (role for role in ALIKE if role in known and role not in columns):
-        if name := next((name for name in columns if name.lower() in ALIKE[role]), None):
-            log.warning("%s: the column '%s' is not used; if it is the %s, rename it '%s'", path.name, name, role, role)
+        what, others = ALIKE[role]
+        if name := next((name for name in columns if name.lower() in others), None):
+            log.warning("%s: the column '%s' is not used; if it tells %s, rename it '%s'", path.name, name, what, role)
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:

@@ -83,7 +83,8 @@ def test_folds_under_another_name_are_told(tmp_path: Path, suffix: str, caplog: 
     parts = [str(number % 3) for number in range(24)]
     rows = prepare(write_items(tmp_path / f"x{suffix}", items(group=None, fold=parts)))
     assert rows["group"].null_count() == 24
-    assert f"x{suffix}: the column 'fold' is not used; if it is the group, rename it 'group'" in caplog.messages
+    told = "the column 'fold' is not used; if it tells the fold, or the training and test part, rename it 'group'"
+    assert f"x{suffix}: {told}" in caplog.messages
 
 
 def test_what_may_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from daamctl.corpora.base import modality_of
+from daamctl.corpora.files import ALIKE
 from daamctl.corpora.manifest import prepare
 from daamctl.errors import CorpusError
 
@@ -195,9 +196,9 @@ def test_columns_of_other_names_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str, row: str, told: list[tuple[str, str]]
 ) -> None:
     prepare(csv(tmp_path, f"{head}\n{row}\n"))
-    words = "list.csv: the column '{}' is not used; if it is the {}, rename it '{}'"
+    words = "list.csv: the column '{}' is not used; if it tells {}, rename it '{}'"
     assert sorted(record.getMessage() for record in caplog.records) == sorted(
-        words.format(name, role, role) for name, role in told
+        words.format(name, ALIKE[role][0], role) for name, role in told
     )
 
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from daamctl.artifacts.evaluation import MARKS, Evaluation
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM
+from daamctl.methods import CLOSED_FORM, SINGLE_LAYER
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -122,14 +122,7 @@ def fusing(evaluation: Evaluation) -> str:
     if best.p_holm <= family.alpha and not _alike(best):
         why = "one is trained and the other solved in closed form, so the head may explain the difference"
         return f"Whether fusing layers helps is unclear: {versus}; but {why}."
-    others = [one for one in against(evaluation, family=family).values() if not _alike(one)]
-    other = max(others, key=lambda one: one.difference, default=None)
-    head = ""
-    if other is not None and _alike(best) and other.difference > best.difference:
-        how = "trained" if _closed_form(best.first) else "solved in closed form"
-        head = (
-            f" {other.first} differs by {_gain(other)}, but it is {how}, so its head may explain more than fusing does."
-        )
+    head = _of_the_other_kind(evaluation, family, best)
     if best.p_holm <= family.alpha and best.difference > 0:
         return f"Fusing layers helps: {versus}.{head}"
     if best.p_holm <= family.alpha:
@@ -149,6 +142,27 @@ def _best_fusion(evaluation: Evaluation) -> tuple[Family, Compared] | None:
     pairs = against(evaluation, family=family)
     ranked = [pairs[name] for name in order(evaluation) if name in pairs]
     return family, next((one for one in ranked if _alike(one)), ranked[0])
+
+
+def _of_the_other_kind(evaluation: Evaluation, family: Family, best: Compared) -> str:
+    """What is known of the best fusion that is fitted in another way than the probe; empty if that says nothing new."""
+    pairs = against(evaluation, family=family)
+    other = next((pairs[name] for name in order(evaluation) if name in pairs and not _alike(pairs[name])), None)
+    if other is None or not _alike(best):
+        return ""
+    rows = evaluation.scores.comparisons("accuracy", ALL_PAIRS)
+    rows = [one.turned() if one.second == other.first else one for one in rows]
+    found = next(
+        (one for one in rows if one.first == other.first and one.second.partition(" ")[0] == SINGLE_LAYER[1]), None
+    )
+    if found is not None and _closed_form(best.first):
+        p = "" if found.p_holm is None else f"; {p_value(found.p_holm)} over all pairs"
+        what = f"from a trained single layer ({found.second}{p})"
+        return f" Of trained methods, {found.first} differs by {_gain(found)} {what}."
+    if other.difference <= best.difference:
+        return ""
+    how = "trained" if _closed_form(best.first) else "solved in closed form"
+    return f" {other.first} differs by {_gain(other)}, but it is {how}, so its head may explain more than fusing does."
 
 
 def _gain(pair: Compared) -> str:

@@ -14,7 +14,7 @@ from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
 from daamctl.reporting.verdict import labelled
 from daamctl.store.records import parse_record
-from tests.fixtures.compared import evaluation, fused
+from tests.fixtures.compared import compared, evaluation, fused
 from tests.fixtures.records import importance_of, parsed
 
 
@@ -105,6 +105,17 @@ def test_a_trained_head_is_not_taken_for_the_worth_of_fusing() -> None:
     )
     assert head in both
     assert "trained" not in said(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.6, "daam-v1": 0.55}))
+    data = fused({"ridge-best-layer": 0.5, "ridge-mean": 0.52, "daam-v1": 0.6, "best-layer": 0.57})
+    rows = data["tables"]["comparisons"]
+    rows[:] = [
+        row for row in rows if (row["family"], row["second"]) != ("single layer", "best-layer")
+    ]  # it fuses nothing
+    rows.append({**compared("best-layer", "daam-v1", -0.03, 0.02), "family": "all pairs"})
+    assert said(data).count("trained") == 2
+    trained = (
+        "Of trained methods, daam-v1 differs by +3.0 points [+1.0, +4.0; not corrected] from a trained single layer"
+    )
+    assert f"{trained} (best-layer; p = 0.020 over all pairs)." in said(data)
     alone = said(fused(BASE))
     assert "Whether fusing layers helps is unclear: daam-v1 differs by +10.0 points" in alone
     assert "; but one is trained and the other solved in closed form, so the head may explain the difference." in alone

@@ -17,7 +17,9 @@ def command(
     source: Annotated[
         Path,
         typer.Option(
-            "--from", metavar="PATH", help="Folder of recordings, images or texts, a table of them, or tagged words."
+            "--from",
+            metavar="PATH",
+            help="Folder of recordings, images or texts, a table of them, tagged words, or a file of embeddings.",
         ),
     ],
     pattern: Annotated[
@@ -31,7 +33,7 @@ def command(
         str | None, typer.Option(metavar="CODE=NAME,...", help="Class names for the labels in the paths.")
     ] = None,
 ) -> None:
-    """Make a pipeline from recordings, images, texts or tagged words."""
+    """Make a pipeline from recordings, images, texts, tagged words or embeddings."""
     from daamctl.artifacts.dag import write_stages
     from daamctl.config import find_root
     from daamctl.encoders.encoder_size import check_name

@@ -23,14 +23,15 @@ import yaml
 from daamctl import audio
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality, encoder_input
-from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
-from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES
+from daamctl.config import EMBEDDINGS, PARAMS_FILE, PIPELINES_DIR, read_yaml
+from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora import CORPORA
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
 from daamctl.corpora.groups import PARTS, even_number
+from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
@@ -97,7 +98,8 @@ def run(
 
     Args:
         name: of the pipeline and of the manifest.
-        folder: recordings, images or texts, in any depth; or a table of them, or tagged words, see `corpora.conll`.
+        folder: recordings, images or texts, in any depth; or a table of them, tagged words (`corpora.conll`), or a file
+            of embeddings (`corpora.vector_file`).
         pattern: where the label and the speaker are in a path; None: look at the names.
         labels: label in the names -> class name.
         encoder: preset, Hugging Face id or folder; None: one for the kind of data.
@@ -158,8 +160,10 @@ def run(
         if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
             download["num_groups"], train["selection"] = 2, "last"
     doubts += _class_doubts(rows, modality)
-    encoder = encoder or ENCODER[encoder_input(modality)]
-    settings = {"download": download, "extract": {"encoder": encoder}, "train": train}
+    if modality == "embeddings" and encoder is not None:
+        raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
+    extract = {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]}
+    settings = {"download": download, "extract": extract, "train": train}
     text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
     if known:
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
@@ -175,22 +179,33 @@ def _corpus_of(source: Path) -> str | None:
     if source.is_dir():
         parts = part_files(source).values()
         return CONLL if parts and all(path.suffix.lower() in COLUMNS for path in parts) else None
-    if not source.is_file() or suffix not in (*TABLES, *COLUMNS):
+    if not source.is_file() or suffix not in (*TABLES, *COLUMNS, *VECTORS):
         return None
+    if suffix in VECTORS and (suffix != ".parquet" or VECTOR_COLUMN in _columns_of(source)):
+        return EMBEDDINGS
     if suffix in (".parquet", *JSON_LINES):
         return CONLL if "tokens" in read_table(source).columns else MANIFEST
     with source.open(encoding="utf-8", errors="replace") as lines:  # .txt may be either
         return MANIFEST if suffix == ".csv" or (suffix == ".txt" and "label" in lines.readline().split(",")) else CONLL
 
 
+def _columns_of(source: Path) -> list[str]:
+    """Columns of a Parquet file, without reading it; none if it is damaged, which whoever reads it says."""
+    try:
+        return list(pl.read_parquet_schema(source))
+    except (OSError, pl.exceptions.PolarsError):
+        return []
+
+
 def _listed(source: Path, corpus: str) -> tuple[Modality, pl.DataFrame]:
     """Kind and rows of a list, without the columns that it leaves to us."""
     rows = CORPORA.load(corpus).prepare(source)
-    kinds: dict[str, Modality] = {"position": "tokens", "text": "text", "index": "image", "path": "speech"}
+    kinds: dict[str, Modality] = {
+        "position": "tokens", "text": "text", "clip_id": "embeddings", "index": "image", "path": "speech"
+    }  # fmt: skip
     modality = next(kind for column, kind in kinds.items() if column in rows.columns)
-    own = rows["speaker"].n_unique() == len(rows) or (
-        modality == "tokens" and (rows["speaker"] == rows["sentence"]).all()
-    )
+    item = "sentence" if modality == "tokens" else "utterance_id"
+    own = rows["speaker"].n_unique() == len(rows) or (rows["speaker"] == rows[item]).all()
     given = {"speaker": not own, "group": rows["group"].null_count() == 0}
     return modality, rows.drop([name for name, is_given in given.items() if not is_given])
 
@@ -398,7 +413,7 @@ def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.D
 def _pipeline_text(name: str, settings: Mapping[str, Mapping[str, Any]], methods: str) -> str:
     lines = [yaml.safe_dump({key: dict(value)}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
              for key, value in settings.items() if value]  # fmt: skip
-    encoder = settings["extract"]["encoder"]
+    encoder = settings["extract"].get("encoder", "the encoder")
     called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
     lines += ["# Quick without a GPU. Slower by far: dwatt, and the papers' decoder (none, mha, daam-v1, daam-v2)."]

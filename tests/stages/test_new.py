@@ -15,6 +15,7 @@ from daamctl.errors import ConfigError, CorpusError
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method
 from daamctl.stages import check, download, new
+from tests.fixtures.given import items, write_items
 
 RATE = 8000
 
@@ -270,3 +271,26 @@ def test_few_speakers(project: Path, speakers: int, selection: str) -> None:
     assert (alone in made.doubts) == (speakers == 1)
     if speakers > 1:
         download.run(Layout.of(project, "mine", config), config)  # the folds can be formed
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".safetensors"])
+@pytest.mark.parametrize("speaker", [True, False])
+def test_embeddings_become_a_pipeline(project: Path, suffix: str, speaker: bool) -> None:
+    changes = {} if speaker else {"speaker": None}
+    source = write_items(project / f"vectors{suffix}", items(group=None, **changes))
+    made = new.run(project, "mine", source)
+    assert made.facts["classes"] == "low 12, high 12"
+    assert made.facts.get("speakers") == ("6, with 4 items each" if speaker else None)
+    config = load_config(project, "mine")
+    assert (config.download.corpus, config.download.source) == ("embeddings", source.name)
+    assert not config.has_encoder
+    assert check.problems_of(config) == []
+    download.run(Layout.of(project, "mine", config), config)
+    with pytest.raises(ConfigError, match=r"has embeddings, which no encoder makes again\n  leave out --encoder"):
+        new.run(project, "other", source, encoder="llama-micro")
+
+
+def test_a_damaged_table_of_embeddings(project: Path) -> None:
+    (project / "broken.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(CorpusError, match=r"broken\.parquet"):
+        new.run(project, "mine", project / "broken.parquet")

@@ -71,6 +71,12 @@ def _local_uri(root: Path) -> str:
     return f"sqlite:///{root / DATABASE}"
 
 
+def _file_of(root: Path) -> Path | None:
+    """File of the store, if it is in SQLite."""
+    uri = store_uri(root)
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
 def run_links(root: Path, address: str) -> dict[str, str]:
     """Links to the runs of this project in the MLflow UI, without those that are superseded.
 
@@ -84,10 +90,12 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     Raises:
         ArtifactError: nothing was sent to the store, or it cannot be read.
     """
-    paths = [path for stage in ("train", "report") for path in (root / "data" / stage).glob("*") if path.is_dir()]
-    absent = store_uri(root) == _local_uri(root) and not (root / DATABASE).is_file()
+    folders = (root / "data" / stage for stage in ("train", "report"))
+    names = {path.name for folder in folders for path in folder.glob("*") if path.is_dir()}
+    file = _file_of(root)
+    there = bool(names) and (file is None or file.is_file())  # opening a store in a file would make it
     links = {}
-    for name, (number, has_view) in ({} if absent else _experiments(root, {path.name for path in paths})).items():
+    for name, (number, has_view) in (_experiments(root, names) if there else {}).items():
         # columns cannot stand in a link, and MLflow ignores a view if it has a filter or an order too
         table = {"viewStateShareKey": VIEW} if has_view else {"searchFilter": SHOWN, **_order("accuracy")}
         query = urlencode({"workflowType": "machine_learning", **table})
@@ -114,7 +122,7 @@ def _view(metric: str) -> str:
 def not_sent(root: Path, folds: Sequence[Fold]) -> list[Fold]:
     """The folds that the store does not have. Writes nothing."""
     left = [fold for fold in folds if not is_sent(root, fold)]
-    if not left or store_uri(root).startswith("sqlite:///"):
+    if not left or _file_of(root) is not None:
         return left
     store = _Store(root, writes=False)
     return [fold for fold in left if not store.has(*_known_by(fold))]
@@ -229,6 +237,8 @@ class _Store:
         """Run of the fold in training, once it has an epoch."""
         self._tags: dict[str, str] = {}
         """Tags of the fold in training; no other run that is not superseded has the same."""
+        self._parent_tags: dict[str, str] = {}
+        """Those of the run of its method."""
 
     @cached_property
     def client(self) -> MlflowClient:
@@ -274,9 +284,10 @@ class _Store:
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Remember which run comes next. It is made with its first epoch: another process may finish the fold first."""
-        tags = {"pipeline": name, "method": folder.name, "fold": str(fold), "seed": str(seed)}
-        self._run_id, self._tags = "", {**tags, "kind": "fold", **self.own}
-        self._folder = folder
+        tags = {"pipeline": name, "method": folder.name, **self.own}
+        kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
+        self._run_id, self._parent_tags = "", {**tags, "kind": kind}
+        self._tags = {**tags, "kind": "fold", "fold": str(fold), "seed": str(seed)}
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         self._run_id = self._run_id or self._begin()
@@ -286,10 +297,9 @@ class _Store:
     def _begin(self) -> str:
         """Make the run that was started, below that of its method."""
         name, method = self._tags["pipeline"], self._tags["method"]
-        kind = "ablation" if self._folder.parent.parent.name == "ablate" else "method"
-        tags = {"pipeline": name, "method": method, "kind": kind, **self.own}
         with self._alone(f"the MLflow run of {method}", f"{name}-{method}-run"):
-            parent = next(iter(self.runs(name, tags)), None) or self._make(name, method, tags)
+            known = self.runs(name, self._parent_tags)
+            parent = known[0] if known else self._make(name, method, self._parent_tags)
         title = f"{method}-fold{self._tags['fold']}-seed{self._tags['seed']}"
         return str(self._make(name, title, {**self._tags, PARENT: parent.info.run_id}).info.run_id)
 
@@ -309,10 +319,9 @@ class _Store:
                     self.client.delete_run(live)
                 return False
             self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
-            self._run_id = live
+            self._run_id = live or self._begin()
             for entry in () if live else fold.history().to_dicts():
                 self.epoch(entry)
-            self._run_id = self._run_id or self._begin()
             self._log(fold)
             for old in self.runs(run["pipeline"], self._tags):
                 if old.info.run_id != self._run_id:
@@ -510,8 +519,8 @@ def _known_by(fold: Fold) -> tuple[str, dict[str, str]]:
 
 def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
     """`_Store.has` for a store in a file, without importing mlflow, which takes seconds."""
-    path = Path(store_uri(root).removeprefix("sqlite:///"))
-    if not store_uri(root).startswith("sqlite:///") or not path.is_file():
+    path = _file_of(root)
+    if path is None or not path.is_file():
         return False
     tags = {**tags, STATE: CURRENT}
     tagged = " AND EXISTS (SELECT 1 FROM tags WHERE run_uuid = runs.run_uuid AND key = ? AND value = ?)"
@@ -528,12 +537,18 @@ def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
-    """Send the folds that the current store does not have yet. Raises ArtifactError if one of them is damaged."""
+    """Send the folds that the current store does not have yet.
+
+    Raises:
+        ArtifactError: one of them is damaged; none is sent.
+    """
     if (root := tracker.root) is None:
         return
+    folds = list(folds)
     for fold in folds:
         if fold.folder not in tracker.stored and not is_sent(root, fold):
             fold.check()
+    for fold in folds:
         tracker.finish(fold)
 
 

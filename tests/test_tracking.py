@@ -346,6 +346,15 @@ def test_links_need_runs(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_links_make_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_fold(tmp_path, "demo")
+    for name in ("mlflow.db", "other.db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/{name}")
+        with pytest.raises(ArtifactError, match="has no runs of this project\n  run a pipeline"):
+            run_links(tmp_path, "http://127.0.0.1:5000")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 @pytest.mark.parametrize("content", [b"not a database " * 100, b"SQLite format 3\0" + bytes(2000)])
 def test_a_damaged_store_is_one_message_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes

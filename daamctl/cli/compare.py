@@ -26,7 +26,6 @@ FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
-PLAIN_WIDTH = 160
 
 
 class Unit(StrEnum):
@@ -97,12 +96,14 @@ def _show(report: ComparisonReport) -> None:
 
 def _show_settings(rows: Sequence[SettingDifference], heading: str) -> None:
     show_line(f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
+    from daamctl.evaluation.settings_diff import ABSENT
+
     cells: list[list[str]] = []
     alone: dict[str, list[str]] = {"A": [], "B": []}  # a closed-form method has none of the settings of training
     for row in rows:
         name = row.name + (f" ({', '.join(row.methods)})" if row.methods else "")
-        if DASH in (row.first, row.second):
-            side, value = ("A", row.first) if row.second == DASH else ("B", row.second)
+        if ABSENT in (row.first, row.second):
+            side, value = ("A", row.first) if row.second == ABSENT else ("B", row.second)
             alone[side].append(f"{name} {_value(value)}")
         else:
             cells.append([name, _value(row.first), _value(row.second)])
@@ -124,7 +125,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
         "detectable",
     ]  # fmt: skip
     cells = [row for entry in result.pairs for row in _paired_rows(entry, result)]
-    print_wide(head, cells, width=PLAIN_WIDTH, keys=2)
+    print_wide(head, cells, keys=2)
     for entry in result.pairs:
         if entry.doubt:
             show_line(f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
@@ -147,7 +148,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
     if wins:
         show_line(f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)")
         counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
-        print_wide(["method", "wins", "losses", "ties"], counts, width=PLAIN_WIDTH, keys=1)
+        print_wide(["method", "wins", "losses", "ties"], counts, keys=1)
     shown = MANY_SHOWN if len(result.pairs) > 1 else ONE_SHOWN
     rows = []
     for entry in result.pairs:
@@ -159,7 +160,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
             f"\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most {shown} per method",
         )
         heads = ["method", item, "fold", design.source_word, "class", "A", "B"]
-        print_wide(heads, rows, width=PLAIN_WIDTH, keys=2)
+        print_wide(heads, rows, keys=2)
 
 
 def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
@@ -200,7 +201,7 @@ def _show_printed(result: PrintedResult, item: str) -> None:
     show_line(
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
-    print_wide(head, cells, width=PLAIN_WIDTH, keys=2)
+    print_wide(head, cells, keys=2)
     rows = []
     for entry in result.pairs:
         if entry.not_aligned is None:
@@ -210,13 +211,13 @@ def _show_printed(result: PrintedResult, item: str) -> None:
                 rows.append([_pair(entry), str(session), *map(_percent, values), _points(values[0] - values[1])])
     if rows:
         show_line("\n[bold]By session[/]")
-        print_wide(["method", "session", "A", "B", "A - B"], rows, width=PLAIN_WIDTH, keys=2)
+        print_wide(["method", "session", "A", "B", "A - B"], rows, keys=2)
     tested = [pair for pair in pairs if pair[1].test]
     if tested:
         show_line(f"\n[bold]Test[/] {escaped(tested[0][0].about_test)}")
         head = ["method", "A - B", "p", "p (Holm)"]
         rows = [[_pair(entry), _points(one.difference), _p(one.p), _p(one.p_holm)] for entry, one in tested]
-        print_wide(head, rows, width=PLAIN_WIDTH, keys=1)
+        print_wide(head, rows, keys=1)
     for reason in dict.fromkeys(entry.about_test for entry, one in pairs if not one.test):
         show_line(escaped(reason))
 

@@ -10,8 +10,9 @@ from daamctl.cli.options import complete_pipeline
 from daamctl.cli.terminal import escaped, print_table
 
 PLAIN_WIDTH = 220
-MOST_COLUMNS = 3
 """Width of the table in characters when the output is not a terminal."""
+MOST_COLUMNS = 3
+"""With more pipelines, they have no column each."""
 
 
 def command(

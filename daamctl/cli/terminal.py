@@ -67,15 +67,15 @@ def print_table(
 
 
 def print_wide(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, keys: int, right: Sequence[int] = ()
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int, width: int = 160, right: Sequence[int] = ()
 ) -> None:
     """Print a table of any number of columns: one that does not fit is cut into several, each with the first columns.
 
     Then what is the same in all of many rows stands in a line below.
 
     Args:
-        width: of an output that is not a terminal, in characters.
         keys: number of the first columns.
+        width: of an output that is not a terminal, in characters.
         right: numbers of the columns that are justified to the right.
     """
     console = _console()

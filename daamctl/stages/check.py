@@ -111,11 +111,13 @@ def unanswered(config: Config) -> Iterator[str]:
     corpus = config.download.corpus
     if corpus in CORPORA and not CORPORA.load(corpus).task.by_accuracy:
         return  # methods are compared by another figure with the reference
-    if not set(SINGLE_LAYER[:2]) & set(config.methods):
+    probes = [name for name in SINGLE_LAYER[:2] if name in config.methods]
+    fusions = [name for name in config.methods if resolve_method(name)[0] not in SINGLE_LAYER]
+    if not probes:
         yield f"whether fusing layers helps; add {SINGLE_LAYER[0]} to methods"
-    elif all(resolve_method(name)[0] in SINGLE_LAYER for name in config.methods):
+    elif not fusions:
         yield "whether fusing layers helps; add a method that fuses them to methods, e.g. ridge-mean"
-    elif NEEDS_DEV[0] not in config.methods and not (set(CLOSED_FORM) - set(SINGLE_LAYER)) & set(config.methods):
+    elif SINGLE_LAYER[1] not in probes and not set(CLOSED_FORM) & set(fusions):
         yield f"whether fusing layers helps; add ridge-mean to methods, which is solved as {SINGLE_LAYER[0]} is"
 
 

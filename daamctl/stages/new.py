@@ -181,18 +181,26 @@ def _corpus_of(source: Path) -> str | None:
         return CONLL if parts and all(path.suffix.lower() in COLUMNS for path in parts) else None
     if not source.is_file() or suffix not in (*TABLES, *COLUMNS, *VECTORS):
         return None
-    if suffix in VECTORS and (suffix != ".parquet" or VECTOR_COLUMN in _columns_of(source)):
+    if suffix in VECTORS and suffix != ".parquet":
         return EMBEDDINGS
     if suffix in (".parquet", *JSON_LINES):
-        return CONLL if "tokens" in read_table(source).columns else MANIFEST
+        names = _columns_of(source)
+        if suffix in VECTORS and VECTOR_COLUMN in names:
+            return EMBEDDINGS
+        return CONLL if "tokens" in names else MANIFEST
     with source.open(encoding="utf-8", errors="replace") as lines:  # .txt may be either
         return MANIFEST if suffix == ".csv" or (suffix == ".txt" and "label" in lines.readline().split(",")) else CONLL
 
 
 def _columns_of(source: Path) -> list[str]:
-    """Columns of a Parquet file, without reading it; none if it is damaged, which whoever reads it says."""
+    """Columns of a Parquet file, of which only the schema is read, or of JSON lines.
+
+    None if a Parquet file is damaged, which whoever reads it says.
+    """
+    if source.suffix.lower() in JSON_LINES:
+        return read_table(source).columns
     try:
-        return list(pl.read_parquet_schema(source))
+        return [name.strip() for name in pl.read_parquet_schema(source)]
     except (OSError, pl.exceptions.PolarsError):
         return []
 

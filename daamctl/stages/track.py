@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.tracking import Tracker, artifacts_elsewhere, correct_artifacts, is_sent, not_sent, shown_store
+from daamctl.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,9 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     if pipeline is not None and not finished:
         known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
         raise UnknownNameError("pipeline with finished folds", pipeline, known)
-    for fold in finished:
-        if not is_sent(root, fold):
-            fold.check()
     correct_artifacts(root)
-    tracker = Tracker(root, close_timeout_s=3600.0)
-    for fold in finished:
-        tracker.finish(fold)
-    tracker.close()
+    with closing(Tracker(root, close_timeout_s=3600.0)) as tracker:
+        send_missing(tracker, finished)
     left = sum(fold.folder not in tracker.stored for fold in finished)
     if left:
         raise ArtifactError(

@@ -37,8 +37,8 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
     stage, name, *below = parts
     if layout is None or name not in (layout.table_name, layout.run_name, layout.embeddings.name):
         try:
-            layout, _ = find_run(data.parent, name)
-        except (ConfigError, ArtifactError):  # e.g. a pipeline that reconstructs
+            layout, _ = find_run(data.parent, name, reconstructs=True)
+        except (ConfigError, ArtifactError):  # e.g. of a pipeline that is gone
             layout = Layout(data.parent, name, name, name)
     words: list[str] = []
     if below and stage in STAGES and STAGES[stage].for_each:

@@ -3,19 +3,20 @@
 `data/crop/<run>/crops.parquet` has one row per crop. `data/reconstruct/<run>/<arm>/seed<N>/` has one training:
 weights.safetensors, examples.safetensors (reconstructions of the examples as uint8 (E, 3, S, S), the mean weight of
 every channel before and after training), scores.parquet (one row per test crop), history.parquet, and result.json,
-which is written last. `data/score/<run>/score.json` compares the arms.
+which is written last. `data/score/<run>/` compares the arms: score.json and tables (`daamctl.artifacts.scores`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import InstanceOf
 
-from daamctl.artifacts.statistics import Interval, SignFlipTest
+from daamctl.artifacts.scores import Scores, read_table, table_file
 from daamctl.artifacts.utterances import frame_key
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
@@ -28,6 +29,9 @@ HISTORY = "history.parquet"
 EXAMPLES = "examples.safetensors"
 WEIGHTS = "weights.safetensors"
 SCORE = "score.json"
+TABLES_OF_ARMS = ("figures", "scores", "comparisons")
+METRICS = {"psnr": ("PSNR (dB)", +1), "ssim": ("SSIM", +1), "l1": ("L1", -1), "l2": ("L2", -1)}
+"""Score of reconstructions -> its name in texts, and +1 if more is better, -1 if less is; the first one ranks."""
 COLUMNS: dict[str, Any] = {
     "crop_id": pl.String,
     "utterance_id": pl.String,
@@ -135,62 +139,27 @@ def training_of(arm: Path, seed: int, *, key: str = "", work: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOf:
-    """One score of one arm, over all test images and seeds.
-
-    Args:
-        value: mean over images; seeds and the crops of an image are averaged first.
-        difference: minus the reference, paired by image; None for the reference itself.
-        test: sign-flip test of the difference, with Holm's correction over arms.
-        detectable: smallest difference that a paired t-test on these images would detect.
-    """
-
-    value: float
-    by_seed: list[float]
-    interval: Interval
-    difference: float | None = None
-    difference_by_seed: list[float] = field(default_factory=list)
-    difference_interval: Interval | None = None
-    test: SignFlipTest | None = None
-    detectable: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredArm:
-    """One arm.
-
-    Args:
-        scores: score -> figures.
-        crops_per_s: training speed, by seed.
-        peak_bytes: memory of the GPU, by seed.
-    """
-
-    arm: str
-    scores: dict[str, ScoreOf]
-    perplexity: list[float]
-    used: list[int]
-    block_parameters: list[int]
-    parameters: int
-    crops_per_s: list[float]
-    peak_bytes: list[int | None]
-    keys: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ArmScores:
-    """Comparison of all arms.
+    """Comparison of all arms. Its figures are in tables (`daamctl.artifacts.scores`), where an arm is a method.
 
     Args:
         reference: arm that the others are compared with.
-        images: test images, the unit of intervals and tests.
-        arms: in the order of the pipeline.
+        arms: arm -> keys of its trainings, by seed, in the order of the pipeline.
+        files: hashes of the tables beside it.
+        scores: the tables, which are not in the record.
     """
 
     run: str
     reference: str
-    seeds: list[int]
-    images: int
-    crops: int
+    arms: dict[str, list[str]]
     train_crops: int
     steps: int
-    arms: list[ScoredArm]
+    files: dict[str, str] = field(default_factory=dict)
+    scores: InstanceOf[Scores] = field(default_factory=Scores)
+
+
+def read_arm_scores(folder: Path) -> ArmScores:
+    """The comparison in the folder of a run, with its tables; raises ArtifactError, see `Artifact.open`."""
+    found = Artifact(folder / SCORE, ArmScores).open()
+    frames = {name: read_table(table_file(folder, name)) for name in TABLES_OF_ARMS}
+    return replace(found, scores=Scores("image", frames))

@@ -11,15 +11,16 @@ from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_f
 from daamctl.layout import Layout, split_recipe
 
 
-def find_run(root: Path, name: str) -> tuple[Layout, Config]:
+def find_run(root: Path, name: str, *, reconstructs: bool = False) -> tuple[Layout, Config]:
     """Layout and settings of a pipeline, or of an ad-hoc run, whose corpus and encoder its folds name.
 
     Args:
         name: name of the pipeline or run, possibly with the suffix of a recipe.
+        reconstructs: whether it may reconstruct images.
 
     Raises:
         UnknownNameError: there is neither.
-        ConfigError: its settings are wrong, or it reconstructs images.
+        ConfigError: its settings are wrong, or it reconstructs images and may not.
         ArtifactError: a fold of the ad-hoc run is damaged.
     """
     pipelines = pipeline_names(root)
@@ -28,7 +29,8 @@ def find_run(root: Path, name: str) -> tuple[Layout, Config]:
     named = parse_overrides(words)
     if base in pipelines:
         config = load_config(root, base, named)
-        check_classifies(name, config)
+        if not reconstructs:
+            check_classifies(name, config)
         return Layout.of(root, base, config, words, recipe), config
     made = {path.parts[-4]: path.parent for path in (root / "data" / "train").glob("*/*/fold*/result.json")}
     if name not in made:
@@ -49,7 +51,7 @@ def check_classifies(name: str, config: Config) -> None:
     if config.task == "reconstruct":
         raise ConfigError(
             f"{name} reconstructs images, so it has no methods and folds",
-            fix=f"its blocks are compared in data/report/{name}/report.html; make it: daamctl run {name}",
+            fix=f"its blocks are compared by: daamctl show {name}",
         )
 
 

@@ -82,7 +82,7 @@ class Compared:
     smallest possible value; exact: whether all flips were tried. p_folds: of the corrected t-test over folds.
     detectable: smallest difference that a paired t-test on as many units would have detected with 80 % power. wins:
     items that only `first` got right in more than half of its seeds, losses: only `second`. ahead: those of the `runs`
-    common runs in which `first` has the higher accuracy, behind: `second`. None: there is no such test or interval.
+    common runs in which `first` has the higher figure, behind: `second`. None: there is no such test or interval.
     """
 
     family: str = "reference"

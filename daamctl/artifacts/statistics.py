@@ -36,14 +36,12 @@ class PairedTest:
     Args:
         unit: name of the unit that the test takes as independent.
         p: p-value; None if the differences do not vary.
-        p_holm: `p` after Holm's correction within the family; None before the correction.
     """
 
     unit: str
     mean: float
     n: int
     p: float | None
-    p_holm: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -397,7 +397,7 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
         run = Run(name, **options)
         try:
             if name in RUNS:
-                check_run(str(run.pipeline))
+                check_run(str(run.pipeline), reconstructs=name == "show")
             work(*((run,) if "run" in own else ()), **given)
         except DaamctlError as error:
             if error.path is not None and error.fix is None:
@@ -420,17 +420,21 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
     return command
 
 
-def check_run(run: str) -> None:
+def check_run(run: str, *, reconstructs: bool = False) -> None:
     """Refuse an unknown PIPELINE/METHOD, or PIPELINE alone, before anything slow is imported.
+
+    Args:
+        reconstructs: whether the pipeline may reconstruct images, with blocks instead of methods.
 
     Raises:
         UnknownNameError: there is no such pipeline or run, or no such method.
+        ConfigError: it reconstructs images and may not.
     """
     from daamctl.artifacts.runs import find_run, trained_methods
     from daamctl.config import find_root
     from daamctl.methods import resolve_method
 
     name, _, method = run.partition("/")
-    layout, config = find_run(find_root(), name)
-    if method and method not in (*config.trained, *trained_methods(layout)):
+    layout, config = find_run(find_root(), name, reconstructs=reconstructs)
+    if method and config.task == "classify" and method not in (*config.trained, *trained_methods(layout)):
         resolve_method(method)

@@ -13,6 +13,5 @@ def command(run: Run) -> None:
     from daamctl import pipeline
 
     path = pipeline.run(layout, config, source=run.source, track=run.track)
-    if config.task == "classify":
-        show_results(layout)
+    show_results(layout, task=config.task)
     show_path(path)

@@ -12,6 +12,7 @@ from daamctl.cli.terminal import escaped, print_table, print_wide, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
+    from daamctl.artifacts.reconstruction import ArmScores
     from daamctl.artifacts.scores import Compared
     from daamctl.config import Config
     from daamctl.layout import Layout
@@ -38,25 +39,26 @@ def command(
     """Print the results of an evaluation: each method, its interval, its difference from the reference, and a verdict.
 
     RUN is PIPELINE, or PIPELINE/METHOD for one method beside the reference. With TABLE, print a table of all figures.
+    If a pipeline reconstructs images, its methods are blocks.
     """
     from daamctl.artifacts.runs import find_run
     from daamctl.config import find_root
 
     name, _, method = str(run.pipeline).partition("/")
-    layout, config = find_run(find_root(), name)
+    layout, config = find_run(find_root(), name, reconstructs=True)
     if table is not None or csv or run.json:
-        show_table(
-            layout, table or "figures", method=method or None, form="csv" if csv else "json" if run.json else "text"
-        )
+        form = "csv" if csv else "json" if run.json else "text"
+        show_table(layout, table or "figures", config.task, method=method or None, form=form)
     else:
-        show_results(layout, config, method=method or None)
+        show_results(layout, config, method=method or None, task=config.task)
 
 
-def show_table(layout: Layout, table: str, *, method: str | None = None, form: str = "text") -> None:
+def show_table(layout: Layout, table: str, task: str, *, method: str | None = None, form: str = "text") -> None:
     """Print a table of a run.
 
     Args:
         table: one of `daamctl.artifacts.scores.TABLES`.
+        task: `Config.task` of the run.
         method: only its rows; of comparisons, those with it on either side. None: all.
         form: text, csv or json.
 
@@ -69,7 +71,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
     from daamctl.errors import ArtifactError
     from daamctl.evaluation.scores import csv_of, read_scores
 
-    rows = read_scores(layout, table)
+    rows = read_scores(layout, table, task)
     if method is not None:
         sides = [name for name in ("method", "first", "second") if name in rows.columns]
         rows = rows.filter(pl.any_horizontal(pl.col(sides) == method))
@@ -81,7 +83,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         of, filled = f" of {method}" if method else "", []
         for name in TABLE_NAMES:
             with suppress(ArtifactError):
-                filled += [] if read_scores(layout, name).is_empty() else [name]
+                filled += [] if read_scores(layout, name, task).is_empty() else [name]
         show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
         cells = [
@@ -93,19 +95,23 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         print_wide(rows.columns, cells, width=PLAIN_WIDTH, keys=keys, right=numeric)
 
 
-def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:
+def show_results(
+    layout: Layout, config: Config | None = None, *, method: str | None = None, task: str = "classify"
+) -> None:
     """Print the results of a run.
 
     Args:
         config: the current settings, to say whether the evaluation is of the folds that are there; None: it was just
             made, so only its files are read.
         method: the method to print beside the reference; None: all.
+        task: `Config.task` of the run.
 
     Raises:
         ArtifactError: there is no evaluation, or it is damaged.
         UnknownNameError: the method was not evaluated.
     """
     from daamctl.artifacts.evaluation import read_evaluation
+    from daamctl.artifacts.reconstruction import read_arm_scores
     from daamctl.artifacts.terms import listed
     from daamctl.errors import UnknownNameError
     from daamctl.evaluation.consistency import scored_folds
@@ -113,6 +119,9 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.reporting.document import percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
+    if task == "reconstruct":
+        _show_arms(read_arm_scores(layout.stage("score")), method)
+        return
     evaluation = read_evaluation(layout.stage("evaluate"))
     if method is not None and method not in evaluation.methods:
         raise UnknownNameError("evaluated method", method, evaluation.methods)
@@ -144,6 +153,34 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:
         show_line(escaped(fusing(evaluation)))
+
+
+def _show_arms(found: ArmScores, arm: str | None) -> None:
+    """Print what blocks do to reconstructions, with their differences in the score that ranks."""
+    from daamctl.artifacts.reconstruction import METRICS
+    from daamctl.errors import UnknownNameError
+    from daamctl.reporting.document import Number, p_value
+    from daamctl.reporting.reconstruction import FIRST, WITH_INTERVAL, gaps, judged, verdict
+
+    if arm is not None and arm not in found.arms:
+        raise UnknownNameError("scored block", arm, found.arms)
+    rows, cells = {row.first: row for row in gaps(found, FIRST)}, []
+    for name in found.arms if arm is None else dict.fromkeys((arm, found.reference)):
+        figures = [
+            str(Number(found.scores.figure(name, one).pooled, "plain" if one in WITH_INTERVAL else "fine"))
+            for one in METRICS
+        ]
+        row = rows.get(name)
+        gap = row and f"{Number(row.difference, 'signed')} [{Number(row.low, 'signed')}, {Number(row.high, 'signed')}]"
+        says = "reference" if row is None else f"{judged(row)}, {p_value(row.p_holm)} (Holm)"
+        cells.append((name, *figures, gap or "", says))
+    show_line(f"[bold]{escaped(found.run)}[/]")
+    labels = [label for label, _ in METRICS.values()]
+    head = ("block", *labels, f"minus {found.reference} (dB PSNR) [95 %, not corrected]", "verdict")
+    print_table(head, cells, width=PLAIN_WIDTH, bold=True)
+    if arm is None:
+        for sentence in verdict(found):
+            show_line(escaped(sentence.replace("`", "")))
 
 
 def _verdict(evaluation: Evaluation, name: str, gap: Compared | None) -> str:

@@ -40,10 +40,10 @@ def command(run: Run) -> None:
         if opened is not None:
             options["engine"] = opened
         path = importlib.import_module(f"daamctl.stages.{stage}").run(layout, config, **options)
-    if stage == "evaluate":
+    if stage in ("evaluate", "score"):
         from daamctl.cli.show import show_results
 
-        show_results(layout)
+        show_results(layout, task=config.task)
     show_path(path)
 
 

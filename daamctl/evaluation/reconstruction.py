@@ -1,4 +1,4 @@
-"""Scores of reconstructions compared over test images: intervals, paired tests against a reference, Holm's correction.
+"""Scores of reconstructions compared over test images: intervals, paired tests against a reference.
 
 Crops of one image are alike, so the image is the unit. Seeds are averaged before any test. A test over images says
 whether these trained models differ on other images; whether other trainings would differ, the seeds show.
@@ -7,58 +7,51 @@ whether these trained models differ on other images; whether other trainings wou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.artifacts.reconstruction import ScoreOf
-from daamctl.artifacts.statistics import SignFlipTest
+from daamctl.artifacts.layer_sets import over_runs
+from daamctl.artifacts.scores import Compared, Figure, Score
+from daamctl.evaluation.comparison import interval_columns
 from daamctl.evaluation.engine import mean_intervals
-from daamctl.evaluation.statistics import (
-    grouped_means,
-    minimal_detectable_difference,
-    with_holm,
-)
+from daamctl.evaluation.statistics import grouped_means, minimal_detectable_difference
 from daamctl.sign_flip import paired_sign_flip
 
 
-def compare_arms(
-    values: Mapping[str, NDArray[np.float64]], images: Sequence[str], reference: str
-) -> dict[str, ScoreOf]:
-    """Compare arms in one score.
+def score_rows(
+    metric: str, values: Mapping[str, NDArray[np.float64]], images: Sequence[str], seeds: Sequence[int], reference: str
+) -> dict[str, list[Any]]:
+    """Figures, scores and comparisons of one metric; `p_holm` of the comparisons stays empty.
 
     Args:
-        values: arm -> score of every seed and test crop, (S, N).
+        values: arm -> metric of every seed and test crop, (S, N).
         images: image of every crop, (N,).
         reference: arm that the others are compared with.
-
-    Returns:
-        Arm -> figures. Holm's correction is over the arms other than the reference.
     """
     means = {arm: table.mean(0) for arm, table in values.items()}
-    others = [arm for arm in values if arm != reference]
-    gaps = {arm: means[arm] - means[reference] for arm in others}
-    rows = [*means.values(), *gaps.values()]
-    intervals = mean_intervals(np.stack(rows), images)
-    of_gap = dict(zip(others, intervals[len(means) :], strict=True))
-    by_image = {arm: grouped_means(gap, images) for arm, gap in gaps.items()}
-    single = [SignFlipTest(unit="image", **paired_sign_flip(by_image[arm])) for arm in others]
-    tests = dict(zip(others, with_holm(single), strict=True))
-    found = {}
-    for arm, interval in zip(means, intervals, strict=False):
-        table = values[arm]
-        plain = ScoreOf(value=interval.value, by_seed=table.mean(1).tolist(), interval=interval)
-        if arm == reference:
-            found[arm] = plain
-            continue
-        found[arm] = ScoreOf(
-            value=interval.value,
-            by_seed=plain.by_seed,
-            interval=interval,
-            difference=of_gap[arm].value,
-            difference_by_seed=(table.mean(1) - values[reference].mean(1)).tolist(),
-            difference_interval=of_gap[arm],
-            test=tests[arm],
-            detectable=minimal_detectable_difference(by_image[arm]),
-        )
-    return found
+    of_seeds = {arm: table.mean(1) for arm, table in values.items()}
+    gaps = {arm: means[arm] - means[reference] for arm in values if arm != reference}
+    intervals = mean_intervals(np.stack([*means.values(), *gaps.values()]), images)
+    of_arm, of_gap = dict(zip(means, intervals, strict=False)), dict(zip(gaps, intervals[len(means) :], strict=True))
+    figures, scores, comparisons = [], [], []
+    for arm, interval in of_arm.items():
+        level = over_runs(of_seeds[arm].tolist())
+        row: dict[str, Any] = {"mean": level.mean, "std": level.std, "runs": level.n, "pooled": interval.value}
+        row |= {"low": interval.low, "high": interval.high, "resampled": "image", "units": interval.n_clusters}
+        figures.append(Figure(method=arm, unit="image", metric=metric, **row))
+        for seed, value in zip(seeds, of_seeds[arm], strict=True):
+            scores.append(
+                Score(method=arm, seed=seed, unit="image", metric=metric, value=float(value), items=len(images))
+            )
+    for arm, interval in of_gap.items():
+        by_image = grouped_means(gaps[arm], images)
+        test, by_seed = paired_sign_flip(by_image), of_seeds[arm] - of_seeds[reference]
+        row = {"difference": interval.value, **interval_columns(interval), "unit": "image", "units": test["n"]}
+        row |= {"test": "sign-flip", **{name: test[name] for name in ("p", "floor", "exact", "flips")}}
+        row |= {"detectable": minimal_detectable_difference(by_image), "runs": len(seeds)}
+        row |= {"ahead": int((by_seed > 0).sum()), "behind": int((by_seed < 0).sum())}
+        row |= {"first_value": of_arm[arm].value, "second_value": of_arm[reference].value}
+        comparisons.append(Compared(first=arm, second=reference, metric=metric, **row).turned())
+    return {"figures": figures, "scores": scores, "comparisons": comparisons}

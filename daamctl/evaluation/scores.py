@@ -1,6 +1,7 @@
 """The tables of results (`daamctl.artifacts.scores`): how they are computed, written and read.
 
-`evaluate` writes all but `layers` and `audit`, of which other stages write a part each, and `protocols`.
+`evaluate` writes all but `layers` and `audit`, of which other stages write a part each, and `protocols`; `score` writes
+those of reconstructions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import Ablation, LayerRow, Truncation, find_ablation, find_truncation, over_runs
 from daamctl.artifacts.protocols import Protocols, find_protocols
+from daamctl.artifacts.reconstruction import read_arm_scores
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, read_table, table_file
+from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, frame_of, read_table, table_file
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
@@ -99,11 +101,12 @@ def write_scores(folder: Path, run: str, frames: Mapping[str, pl.DataFrame]) -> 
     return [table_file(folder, name) for name in frames]
 
 
-def read_scores(layout: Layout, table: str) -> pl.DataFrame:
+def read_scores(layout: Layout, table: str, task: str = "classify") -> pl.DataFrame:
     """Read a table of a run.
 
     Args:
         table: one of `TABLES`.
+        task: `Config.task` of the run.
 
     Raises:
         UnknownNameError: there is no such table.
@@ -111,6 +114,8 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
+    if task == "reconstruct":
+        return read_arm_scores(layout.stage("score")).scores.frames.get(table, frame_of(table, ()))
     if table not in SPREAD:
         read = read_evaluation(layout.stage("evaluate")).scores.frames  # as recorded; all but the learning curves
         return read[table] if table in read else read_table(table_file(layout.stage("evaluate"), table))

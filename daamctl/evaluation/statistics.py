@@ -12,17 +12,14 @@ The sign-flip test is in `daamctl.sign_flip`. All p-values are two-sided.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from daamctl.artifacts.statistics import CorrectedTTest, PairedTest
+from daamctl.artifacts.statistics import CorrectedTTest
 from daamctl.sign_flip import Floats, finite
-
-Test = TypeVar("Test", bound=PairedTest)
 
 
 def nadeau_bengio(
@@ -71,12 +68,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         if p is not None:
             least = adjusted[index] = max(least, min(1.0, p * (len(p_values) - place)))
     return adjusted
-
-
-def with_holm(tests: Sequence[Test | None]) -> list[Test | None]:
-    """Tests of one family with `p_holm` filled in; None stands for a comparison without a test."""
-    adjusted = holm([test.p if test else None for test in tests])
-    return [replace(test, p_holm=p) if test else None for test, p in zip(tests, adjusted, strict=True)]
 
 
 def minimal_detectable_difference(

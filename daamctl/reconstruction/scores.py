@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -11,20 +10,6 @@ from torch import Tensor, nn
 
 WINDOW, SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score.
-
-    Args:
-        compute: from reconstructions and originals (B, C, S, S) in [0, 1] to one value per image, (B,).
-        better: +1 if more is better, -1 if less is.
-    """
-
-    compute: Callable[[Tensor, Tensor], Tensor]
-    better: int
-    label: str
 
 
 def l1(images: Float[Tensor, "B C H W"], originals: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
@@ -68,10 +53,5 @@ def ssim(images: Float[Tensor, "B C H W"], originals: Float[Tensor, "B C H W"]) 
     return (above / below).mean((1, 2, 3))
 
 
-SCORES: dict[str, Score] = {
-    "psnr": Score(psnr, +1, "PSNR (dB)"),
-    "ssim": Score(ssim, +1, "SSIM"),
-    "l1": Score(l1, -1, "L1"),
-    "l2": Score(l2, -1, "L2"),
-}
-"""Name -> score. The first one decides the verdict."""
+SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"psnr": psnr, "ssim": ssim, "l1": l1, "l2": l2}
+"""Score -> from reconstructions and originals (B, C, S, S) in [0, 1] to one value per image, (B,)."""

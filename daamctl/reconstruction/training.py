@@ -199,7 +199,7 @@ class VQVAEFit(Fit):
                 made = model(given)
             pictures, originals = _as_picture(made.images), _as_picture(given)
             for name, score in SCORES.items():
-                found[name].append(score.compute(pictures, originals).cpu())
+                found[name].append(score(pictures, originals).cpu())
             uses += np.bincount(made.quantised.nearest.flatten().cpu().numpy(), minlength=len(uses))
         warn_if_collapsed(uses, trial.what)
         pictures, change, densities = examine(model, self.shown)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.artifacts.reconstruction import ArmScores, Reconstruction, ScoredArm
+from daamctl.artifacts.reconstruction import METRICS, ArmScores, Reconstruction
+from daamctl.artifacts.scores import Compared
 from daamctl.figures.gallery import gallery
 from daamctl.figures.spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
@@ -33,17 +34,10 @@ from daamctl.reporting.document import (
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import say
 
-ALPHA = 0.05
 FIRST = "psnr"
 """The score that decides the verdict."""
-
-
-@dataclass(frozen=True)
-class ScoreName:
-    """How a score is shown; `better`: +1 if more is better, -1 if less is."""
-
-    label: str
-    better: int
+WITH_INTERVAL = ("psnr", "ssim")
+"""Scores whose intervals are shown; those of the others, with five digits, would not fit."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,6 @@ def document(
     found: ArmScores,
     arms: Mapping[str, ArmRuns],
     originals: NDArray[np.uint8],
-    names: Mapping[str, ScoreName],
     settings: Mapping[str, Any],
     reconstructed: Sequence[str],
     commands: Sequence[str],
@@ -80,18 +73,21 @@ def document(
             `reconstructed`.
     """
     runs = [run for one in arms.values() for run in one.runs]
+    of_reference = found.scores.figure(found.reference, FIRST)
+    images, seeds = of_reference.units or 0, of_reference.runs
+    crops = found.scores.frames["scores"]["items"][0]
     facts = Facts(
         [
-            ("Crops", f"{found.train_crops:,} train, {found.crops:,} test, of {plural(found.images, 'test image')}"),
-            ("Training", f"{found.steps:,} steps, {plural(len(found.seeds), 'seed')}"),
+            ("Crops", f"{found.train_crops:,} train, {crops:,} test, of {plural(images, 'test image')}"),
+            ("Training", f"{found.steps:,} steps, {plural(seeds, 'seed')}"),
             ("Computed in", " and ".join(sorted({f"{run.precision}, {run.device}" for run in runs}))),
         ]
     )
     pictures = {"original": originals, **{arm: one.pictures for arm, one in arms.items()}}
     shown = gallery(pictures, "reconstructions.png", "Test crops and their reconstructions, one row per block")
-    first: list[Block] = [Text(verdict(found)), facts, Text(say("claim"))]
-    first += [_scores(found, names), _differences(found, names)]
-    examples = f"Test crops at fixed places, and their reconstructions with seed {found.seeds[0]}."
+    first: list[Block] = [Text(" ".join(verdict(found))), facts, Text(say("claim"))]
+    first += [_scores(found), _differences(found)]
+    examples = f"Test crops at fixed places, and their reconstructions with seed {runs[0].seed}."
     others = ", ".join(f"`{name}` {value}" for name, value in settings.items() if name not in reconstructed)
     closed = [f"`{name}`: {settings[name]}" for name in reconstructed]
     return Document(
@@ -100,8 +96,8 @@ def document(
         [
             Section("verdict", "Does the block help?", first),
             Section("pictures", "Reconstructions", [Text(examples), shown]),
-            Section("training", "Training", [drawn(_curves(arms)), _cost(found, arms)]),
-            Section("codes", "Codes", [Text(say("codes")), _codes(found, arms)]),
+            Section("training", "Training", [drawn(_curves(arms)), _cost(arms)]),
+            Section("codes", "Codes", [Text(say("codes")), _codes(arms)]),
             Section("blocks", "What the blocks do", _blocks(arms)),
             Section(
                 "protocol",
@@ -117,79 +113,76 @@ def document(
     )
 
 
-def verdict(found: ArmScores) -> str:
+def verdict(found: ArmScores) -> list[str]:
     """What the comparison says on every arm, in a sentence each."""
-    others = [arm for arm in found.arms if arm.arm != found.reference]
-    if not others:
-        return f"Only the reference, `{found.reference}`, was trained, so there is nothing to compare."
-    return " ".join(_sentence(arm, found) for arm in others)
+    rows = gaps(found, FIRST)
+    if not rows:
+        return [f"Only the reference, `{found.reference}`, was trained, so there is nothing to compare."]
+    return [_sentence(row) for row in rows]
 
 
-def _sentence(arm: ScoredArm, found: ArmScores) -> str:
-    score = arm.scores[FIRST]
-    assert score.difference is not None
-    assert score.difference_interval is not None
-    assert score.test is not None
-    gap, interval, seeds = score.difference, score.difference_interval, score.difference_by_seed
-    p, ahead = score.test.p_holm, sum((one > 0) == (gap > 0) for one in seeds)
-    limits = f"[{Number(interval.low, 'signed')}, {Number(interval.high, 'signed')}; not corrected]"
-    how = f"{Number(gap, 'signed')} dB PSNR {limits}, {p_value(p)} after correction"
-    how += f", the same sign in {ahead} of {len(seeds)} seeds"
-    clear = p is not None and p <= ALPHA and not interval.low <= 0 <= interval.high
-    if clear and ahead == len(seeds):
-        return f"`{arm.arm}` reconstructs {'better' if gap > 0 else 'worse'} than `{found.reference}`: {how}."
-    if clear:
-        return (
-            f"`{arm.arm}` differs from `{found.reference}` on these images, but seeds disagree, so the block need not "
-            f"be the reason: {how}."
-        )
-    least = "" if score.detectable is None else f" From {score.detectable:.3f} dB on it would have been seen."
-    return f"`{arm.arm}` does not differ from `{found.reference}` beyond chance: {how}.{least}"
+def gaps(found: ArmScores, metric: str) -> list[Compared]:
+    """Every other arm minus the reference."""
+    return [row.turned() for row in found.scores.comparisons(metric)]
 
 
-def _scores(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
-    arrows = {name: "↑" if one.better > 0 else "↓" for name, one in names.items()}
-    ends = {name: INTERVAL if name in WITH_INTERVAL else "" for name in names}
-    columns = ["Block", *(f"{one.label} {arrows[name]}{ends[name]}" for name, one in names.items())]
-    rows: list[list[Cell]] = []
+def judged(row: Compared) -> str:
+    """What the comparison in `FIRST` says: better, worse, seeds disagree, one seed, or no difference shown."""
+    if not row.is_significant or row.low is None or row.high is None or row.low <= 0 <= row.high:
+        return "no difference shown"
+    if row.runs == 1:
+        return "one seed"
+    if row.runs != (row.ahead if row.difference > 0 else row.behind):
+        return "seeds disagree"
+    return "better" if row.difference > 0 else "worse"
+
+
+def _sentence(row: Compared) -> str:
+    arm, reference, says = f"`{row.first}`", f"`{row.second}`", judged(row)
+    limits = f"[{Number(row.low, 'signed')}, {Number(row.high, 'signed')}; not corrected]"
+    how = f"{Number(row.difference, 'signed')} dB PSNR {limits}, {p_value(row.p_holm)} after correction"
+    if row.runs != 1:
+        how += f", the same sign in {row.ahead if row.difference > 0 else row.behind} of {row.runs} seeds"
+    if says in ("better", "worse"):
+        return f"{arm} reconstructs {says} than {reference}: {how}."
+    if says == "no difference shown":
+        least = "" if row.detectable is None else f" From {row.detectable:.3f} dB on it would have been seen."
+        return f"{arm} does not differ from {reference} beyond chance: {how}.{least}"
+    why = "there is one seed" if says == "one seed" else "seeds disagree"
+    return f"{arm} differs from {reference} on these images, but {why}, so the block need not be the reason: {how}."
+
+
+def _scores(found: ArmScores) -> Table:
+    columns, rows = ["Block"], []
+    for name, (label, better) in METRICS.items():
+        columns.append(f"{label} {'↑' if better > 0 else '↓'}{INTERVAL if name in WITH_INTERVAL else ''}")
     for arm in found.arms:
-        cells: list[Cell] = [arm.arm]
-        for name in names:
-            score = arm.scores[name]
-            low, high = (score.interval.low, score.interval.high) if ends[name] else (None, None)
-            cells.append(Number(score.value, "plain" if ends[name] else "fine", low=low, high=high))
+        cells: list[Cell] = [arm]
+        for name in METRICS:
+            one = found.scores.figure(arm, name)
+            low, high = (one.low, one.high) if name in WITH_INTERVAL else (None, None)
+            cells.append(Number(one.pooled, "plain" if name in WITH_INTERVAL else "fine", low=low, high=high))
         rows.append(cells)
     return Table("scores", "Scores on test crops, mean over seeds", columns, rows)
 
 
-WITH_INTERVAL = ("psnr", "ssim")
-"""Scores whose intervals are shown; those of the others, with five digits, would not fit."""
-
-
-def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
-    rows: list[list[Cell]] = []
-    for arm in found.arms:
-        for name, how in names.items():
-            score = arm.scores[name]
-            if score.difference is None or score.difference_interval is None or score.test is None:
-                continue
-            kind = "signed" if name in WITH_INTERVAL else "fine-signed"
-            better = sum(one * how.better > 0 for one in score.difference_by_seed)
-            low, high = score.difference_interval.low, score.difference_interval.high
-            small = Number(score.detectable, "plain" if kind == "signed" else "fine")
-            rows.append(
-                [
-                    arm.arm,
-                    how.label,
-                    Number(score.difference, kind, low=low, high=high),  # type: ignore[arg-type]
-                    Number(score.test.p_holm, "p"),
-                    f"{better} of {len(score.difference_by_seed)}",
-                    small,
-                ]
-            )
+def _differences(found: ArmScores) -> Table:
+    rows: dict[tuple[str, str], list[Cell]] = {}
+    for name, (label, better) in METRICS.items():
+        kind, small = ("signed", "plain") if name in WITH_INTERVAL else ("fine-signed", "fine")
+        for row in gaps(found, name):
+            rows[row.first, name] = [
+                row.first,
+                label,
+                Number(row.difference, kind, low=row.low, high=row.high),  # type: ignore[arg-type]
+                Number(row.p_holm, "p"),
+                f"{row.ahead if better > 0 else row.behind} of {row.runs}",
+                Number(row.detectable, small),  # type: ignore[arg-type]
+            ]
+    ordered = [rows[arm, name] for arm in found.arms if arm != found.reference for name in METRICS]
     columns = ["Block", "Score", f"Minus {found.reference}{UNCORRECTED}", "p (Holm)", "Seeds better", "Detectable"]
     note = say("note_differences")
-    return Table("differences", f"Differences from {found.reference}", columns, rows, frozenset({1, 4}), note=note)
+    return Table("differences", f"Differences from {found.reference}", columns, ordered, frozenset({1, 4}), note=note)
 
 
 def _curves(arms: Mapping[str, ArmRuns]) -> Figure:
@@ -201,18 +194,17 @@ def _curves(arms: Mapping[str, ArmRuns]) -> Figure:
     return Figure("curves", "Reconstruction loss of training by epoch, mean over seeds", {("all",): [panel]})
 
 
-def _cost(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:
+def _cost(arms: Mapping[str, ArmRuns]) -> Table:
     rows: list[list[Cell]] = []
-    for arm in found.arms:
-        peaks = [peak for peak in arm.peak_bytes if peak is not None]
-        seconds = float(np.mean([run.train_s for run in arms[arm.arm].runs]))
+    for arm, one in arms.items():
+        peaks = [run.peak_bytes for run in one.runs if run.peak_bytes is not None]
         rows.append(
             [
-                arm.arm,
-                Number(arm.parameters, "count"),
-                ", ".join(f"{number:,}" for number in arm.block_parameters),
-                Number(float(np.median(arm.crops_per_s)), "count"),
-                Number(seconds, "seconds"),
+                arm,
+                Number(one.runs[0].parameters, "count"),
+                ", ".join(f"{number:,}" for number in one.runs[0].block_parameters),
+                Number(float(np.median([run.crops_per_s for run in one.runs])), "count"),
+                Number(float(np.mean([run.train_s for run in one.runs])), "seconds"),
                 Number(float(max(peaks)), "mib") if peaks else DASH,
             ]
         )
@@ -220,15 +212,15 @@ def _cost(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:
     return Table("cost", "Size and cost", columns, rows, frozenset({2}))
 
 
-def _codes(found: ArmScores, arms: Mapping[str, ArmRuns]) -> Table:
+def _codes(arms: Mapping[str, ArmRuns]) -> Table:
     rows: list[list[Cell]] = [
         [
-            arm.arm,
-            ", ".join(f"{value:.1f}" for value in arm.perplexity),
-            ", ".join(str(number) for number in arm.used),
-            Number(arms[arm.arm].runs[0].settings["codes"], "count"),
+            arm,
+            ", ".join(f"{run.perplexity:.1f}" for run in one.runs),
+            ", ".join(str(run.used) for run in one.runs),
+            Number(one.runs[0].settings["codes"], "count"),
         ]
-        for arm in found.arms
+        for arm, one in arms.items()
     ]
     columns = ["Block", "Perplexity by seed", "Codes in use by seed", "Codes"]
     return Table("codes", "Use of the codebook", columns, rows, frozenset({1, 2}))

@@ -1,14 +1,14 @@
 """Stage `score`: compare the arms of a pipeline that reconstructs images, and write its report.
 
-Reads `data/reconstruct/<run>/` and `data/crop/<run>/`. Writes `data/score/<run>/score.json`, the report to
-`data/report/<run>/` and its figures to `data/plots/<run>/`, for `dvc plots show`. MLflow gets the report as one run.
+Reads `data/reconstruct/<run>/` and `data/crop/<run>/`. Writes score.json and the tables of results to
+`data/score/<run>/`, the report to `data/report/<run>/` and its figures to `data/plots/<run>/`, for `dvc plots show`.
+MLflow gets the report as one run.
 """
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,32 @@ from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.reconstruction import (
     EXAMPLES,
     HISTORY,
+    METRICS,
     SCORE,
     SCORES,
+    TABLES_OF_ARMS,
     ArmScores,
     Crops,
     Reconstruction,
-    ScoredArm,
     training_of,
 )
+from daamctl.artifacts.scores import Scores, frame_of
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
 from daamctl.config.marks import Source
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.reconstruction import compare_arms
+from daamctl.evaluation.comparison import with_holm
+from daamctl.evaluation.reconstruction import score_rows
+from daamctl.evaluation.scores import write_scores
 from daamctl.layout import Layout
 from daamctl.reconstruction.crops import CropPixels
-from daamctl.reconstruction.scores import SCORES as KINDS
 from daamctl.reconstruction.training import examples_of, key_of
-from daamctl.reporting.reconstruction import ArmRuns, ScoreName, document, verdict
+from daamctl.reporting.reconstruction import ArmRuns, document
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.store.records import write_record
+from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_frame
 from daamctl.tracking import make_tracker
-
-log = logging.getLogger(__name__)
 
 
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
@@ -61,8 +62,6 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     crops = crops_of(layout, config)
     arms = {arm: _read_arm(layout, config, arm, crops) for arm in config.reconstructions}
     found = _compare(layout, config, crops, arms)
-    path = layout.stage("score") / SCORE
-    write_record(path, asdict(found))
     shown = {arm: _shown(layout, arm, runs) for arm, runs in arms.items()}
     settings = {
         f"{part}.{name}": value
@@ -73,7 +72,6 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         found,
         shown,
         _originals(layout, config, crops),
-        {name: ScoreName(one.label, one.better) for name, one in KINDS.items()},
         settings,
         [f"{part}.{name}" for part in ("crop", "reconstruct") for name in names(part, Source.RECONSTRUCTED)],
         [f"dvc repro score@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"],
@@ -81,9 +79,8 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     report = write_report(layout.stage("report"), content, interactive=config.report.interactive)
     write_plots(layout.stage("plots"), content)
     with closing(make_tracker(layout.root, enabled=track)) as tracker:
-        metrics = {f"{name}_{arm.arm}": score.value for arm in found.arms for name, score in arm.scores.items()}
+        metrics = {f"{name}_{arm}": found.scores.figure(arm, name).pooled or 0.0 for arm in arms for name in METRICS}
         tracker.report(layout.run_name, report.parent, metrics, {"reference": found.reference, "unit": "image"})
-    log.info("%s", verdict(found).replace("`", ""))
     return report
 
 
@@ -101,41 +98,30 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
 
 
 def _compare(layout: Layout, config: Config, crops: Crops, arms: dict[str, list[Reconstruction]]) -> ArmScores:
-    test = crops.part("test")
+    """Compare the arms and write the tables and their record."""
+    test, reference, seeds = crops.part("test").sort("crop_id"), config.score.reference, config.reconstruct.seeds
     tables = {arm: [_frame(layout, arm, one, SCORES).sort("crop_id") for one in runs] for arm, runs in arms.items()}
-    images = test.sort("crop_id")["utterance_id"].to_list()
-    reference = config.score.reference
-    scored = {
-        name: compare_arms(
-            {arm: np.stack([one[name].to_numpy().astype(np.float64) for one in own]) for arm, own in tables.items()},
-            images,
-            reference,
-        )
-        for name in KINDS
-    }
-    return ArmScores(
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES_OF_ARMS}
+    for metric in METRICS:
+        values = {
+            arm: np.stack([one[metric].to_numpy().astype(np.float64) for one in own]) for arm, own in tables.items()
+        }
+        for name, own in score_rows(metric, values, test["utterance_id"].to_list(), seeds, reference).items():
+            rows[name] += own
+    rows["comparisons"] = with_holm(rows["comparisons"])
+    frames = {name: frame_of(name, own) for name, own in rows.items()}
+    found = ArmScores(
         run=layout.run_name,
         reference=reference,
-        seeds=list(config.reconstruct.seeds),
-        images=len(set(images)),
-        crops=test.height,
+        arms={arm: [one.key for one in runs] for arm, runs in arms.items()},
         train_crops=crops.part("train").height,
         steps=next(iter(arms.values()))[0].steps,
-        arms=[
-            ScoredArm(
-                arm=arm,
-                scores={name: found[arm] for name, found in scored.items()},
-                perplexity=[one.perplexity for one in runs],
-                used=[one.used for one in runs],
-                block_parameters=runs[0].block_parameters,
-                parameters=runs[0].parameters,
-                crops_per_s=[one.crops_per_s for one in runs],
-                peak_bytes=[one.peak_bytes for one in runs],
-                keys=[one.key for one in runs],
-            )
-            for arm, runs in arms.items()
-        ],
     )
+    folder = layout.stage("score")
+    written = write_scores(folder, layout.run_name, frames)
+    record = {name: value for name, value in vars(found).items() if name not in ("files", "scores")}
+    Artifact(folder / SCORE, ArmScores).seal(folder, record, written)
+    return replace(found, scores=Scores("image", frames))
 
 
 def _frame(layout: Layout, arm: str, run: Reconstruction, name: str) -> pl.DataFrame:

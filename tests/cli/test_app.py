@@ -307,7 +307,7 @@ def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) ->
 def test_every_stage_gets_layout_and_settings_and_prints_its_path(project: Path, monkeypatch: Any, stage: str) -> None:
     recorder = Recorder()
     monkeypatch.setattr(STAGES[stage], "run", recorder)
-    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda *_, **__: None)
     name = pipeline_with(stage)
     result = call(stage, "--pipeline", name, *NEEDED.get(stage, []), "--set", "train.epochs=2")
     assert result.exit_code == 0, result.output
@@ -418,7 +418,7 @@ def test_recipe_of_the_pipeline_itself_changes_no_folder(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
-    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda *_, **__: None)
     assert call("evaluate", "-p", name, "--recipe", recipe).exit_code == 0
     assert recorder.args[0].run_name == run
 
@@ -436,7 +436,7 @@ def test_unknown_recipe_is_one_clear_error() -> None:
 def test_run_calls_the_whole_pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(pipeline, "run", recorder)
-    monkeypatch.setattr("daamctl.cli.run.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.run.show_results", lambda *_, **__: None)
     assert call("run", "demo", "--device", "cpu", "--no-track", "--from", "x").exit_code == 0
     layout, config = recorder.args
     assert layout.pipeline == "demo"
@@ -456,7 +456,7 @@ def test_whole_pipeline_runs_every_stage_in_order(
             return Path.cwd() / name
 
         monkeypatch.setattr(module, "run", stage)
-    monkeypatch.setattr("daamctl.cli.run.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.run.show_results", lambda *_, **__: None)
     result = call("run", pipeline_name)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{last}\n"
@@ -498,7 +498,7 @@ def test_seeds_of_the_command_line_replace_those_of_the_settings(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(evaluate, "run", recorder)
-    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda *_, **__: None)
     assert call("evaluate", "--pipeline", "demo", "--seeds", "1, 2,3").exit_code == 0
     assert recorder.args[1].train.seeds == (1, 2, 3)
     result = call("evaluate", "--pipeline", "demo", "--seeds", "1;2")
@@ -826,7 +826,7 @@ def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pyte
         return project / "made"
 
     monkeypatch.setattr(evaluate, "run", hang_up)
-    monkeypatch.setattr("daamctl.cli.show.show_results", lambda _: None)
+    monkeypatch.setattr("daamctl.cli.show.show_results", lambda *_, **__: None)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert call("evaluate", "--pipeline", "demo").exit_code == 0
@@ -848,6 +848,6 @@ def test_commands_for_methods_refuse_a_pipeline_that_reconstructs(words: tuple[s
     result = call(*words)
     assert result.exit_code == 3
     assert result.stderr == (
-        "ConfigError: demo-vqvae reconstructs images, so it has no methods and folds\n  its blocks are compared in "
-        "data/report/demo-vqvae/report.html; make it: daamctl run demo-vqvae\n"
+        "ConfigError: demo-vqvae reconstructs images, so it has no methods and folds\n  its blocks are compared "
+        "by: daamctl show demo-vqvae\n"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daamctl.evaluation.reconstruction import compare_arms
+from daamctl.artifacts.scores import Compared, Figure
+from daamctl.evaluation.comparison import with_holm
+from daamctl.evaluation.reconstruction import score_rows
 
 IMAGES = [f"{number:02d}" for number in range(30) for _ in range(4)]
 
@@ -17,34 +19,43 @@ def planted(gap: float, seed: int = 0) -> dict[str, np.ndarray]:
     return {"identity": base + noise[0], "daam": base + gap + noise[1], "third": base + noise[0][::-1]}
 
 
+def compared(values: dict[str, np.ndarray]) -> dict[str, Compared]:
+    """Every arm minus `identity`, corrected."""
+    rows = score_rows("psnr", values, IMAGES, (1, 2, 3), "identity")["comparisons"]
+    return {row.second: row.turned() for row in with_holm(rows)}
+
+
 def test_a_planted_difference_is_found() -> None:
     values = planted(0.2)
-    found = compare_arms(values, IMAGES, "identity")
-    daam, reference = found["daam"], found["identity"]
-    assert daam.value == pytest.approx(values["daam"].mean())
-    assert daam.by_seed == pytest.approx(values["daam"].mean(1))
+    rows, found = score_rows("psnr", values, IMAGES, (1, 2, 3), "identity"), compared(values)
+    by_seed = values["daam"].mean(1)
+    assert [row.value for row in rows["scores"] if row.method == "daam"] == pytest.approx(by_seed)
+    assert {(row.seed, row.items) for row in rows["scores"]} == {(1, 120), (2, 120), (3, 120)}
+    figures: dict[str, Figure] = {row.method: row for row in rows["figures"]}
+    assert figures["daam"].pooled == pytest.approx(values["daam"].mean())
+    assert figures["daam"].std == pytest.approx(by_seed.std(ddof=1))
+    assert (figures["daam"].units, figures["daam"].runs) == (30, 3)
+    daam = found["daam"]
     assert daam.difference == pytest.approx((values["daam"] - values["identity"]).mean())
-    assert daam.difference_by_seed == pytest.approx(values["daam"].mean(1) - values["identity"].mean(1))
-    assert daam.difference_interval is not None
-    assert 0.1 < daam.difference_interval.low < 0.2 < daam.difference_interval.high < 0.3
-    assert daam.test is not None
-    assert daam.test.p is not None
-    assert daam.test.p_holm == pytest.approx(2 * daam.test.p)  # two comparisons
-    assert daam.test.n == 30
+    assert daam.difference == pytest.approx(daam.first_value - daam.second_value)
+    assert daam.low is not None
+    assert daam.high is not None
+    assert 0.1 < daam.low < 0.2 < daam.high < 0.3
+    assert daam.p is not None
+    assert daam.p_holm == pytest.approx(2 * daam.p)  # two comparisons
+    assert (daam.unit, daam.units, daam.ahead, daam.behind, daam.runs) == ("image", 30, 3, 0, 3)
     assert daam.detectable is not None
     assert 0 < daam.detectable < 0.05
-    assert (reference.difference, reference.test) == (None, None)
+    assert set(found) == {"daam", "third"}
 
 
 def test_no_difference_is_found_where_none_is() -> None:
-    found = compare_arms(planted(0.0, seed=1), IMAGES, "identity")["daam"]
-    assert found.difference_interval is not None
-    assert found.difference_interval.low < 0 < found.difference_interval.high
-    assert found.test is not None
-    assert found.test.p_holm is not None
-    assert found.test.p_holm > 0.05
+    found = compared(planted(0.0, seed=1))["daam"]
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0 < found.high
+    assert not found.is_significant
 
 
-def test_equal_values_have_no_detectable_difference() -> None:
-    found = compare_arms(planted(0.0), IMAGES, "identity")["third"]
-    assert found.difference == pytest.approx(0.0, abs=1e-9)
+def test_equal_values_have_no_difference() -> None:
+    assert compared(planted(0.0))["third"].difference == pytest.approx(0.0, abs=1e-9)

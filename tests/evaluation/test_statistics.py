@@ -9,7 +9,6 @@ from daamctl.evaluation.statistics import (
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    with_holm,
 )
 from daamctl.sign_flip import paired_sign_flip
 
@@ -117,10 +116,10 @@ def test_holm_by_hand():
 
 
 def test_a_comparison_without_a_test_counts_in_the_family():
-    tests = [nadeau_bengio([0.01, 0.02, 0.03], 1, 4), None, nadeau_bengio([0.01, -0.02, 0.03], 1, 4)]
-    found = with_holm(tests)
+    first, last = (nadeau_bengio(values, 1, 4).p for values in ([0.01, 0.02, 0.03], [0.01, -0.02, 0.03]))
+    found = holm([first, None, last])
     assert found[1] is None
-    assert [test.p_holm for test in found if test] == pytest.approx([3 * tests[0].p, min(1, 2 * tests[2].p)])
+    assert [p for p in found if p is not None] == pytest.approx([3 * first, min(1, 2 * last)])
 
 
 def test_grouped_means_by_hand():

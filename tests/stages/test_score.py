@@ -6,19 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
-from daamctl.artifacts.reconstruction import ArmScores
+from daamctl.artifacts.reconstruction import read_arm_scores
+from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
+from daamctl.evaluation.scores import read_scores
 from daamctl.layout import Layout
 from daamctl.repair import repair_of
 from daamctl.stages import crop, download, reconstruct, score
-from daamctl.store.artifact import Artifact
 from tests.fixtures.reconstruction import SETTINGS, write_images
 
 SHARED = ("crop", "reconstruct", "score", "report", "plots")
@@ -54,17 +55,29 @@ def times(layout: Layout) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in layout.stage("reconstruct").rglob("*") if path.is_file()}
 
 
-def test_images_to_report(run: tuple[Layout, Config]) -> None:
+def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     layout, config = run
     train(run)
     report = score.run(layout, config, track=False)
-    found = Artifact(layout.stage("score") / "score.json", ArmScores).read()
-    assert [arm.arm for arm in found.arms] == ["identity", "daam"]
-    assert (found.images, found.crops, found.train_crops, found.steps) == (2, 8, 32, 8)
-    psnr = found.arms[1].scores["psnr"]
+    found = read_arm_scores(layout.stage("score"))
+    assert list(found.arms) == ["identity", "daam"]
+    assert (found.train_crops, found.steps) == (32, 8)
+    psnr, own = found.scores.figure("daam", "psnr"), found.scores.frames["scores"].filter(method="daam", metric="psnr")
+    assert (psnr.units, own["items"].to_list()) == (2, [8, 8])
     tables = [pl.read_parquet(layout.stage("reconstruct") / f"daam/seed{seed}/scores.parquet") for seed in (1, 2)]
-    assert psnr.by_seed == pytest.approx([table["psnr"].mean() for table in tables], rel=1e-6)
-    assert psnr.value == pytest.approx(np.mean(psnr.by_seed))
+    assert own["value"].to_list() == pytest.approx([table["psnr"].mean() for table in tables], rel=1e-6)
+    assert psnr.pooled == pytest.approx(own["value"].mean())
+    assert read_scores(layout, "comparisons", "reconstruct")["second"].to_list() == 4 * ["daam"]
+    assert read_scores(layout, "confusion", "reconstruct").is_empty()
+    monkeypatch.chdir(layout.root)
+    shown = CliRunner().invoke(app, ["show", "vqvae/daam"])
+    assert shown.exit_code == 0, shown.output
+    of_gap = next(row for row in found.scores.comparisons("psnr")).turned()
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["vqvae", "block", "daam", "identity"]
+    assert f"{of_gap.difference:+.3f} [".replace("-", "−") in shown.stdout
+    unknown = CliRunner().invoke(app, ["show", "vqvae/none"])
+    assert unknown.exit_code == 3
+    assert "unknown scored block 'none'" in unknown.stderr
     page, text = report.read_text(encoding="utf-8"), (report.parent / "report.md").read_text(encoding="utf-8")
     assert "reconstruct.commitment" in page
     assert "reconstructed" in text

@@ -288,7 +288,7 @@ def test_a_project_that_was_copied_and_moved_sends_nothing_again(
     assert counts(copy) == counts(first)
     track.run(copy)
     send_report(copy, "<p>whole</p>", 0.5)
-    assert caplog.messages == [f"0 of 2 finished folds sent to sqlite:///{copy}/mlflow.db"]
+    assert caplog.messages == [f"0 of 2 finished folds were missing in sqlite:///{copy}/mlflow.db and have been sent"]
     assert counts(copy) == counts(first)
     assert track.unsent(copy) is None
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()} == before
@@ -470,7 +470,7 @@ def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixtur
     folds = [make_fold(root, "later", number) for number in (1, 2)]
     send(root, folds[0])
     assert track.run(root, "later") == root / "data"
-    assert caplog.messages == [f"1 of 2 finished folds sent to sqlite:///{root}/mlflow.db"]
+    assert caplog.messages == [f"1 of 2 finished folds were missing in sqlite:///{root}/mlflow.db and have been sent"]
     assert len(runs_of(root, "later", kind="fold")) == 2
     assert all(is_sent(root, fold) for fold in folds)
 
@@ -496,7 +496,8 @@ def test_track_sends_what_the_store_lost(tmp_path: Path, caplog: pytest.LogCaptu
     MlflowClient(store_uri(tmp_path)).delete_run(fold.info.run_id)
     track.run(tmp_path)
     assert len(runs_of(tmp_path, "lost", kind="fold")) == 2
-    assert caplog.messages == [f"1 of 2 finished folds sent to sqlite:///{tmp_path}/mlflow.db"]
+    [message] = caplog.messages
+    assert message == f"1 of 2 finished folds were missing in sqlite:///{tmp_path}/mlflow.db and have been sent"
     assert all(is_sent(tmp_path, fold) for fold in folds)
     (tmp_path / "mlflow.db").unlink()
     assert not any(is_sent(tmp_path, fold) for fold in folds)
@@ -830,7 +831,7 @@ def test_a_server_gets_everything_and_nothing_is_printed(tmp_path: Path, monkeyp
                 cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
             )  # fmt: skip
             assert done.stdout == "data\n"
-            assert f"{sent} of 1 finished folds sent to {address}" in done.stderr
+            assert f"{sent} of 1 finished folds were missing in {address} and have been sent" in done.stderr
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         assert track.unsent(tmp_path) is None
         (run,) = runs_of(tmp_path, "served", kind="fold")

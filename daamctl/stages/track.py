@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
-from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.artifacts.runs import find_run
+from daamctl.errors import ArtifactError
 from daamctl.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
 
 log = logging.getLogger(__name__)
@@ -19,14 +20,14 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     The store of a project that was copied or moved is corrected, too.
 
     Raises:
-        ArtifactError: a fold is damaged, or the store did not take everything.
-        UnknownNameError: the pipeline has no finished folds.
+        ArtifactError: a fold is damaged, the pipeline has none, or the store did not take everything.
+        ConfigError: there is no such pipeline or run, or it reconstructs images.
     """
     folder = root / "data"
     finished = _finished(folder, pipeline)
     if pipeline is not None and not finished:
-        known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
-        raise UnknownNameError("pipeline with finished folds", pipeline, known)
+        find_run(root, pipeline)  # refuses what does not exist, or has no folds
+        raise ArtifactError(f"'{pipeline}' has no finished fold", fix=f"make some: daamctl run {pipeline}")
     correct_artifacts(root)
     with closing(Tracker(root, close_timeout_s=3600.0)) as tracker:
         send_missing(tracker, finished)
@@ -36,7 +37,8 @@ def run(root: Path, pipeline: str | None = None) -> Path:
             f"{left} of {len(finished)} folds could not be sent to {shown_store(root)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
         )
-    log.info("%d of %d finished folds sent to %s", tracker.num_sent, len(finished), shown_store(root))
+    words = "%d of %d finished folds were missing in %s and have been sent"
+    log.info(words, tracker.num_sent, len(finished), shown_store(root))
     return folder
 
 

@@ -97,6 +97,7 @@ def _cell(value: object) -> str:
 
 def _show_scores(found: Predicted) -> None:
     """Print the metrics to standard error, so that they do not mix with a table on standard output."""
+    from daamctl.artifacts.terms import counted
     from daamctl.data import METRICS
 
     if found.unknown:
@@ -109,7 +110,7 @@ def _show_scores(found: Predicted) -> None:
             typer.echo(f"  {name:<24}{100 * value:.1f} %", err=True)
     if found.scores is None:
         return
-    typer.echo(f"{found.scores['n']} items with a label:", err=True)
+    typer.echo(f"{counted(int(found.scores['n']), 'item')} with a label:", err=True)
     for name in (name for name in found.scores if name != "n"):
         metric, value = METRICS.load(name), float(found.scores[name])
         shown = f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.3f}"

@@ -25,7 +25,7 @@ FILE = "evaluation.json"
 Status = Literal["fair", "undertrained", "overfitted", "collapsed", "learned nothing", "not checked", "closed form"]
 MARKS: tuple[Status, ...] = ("undertrained", "overfitted", "collapsed", "learned nothing")
 """States that are shown in the label of a method."""
-NAMED_BY_FILE = ("manifest", "conll")
+NAMED_BY_FILE = ("manifest", "conll", "embeddings")
 """Corpora of which there may be several, so that the name of the file tells which."""
 
 

@@ -125,11 +125,11 @@ class VectorFile(ABC):
             "embed_dim": self.shape[2],
         }
 
-    def columns(self) -> pl.DataFrame:
+    def columns(self, *, required: Sequence[str] = REQUIRED) -> pl.DataFrame:
         """The columns of text, as far as the file has them; values are stripped, and empty ones are null.
 
         Raises:
-            CorpusError: id or label is missing, or a column has another length or is no text.
+            CorpusError: a required column is missing, or a column has another length or is no text.
         """
         found: dict[str, Sequence[Any]] = {}
         problems = []
@@ -143,7 +143,7 @@ class VectorFile(ABC):
                 problems.append(f"{name} has {len(values)} values, '{VECTORS}' has {self.shape[0]} items")
             elif values is not None:
                 found[name] = values
-            elif name in REQUIRED:
+            elif name in required:
                 problems.append(f"{name} is missing")
         if problems:
             raise CorpusError(f"{self.path}: {'; '.join(problems)}", fix=DESCRIPTION)

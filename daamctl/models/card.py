@@ -17,8 +17,15 @@ TASKS = {
     "text": "text-classification",
     "image": "image-classification",
     "tokens": "token-classification",
+    "embeddings": "tabular-classification",
 }
-INPUT = {"speech": "recordings", "text": "texts", "image": "images", "tokens": "the words of sentences"}
+INPUT = {
+    "speech": "recordings",
+    "text": "texts",
+    "image": "images",
+    "tokens": "the words of sentences",
+    "embeddings": "embeddings",
+}
 
 
 def card_of(record: ModelRecord, name: str) -> str:
@@ -61,10 +68,19 @@ def _head(record: ModelRecord, name: str) -> dict[str, Any]:
 
 
 def _summary(record: ModelRecord) -> str:
+    made = f"the frozen encoder `{record.encoder.get('source')}`"
+    if record.modality == "embeddings":
+        made = f"vectors that other software made ({_made_by(record)})"
     return (
-        f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. It reads {_layers(record.layers)} of the "
-        f"frozen encoder `{record.encoder.get('source')}` and combines them with `{record.method}`."
+        f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. It reads {_layers(record.layers)} of {made} "
+        f"and combines them with `{record.method}`."
     )
+
+
+def _made_by(record: ModelRecord) -> str:
+    """What is known of given embeddings: what made them, as their file says, and the file of the training."""
+    made_by = f"`{found}`, " if (found := record.encoder.get("made_by")) else ""
+    return f"{made_by}{record.encoder['name']}, SHA-256 `{record.encoder['sha256'][:16]}`"
 
 
 def _how(record: ModelRecord, name: str) -> str:
@@ -73,10 +89,11 @@ def _how(record: ModelRecord, name: str) -> str:
         "text": "my-texts.txt",
         "image": "my-images/",
         "tokens": "my-sentences.txt",
+        "embeddings": "my-embeddings.parquet",
     }[record.modality]
     code = f'from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open("{name}")\n'
     argument = {"text": '"a text"', "tokens": '"words of a sentence"'}.get(record.modality, f'"{inputs}"')
-    serve = "" if record.modality == "tokens" else f"daamctl serve {name}\n"
+    serve = "" if record.modality in ("tokens", "embeddings") else f"daamctl serve {name}\n"
     return (
         f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\n{serve}```\n\n"
         f"```python\n{code}table = model.predict([{argument}])\n```"
@@ -92,10 +109,19 @@ def _training(record: ModelRecord) -> str:
     }
     corpus = record.corpus
     counts = ", ".join(f"{name} {number}" for name, number in corpus.per_class.items())
+    given = record.modality == "embeddings"
+    encoder = (
+        ""
+        if given
+        else (
+            f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}, weights SHA-256 "
+            f"`{record.encoder['weights_sha256'][:16]}`"
+        )
+    )
     facts = {
         "corpus": f"{corpus.name}: {corpus.items} {task_of(record.modality).item}s ({counts})",
-        "encoder": f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}, weights "
-        f"SHA-256 `{record.encoder['weights_sha256'][:16]}`",
+        "encoder": encoder,
+        "embeddings": _made_by(record) if given else "",
         "layers": _layers(record.layers),
         "method": record.method + (f", decoder {record.decoder}" if record.decoder else ""),
         "clips": f"at most {record.segment['max_duration_s']:g} s" if record.segment else "",
@@ -142,11 +168,10 @@ def _limits(record: ModelRecord) -> str:
 
 def _licences(record: ModelRecord) -> str:
     licence = record.encoder.get("licence") or "unknown; ask who published it"
-    return (
-        f"- Corpus {record.corpus.name}: {record.corpus.licence}\n"
-        f"- Encoder {record.encoder.get('source')}: {licence}. The model cannot be used without it.\n"
-        f"- daamctl: Apache-2.0"
-    )
+    what = f"Encoder {record.encoder.get('source')}: {licence}. The model cannot be used without it."
+    if record.modality == "embeddings":
+        what = f"Embeddings {record.encoder['source']}: {licence}."
+    return f"- Corpus {record.corpus.name}: {record.corpus.licence}\n- {what}\n- daamctl: Apache-2.0"
 
 
 def _layers(layers: Sequence[int]) -> str:

@@ -179,7 +179,10 @@ def record_file(folder: Path) -> Path:
         ArtifactError: the folder is missing, or is not an exported model.
     """
     if not folder.is_dir():
-        raise ArtifactError(f"no folder {folder}", fix="give the folder of an exported model; make one: daamctl export PIPELINE/METHOD --out FOLDER")
+        raise ArtifactError(
+            f"no folder {folder}",
+            fix="give the folder of an exported model; make one: daamctl export PIPELINE/METHOD --out FOLDER",
+        )
     if not (folder / FILE).is_file():
         raise ArtifactError(f"{folder} is not an exported model: it has no {FILE}", fix=AGAIN)
     return folder / FILE

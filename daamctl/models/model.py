@@ -194,7 +194,7 @@ class ExportedModel:
 
         Args:
             inputs: for a model of texts the texts themselves, for a tagger sentences with spaces between their words;
-                otherwise as in `daamctl predict`.
+                otherwise files, as in `daamctl predict`.
 
         Returns:
             One row per item, and for recordings also one per clip; of a tagger one per word and entity. See
@@ -205,14 +205,17 @@ class ExportedModel:
             EncoderError: the encoder cannot be found or opened.
         """
         from daamctl.models.inputs import read_inputs, texts_as_rows
-        from daamctl.models.predict import predict_all
+        from daamctl.models.predict import predict_all, predict_vectors
         from daamctl.models.sentences import lines_as_sentences
 
         if self.record.modality == "tokens":
             return predict_all(self, lines_as_sentences([str(text) for text in inputs]))
         if self.record.modality == "text":
             return predict_all(self, texts_as_rows([str(text) for text in inputs]))
-        return predict_all(self, read_inputs([str(path) for path in inputs], self.record.modality))
+        words = [str(path) for path in inputs]
+        if self.record.modality == "embeddings":
+            return predict_vectors(self, words)
+        return predict_all(self, read_inputs(words, self.record.modality))
 
     def _encoder_source(self) -> dict[str, Any]:
         """Settings that name the encoder to open."""
@@ -289,7 +292,7 @@ def _check_member(record: ModelRecord, found: WeightsMetadata, path: Path) -> No
         "classes": (found.classes, tuple(record.classes)),
         "layers": (found.layers, tuple(record.layers)),
         "modality": (found.modality, record.modality),
-        "encoder": (found.encoder.get("weights_sha256"), record.encoder["weights_sha256"]),
+        "encoder": (found.encoder.get("weights_sha256"), record.encoder.get("weights_sha256")),
         "numbers of layers, features and classes": ((found.num_layers, found.embed_dim, found.num_classes), sizes),
     }
     for name, (theirs, ours) in pairs.items():

@@ -28,11 +28,13 @@ from scipy.special import entr, softmax
 
 from daamctl import audio
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
-from daamctl.errors import AudioError
+from daamctl.corpora.vector_file import READERS, open_vectors
+from daamctl.errors import AudioError, CorpusError, first_few
 from daamctl.evaluation.conformal import in_set
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import Embedded, Opener, embed_clips, embed_sets
+from daamctl.models.inputs import files_of
 from daamctl.models.model import ExportedModel
 from daamctl.models.tagging import tagged_rows, words_of
 from daamctl.store.files import content_key, kept_path, open_kept
@@ -325,6 +327,52 @@ def _of_items(
         errors[owner] = errors[owner] or clip_errors[row]
         found[owner] += marks.get(row, [])
     return errors, [", ".join(dict.fromkeys(names)) or None for names in found]
+
+
+def predict_vectors(model: ExportedModel, inputs: Sequence[str]) -> pl.DataFrame:
+    """Predict embeddings that other software made, with a model that was trained on such (docs/embeddings.md).
+
+    Args:
+        inputs: files of embeddings, which need no labels; folders and globs of such files.
+
+    Returns:
+        The columns above; one row per utterance, whose logits are the mean over its items, all of equal weight.
+
+    Raises:
+        CorpusError: there is no such file, it cannot be read, or it has other layers or features.
+    """
+    record, frames = model.record, []
+    for path in (path for word in inputs for path in files_of(word, tuple(READERS))):
+        file = open_vectors(path)
+        if not set(record.layers) <= set(file.layers) or file.shape[2] != record.embed_dim:
+            has, reads = (first_few([str(one) for one in layers], 8) for layers in (file.layers, record.layers))
+            raise CorpusError(
+                f"{path} has {file.shape[2]} features of the layers {has}; the model reads {record.embed_dim} of the "
+                f"layers {reads}",
+                fix=f"give vectors made as those of the training were ({record.encoder['name']})",
+            )
+        table, places = file.columns(required=("id",)), [file.layers.index(layer) for layer in record.layers]
+        numbered = [f"{path}:{number}" for number in range(1, len(table) + 1)]
+        named = [pl.col(name) for name in ("utterance", "id") if name in table.columns]
+        label = pl.col("label") if "label" in table.columns else pl.lit(None, pl.String).alias("label")
+        table = table.select(
+            pl.coalesce(*named, pl.Series(numbered)).alias("item"), pl.lit("item").alias("unit"), label
+        )
+        items = table.unique("item", keep="first", maintain_order=True)
+        owner = table["item"].replace_strict(items["item"], range(len(items))).to_numpy()
+        vectors = np.concatenate([block[:, places] for block in file.blocks()])
+        finite = np.isfinite(vectors).all((1, 2))
+        outputs = model.classify(np.where(finite[:, None, None], vectors, 0.0))
+        parts = [outputs.logits.transpose(1, 0, 2)] + ([] if outputs.layer_weights is None else [outputs.layer_weights])
+        means = [means_of_clips(part, owner, np.ones(len(owner)), len(items)) for part in parts]
+        known = np.bincount(owner, ~finite, len(items)) == 0
+        reasons = [None if one else "its vector holds values that are not numbers" for one in known]
+        columns = _columns(model, means[0], means[1] if len(means) > 1 else None, known)
+        found = items.with_columns(
+            **columns, warning=pl.lit(None, pl.String), error=pl.Series(reasons, dtype=pl.String)
+        )
+        frames.append(_with_sets(model, found))
+    return pl.concat(frames)
 
 
 def _columns(

@@ -68,12 +68,13 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         hosts: names and addresses under which clients may ask, beside `LOCAL`; `*`: any.
 
     Raises:
-        MethodError: the model tags words.
+        MethodError: the model tags words, or reads given embeddings.
         EncoderError: the encoder cannot be found or opened.
     """
     record = model.record
-    if record.modality == "tokens":
-        raise MethodError(f"{model.folder} tags words, which a server cannot do yet", fix="use daamctl predict")
+    if record.modality in ("tokens", "embeddings"):
+        does = "tags words" if record.modality == "tokens" else "reads given embeddings"
+        raise MethodError(f"{model.folder} {does}, which a server cannot do yet", fix="use daamctl predict")
     _ = model.encoder
     turns, bodies = _Turns(limits.together), _Bodies(limits)
 

@@ -128,9 +128,12 @@ def run(
     if onnx:
         check_installed()
     found = _find(root, trained, layers)
-    tagger = found.first.modality == "tokens"
-    if tagger and (onnx or register is not None):
-        raise MethodError(f"'{trained}' tags words, so ONNX and MLflow cannot take it; leave out --onnx and --register")
+    plain = found.first.modality in ("speech", "text", "image")
+    if not plain and (onnx or register is not None):
+        what = "tags words" if found.config.has_encoder else "reads given embeddings"
+        raise MethodError(f"'{trained}' {what}, so ONNX and MLflow cannot take it; leave out --onnx and --register")
+    if not found.config.has_encoder and (with_encoder or encoder is not None):
+        raise MethodError(f"'{trained}' reads given embeddings and no encoder; leave out --with-encoder and --encoder")
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
@@ -153,7 +156,7 @@ def run(
             opened, storage = _open_encoder(found, record, encoder), str(record.encoder["storage"])
             members = [load_weights(folder / member.file) for member in record.members]
             write_onnx(folder, opened.encoder, members, record.layers, storage)
-        if not tagger:
+        if plain:
             write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
     for warning in record.warnings:
@@ -178,8 +181,6 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         raise MethodError(
             f"{method} fine-tunes the encoder, which cannot be exported", fix="export a method over stored layers"
         )
-    if not config.has_encoder:
-        raise MethodError(f"'{name}' has given embeddings and no encoder, so that new files cannot be predicted")
     seeds = config.seeds_of("train") if layout.pipeline else None
     folds = complete_folds(name, layout, method, seeds)
     check_method(method, folds)
@@ -236,7 +237,7 @@ def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
 
 def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: ExtractConfig) -> ModelRecord:
     run, meta = found.first.result["run"], found.first.result["meta"]
-    config, extract = run["config"], run["config"]["extract"]
+    config, extract = run["config"], run["config"].get("extract", {})  # given embeddings have none
     revision = meta["encoder"].get("revision") or extract.get("revision")  # the commit that a branch or tag stood for
     base, preset = resolve_method(found.method)
     settings = {name: value for name, value in config["method"].items() if name != "name"}
@@ -271,8 +272,8 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         classes=run["classes"],
         layers=run["layers"],
         embed_dim=run["embed_dim"],
-        encoder={**_without_paths(meta["encoder"]), "licence": licence_of(encoder)},
-        extract=_without_paths({**extract, "revision": revision, "device": "auto"}, "encoder"),
+        encoder={"licence": licence_of(encoder), **_without_paths(meta["encoder"])} if extract else meta["encoder"],
+        extract=_without_paths({**extract, "revision": revision, "device": "auto"}, "encoder") if extract else {},
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
         members=members,

@@ -1,4 +1,4 @@
-"""`predict`: classify new recordings, texts, images or the words of sentences with an exported model.
+"""`predict`: classify new recordings, texts, images, vectors or the words of sentences with an exported model.
 
 Writes one table. Finished chunks of items are kept in a hidden folder beside it until the table is complete, so that an
 interrupted command resumes and gives the same table. It is not a stage of the DAG and needs no project.
@@ -23,7 +23,7 @@ from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import predict_all
+from daamctl.models.predict import predict_all, predict_vectors
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
 from daamctl.progress import progress
@@ -91,19 +91,24 @@ def run(
     model = ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage)
     modality = model.record.modality
     if lines and modality not in TEXTS:
-        raise ConfigError(f"standard input holds texts, the model reads {task_of(modality).original}s")
-    words = modality == "tokens"
-    parts = [lines_as_sentences(lines) if words else texts_as_rows(lines)] if lines else []
-    if inputs or not lines:
-        parts.append(read_sentences(inputs) if words else read_inputs(inputs, modality))
-    rows = pl.concat(parts)
-    if rows.is_empty():
-        raise CorpusError("standard input holds no sentence")
-    work = out.with_name(f".{out.name}.parts") if out is not None else None
-    counts = f"{task_of(modality).whole}s"
-    with progress(len(rows), "predicting", counts) as bar:
-        found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
-    if rows["tags" if words else "label"].null_count() == len(rows):
+        reads = "files of embeddings" if modality == "embeddings" else f"{task_of(modality).original}s"
+        raise ConfigError(f"standard input holds texts, the model reads {reads}")
+    words, task, work = modality == "tokens", task_of(modality, model.record.classes), None
+    if modality == "embeddings":
+        found = predict_vectors(model, inputs)
+        labels = found["label"]
+    else:
+        parts = [lines_as_sentences(lines) if words else texts_as_rows(lines)] if lines else []
+        if inputs or not lines:
+            parts.append(read_sentences(inputs) if words else read_inputs(inputs, modality))
+        rows = pl.concat(parts)
+        if rows.is_empty():
+            raise CorpusError("standard input holds no sentence")
+        work = out.with_name(f".{out.name}.parts") if out is not None else None
+        with progress(len(rows), "predicting", f"{task.whole}s") as bar:
+            found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
+        labels = rows["tags" if words else "label"]
+    if labels.null_count() == len(labels):
         found = found.drop("label")
     if out is not None:
         _write(out, found)
@@ -113,8 +118,8 @@ def run(
     failed = found.filter((pl.col("unit") == unit) & pl.col(answer).is_null())
     if len(failed):
         names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
-        log.warning("%s cannot be read: %s", counted(len(failed), task_of(modality).item), names)
-    return _scored(found, task_of(modality, model.record.classes), words=words)
+        log.warning("%s cannot be read: %s", counted(len(failed), task.item), names)
+    return _scored(found, task, words=words)
 
 
 def as_text(rows: pl.DataFrame, suffix: str) -> str:

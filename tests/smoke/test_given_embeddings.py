@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -16,6 +18,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.encoders import encoder_cache
+from daamctl.evaluation.scoring import items_of
 from daamctl.layout import Layout
 from daamctl.stages import check, compare, finetune, inventory, plan, preflight, truncate
 from tests.fixtures.given import items, write_items
@@ -61,11 +64,52 @@ def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], mon
     summary = find_importance(layout.stage("importance"))
     assert summary is not None
     assert max(summary.profile, key=lambda one: one.value).layers == (2,)
+    _predict_again(layout, monkeypatch)
     path = compare.run(layout.root, "mine/none-mlp", "mine/daam-v1-mlp")
     assert json.loads(path.read_text())["kind"] == "paired"
     assert json.loads(preflight.run(layout, config).read_text())["encoder"]["source"] == "mine.npz"
     made = plan.run(layout, config, blockers=inventory.blockers(layout.root, config))
     assert {row["stage"]: row["state"] for row in made["stages"]} == {row["stage"]: "done" for row in made["stages"]}
+
+
+def _predict_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold that is exported gives its own test items the probabilities that training stored."""
+    monkeypatch.chdir(layout.root)
+    own = next(fold for fold in read_folds(layout.method("daam-v1-mlp")) if fold.fold == 1)
+    stored = items_of(own.predictions(), "utterance", own.task)
+    done = CliRunner().invoke(app, ["export", "mine/daam-v1-mlp", "--out", "model", "--folds", "1"])
+    assert done.exit_code == 0, done.output
+    card = Path("model/README.md").read_text(encoding="utf-8")
+    assert "of vectors that other software made (`my encoder`, embeddings from mine.npz, SHA-256" in card
+    assert "daamctl serve" not in card
+    new = items(72, label=None, speaker=None, group=None)
+    new["embeddings"][3, 0, 0] = np.nan
+    write_items(Path("new.parquet"), new)
+    done = CliRunner().invoke(app, ["predict", "model", "new.parquet", "--out", "found.parquet"])
+    assert done.exit_code == 0, done.output
+    found = pl.read_parquet("found.parquet")
+    assert found["item"].to_list() == [f"u{number}" for number in range(36)]  # one row per utterance
+    assert "label" not in found.columns
+    lost = found.filter(pl.col("class").is_null()).select("item", "error").rows()
+    assert lost == [("u1", "its vector holds values that are not numbers")]
+    rows = found.with_row_index().filter(pl.col("item").is_in(stored.ids) & pl.col("class").is_not_null())
+    places = [stored.ids.index(item) for item in rows["item"]]
+    assert len(places) >= 10
+    classes = own.result["run"]["classes"]
+    values = rows.select([f"p_{name}" for name in classes]).to_numpy()
+    assert np.abs(values - stored.probabilities[places]).max() < 1e-6
+
+    write_items(Path("few.npz"), {**items(), "embeddings": items()["embeddings"][:, :2]})
+    for words, message in (
+        (["predict", "model", "few.npz"], "few.npz has 8 features of the layers 1, 2; the model reads 8 of the layers"),
+        (["predict", "model"], "standard input holds texts, the model reads files of embeddings"),
+        (["serve", "model"], "model reads given embeddings, which a server cannot do yet"),
+        (["export", "mine/daam-v1-mlp", "--out", "other", "--onnx"], "reads given embeddings, so ONNX and MLflow"),
+        (["export", "mine/daam-v1-mlp", "--out", "other", "--with-encoder"], "reads given embeddings and no encoder"),
+    ):
+        refused = CliRunner().invoke(app, words, input="x")
+        assert refused.exit_code == 3, refused.output
+        assert message in refused.stderr
 
 
 def test_commands_know_that_there_is_no_encoder(given: tuple[Layout, Config]) -> None:

@@ -30,6 +30,7 @@ from daamctl.artifacts.terms import counted, encoder_label
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
+from daamctl.corpora.sources import source_of
 from daamctl.devices import autocast, free_memory, free_on, resolve_device, resolve_precision
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
@@ -184,7 +185,8 @@ class _Planner:
         set_state(task, self.blockers.get("corpus"))
         if self.config.task == "reconstruct":
             return
-        if corpus.url is not None and not task.done and not (self.layout.corpora / corpus.name).exists():
+        here = (self.layout.corpora / corpus.name).exists() or source_of(self.layout.root, corpus.name) is not None
+        if corpus.url is not None and not task.done and not here:
             task.basis = "not known"
             task.notes.append("the download time depends on the network")
         self._set_disk(task, self.known.table_bytes())

@@ -31,6 +31,7 @@ from daamctl.artifacts.evaluation import (
     Run,
 )
 from daamctl.artifacts.results import Fold, marked, read_folds
+from daamctl.artifacts.runs import trained_methods
 from daamctl.artifacts.scores import ALL_PAIRS, OF_EVALUATE, Compared, Scores, frame_of
 from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.statistics import Family
@@ -38,7 +39,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.config import Config
 from daamctl.data import METRICS
 from daamctl.data.task import Task
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, first_few
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, check_methods, differences
 from daamctl.evaluation.fairness import assess
@@ -81,6 +82,13 @@ def run(layout: Layout, config: Config) -> Path:
         logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
     for text in (*evaluation.leaks, *evaluation.notes):
         logger.warning(text)
+    if further := sorted(set(trained_methods(layout)) - {*config.trained}):
+        example = f"daamctl compare {layout.run_name}/{further[0]} {layout.run_name}/{reference}"
+        logger.info(
+            "trained, but not listed in the settings, so not evaluated: %s; add them to methods or finetunes, or: %s",
+            first_few(further),
+            example,
+        )
     if reference in evaluation.methods and evaluation.fairness.methods[reference].mark and len(evaluation.methods) > 1:
         label = evaluation.methods[reference].label
         logger.warning("the reference is %s, so training alone may explain every difference from it", label)
@@ -120,6 +128,10 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
         finished = read_folds(layout.method(method))
         seeds = config.seeds_of(stage)
         folds[method] = [fold for fold in finished if fold.seed in seeds]
+        if folds[method] and (others := sorted({fold.seed for fold in finished} - {*seeds})):
+            every = ",".join(map(str, sorted({*seeds, *others})))
+            words = "%s was also trained with other seeds, which are not evaluated: %s; evaluate all with --seeds %s"
+            logger.info(words, method, first_few(list(map(str, others))), every)
         if not folds[method]:
             raise ArtifactError(_no_fold(layout, method, finished, seeds), path=layout.method(method))
         check_method(method, folds[method])

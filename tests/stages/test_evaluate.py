@@ -121,10 +121,14 @@ def test_one_fold_has_no_deviation(tmp_path):
     assert scores_of(layout).figure("none").std is None
 
 
-def test_methods_that_are_gone_are_no_longer_shown(layout):
+def test_methods_that_are_gone_are_no_longer_shown(layout, caplog):
+    caplog.set_level("INFO", "daamctl")
     evaluate.run(layout, CONFIG)
+    assert "not evaluated" not in caplog.text
     evaluate.run(layout, Config(methods=["mha"]))
     assert list(shown_of(layout)) == ["mha"]
+    assert "trained, but not listed in the settings, so not evaluated: none; add them to methods" in caplog.text
+    assert f"daamctl compare {layout.run_name}/none {layout.run_name}/mha" in caplog.text
 
 
 def test_two_seeds(tmp_path):
@@ -135,10 +139,14 @@ def test_two_seeds(tmp_path):
     assert report["counts"]["utterance"] == 5 * 40
 
 
-def test_seeds_outside_the_settings_are_ignored(layout):
+def test_seeds_outside_the_settings_are_ignored(layout, caplog):
+    caplog.set_level("INFO", "daamctl")
     write_method(layout, CONFIG, "none", seeds=(7,))
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
     assert {row["seed"] for row in report["methods"]["none"]["runs"]} == {1}
+    assert "none was also trained with other seeds, which are not evaluated: 7; evaluate all with --seeds 1,7" in (
+        caplog.text
+    )
 
 
 def test_no_fold_names_the_command(layout):

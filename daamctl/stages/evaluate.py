@@ -129,9 +129,8 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
         seeds = config.seeds_of(stage)
         folds[method] = [fold for fold in finished if fold.seed in seeds]
         if folds[method] and (others := sorted({fold.seed for fold in finished} - {*seeds})):
-            every = ",".join(map(str, sorted({*seeds, *others})))
-            words = "%s was also trained with other seeds, which are not evaluated: %s; evaluate all with --seeds %s"
-            logger.info(words, method, first_few(list(map(str, others))), every)
+            words = "%s was also trained with seeds that are not in train.seeds, so not evaluated: %s"
+            logger.info(words, method, first_few(list(map(str, others))))
         if not folds[method]:
             raise ArtifactError(_no_fold(layout, method, finished, seeds), path=layout.method(method))
         check_method(method, folds[method])

@@ -234,7 +234,7 @@ class Encoder(ABC):
 
         The mask is (B, T), or (B, W, T) for the words of sentences. On a GPU, what was launched before goes on.
         """
-        return self._send(*self._staged(*self.collate_cpu(items)))
+        return self.send(*self._staged(*self.collate_cpu(items)))
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
         """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
@@ -271,7 +271,7 @@ class Encoder(ABC):
     @torch.inference_mode()
     def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
-        inputs, mask = self._send(batch.inputs, batch.mask)
+        inputs, mask = self.send(batch.inputs, batch.mask)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
         return Pooled.of(pooled, storage).to_cpu()
@@ -282,7 +282,7 @@ class Encoder(ABC):
             return inputs, mask
         return {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
 
-    def _send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Copy a batch to the device; on a GPU, in parallel to the computation of the previous batch."""
         if not self.device.startswith("cuda"):
             return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)

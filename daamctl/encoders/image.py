@@ -127,8 +127,9 @@ class ImageEncoder(Encoder):
             pixels = pixels.to(self.model.dtype)
         return {"pixel_values": pixels}, self.counted.repeat(len(items), 1)
 
-    def _send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        inputs, mask = super()._send(inputs, mask)
+    def send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """See `Encoder.send`; pixel values of 0 to 255 are normalised here, on the device."""
+        inputs, mask = super().send(inputs, mask)
         pixels = inputs["pixel_values"]
         if pixels.dtype == torch.uint8:
             assert self.values is not None

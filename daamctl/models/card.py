@@ -71,10 +71,10 @@ def _summary(record: ModelRecord) -> str:
     made = f"the frozen encoder `{record.encoder.get('source')}`"
     if record.modality == "embeddings":
         made = f"vectors that other software made ({_made_by(record)})"
-    return (
-        f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. It reads {_layers(record.layers)} of {made} "
-        f"and combines them with `{record.method}`."
-    )
+    does = f"It reads {_layers(record.layers)} of {made} and combines them with `{record.method}`."
+    if record.fine_tuned:
+        does = f"It is the encoder `{record.encoder.get('source')}`, fine-tuned with `{record.method}`."
+    return f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. {does}"
 
 
 def _made_by(record: ModelRecord) -> str:
@@ -122,7 +122,7 @@ def _training(record: ModelRecord) -> str:
         "corpus": f"{corpus.name}: {corpus.items} {task_of(record.modality).item}s ({counts})",
         "encoder": encoder,
         "embeddings": _made_by(record) if given else "",
-        "layers": _layers(record.layers),
+        "layers": "" if record.fine_tuned else _layers(record.layers),
         "method": record.method + (f", decoder {record.decoder}" if record.decoder else ""),
         "clips": f"at most {record.segment['max_duration_s']:g} s" if record.segment else "",
     }

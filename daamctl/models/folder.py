@@ -145,6 +145,7 @@ class ModelRecord:
         versions: package -> version, of the training.
         daamctl: version of daamctl that exported it.
         sets: None: of a tagger, or of a training whose epochs were chosen on the test groups.
+        fine_tuned: whether the method fine-tunes the encoder, instead of fusing the layers of a frozen one.
         files: path within the folder -> SHA-256 of every other file.
     """
 
@@ -169,6 +170,7 @@ class ModelRecord:
     versions: dict[str, str]
     daamctl: str
     sets: PredictionSets | None = None
+    fine_tuned: bool = False
     files: dict[str, str] = field(default_factory=dict)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from daamctl.artifacts.terms import counted
 from daamctl.config import Config, ExtractConfig, SegmentConfig
-from daamctl.devices import choose_gpu_kernels, resolve_device, resolve_precision
+from daamctl.devices import autocast, choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.base import Encoder
+from daamctl.encoders.base import Batch, Encoder, Pooled
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.fit.steps import free_batch
@@ -30,6 +30,8 @@ from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_mo
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from daamctl.adapters import FineTuned
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +49,36 @@ class Outputs:
     layer_weights: Float64[NDArray[np.float64], "N L"] | None
 
 
+class Tuned:
+    """A fine-tuned encoder in the place of a frozen one: it gives its logits as the only layer, (R, 1, C).
+
+    What it does not define is that of the encoder.
+    """
+
+    def __init__(self, model: FineTuned, record: ModelRecord, precision: str) -> None:
+        self.model, self.encoder = model.eval(), model.encoder
+        self.layers, self.embed_dim, self.precision = tuple(record.layers), len(record.classes), precision
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+    def prepare_for_inference(self) -> None:
+        """Nothing: what frozen encoders are prepared with was not used in its evaluation."""
+
+    @torch.inference_mode()
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        """See `Encoder.run_async`."""
+        inputs, mask = self.encoder.send(batch.inputs, batch.mask)
+        with autocast(self.encoder.device, self.precision):
+            logits = self.model(inputs, mask)
+        return Pooled.of(logits.float()[:, None], storage).to_cpu()
+
+
 class ExportedModel:
     """An exported model.
 
     Args:
-        members: the models of its trainings, in eval mode.
+        members: the models of its trainings, in eval mode; none if the encoder was fine-tuned.
         encoder: folder of the encoder; None: the one in the folder, else by its name.
         device: resolved device of the encoder and the members.
         precision: precision of the encoder's forward pass; None: that of the training.
@@ -106,7 +133,8 @@ class ExportedModel:
         for member in record.members:
             try:
                 _check_member(record, read_metadata(folder / member.file), folder / member.file)
-                members.append(load_weights(folder / member.file))
+                if not record.fine_tuned:  # otherwise they are loaded into the encoder
+                    members.append(load_weights(folder / member.file))
             except MethodError as error:
                 raise ArtifactError(error.message, fix=AGAIN) from error
         return cls(
@@ -150,23 +178,25 @@ class ExportedModel:
                 raise
             log.warning("the model was trained with %s, which needs a GPU; using float32", wanted)
             precision = "float32"
-        return open_for(
-            self.record,
-            config,
-            device=self.device,
-            precision=precision,
-            included=config.encoder == str(self.folder / ENCODER_DIR),
-        ).encoder
+        included = config.encoder == str(self.folder / ENCODER_DIR)
+        opened = open_for(self.record, config, device=self.device, precision=precision, included=included)
+        if not self.record.fine_tuned:
+            return opened.encoder
+        [member] = self.record.members
+        tuned = Tuned(load_weights(self.folder / member.file, encoder=opened), self.record, precision)  # type: ignore[arg-type]
+        return cast(Encoder, tuned)
 
     def classify(self, vectors: Shaped[NDArray[Any], "N L D"]) -> Outputs:
         """Classify pooled layers.
 
         Args:
-            vectors: (N, L, D) of the model's layers, in order.
+            vectors: (N, L, D) of the model's layers, in order; of a fine-tuned encoder its logits, (N, 1, C).
 
         Raises:
             ValueError: the vectors have another number of layers or features.
         """
+        if self.record.fine_tuned:
+            return Outputs(vectors[None, :, 0].astype(np.float64), None)
         expected = (len(self.record.layers), self.record.embed_dim)
         if vectors.shape[1:] != expected:
             raise ValueError(f"vectors have shape {vectors.shape}; need (N, {expected[0]}, {expected[1]})")

@@ -19,6 +19,7 @@ import polars as pl
 
 from daamctl import __version__
 from daamctl.adapters import stage_of
+from daamctl.adapters.released import is_published
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.results import Fold
@@ -43,6 +44,7 @@ from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights, resolve_method
+from daamctl.methods.weights_metadata import read_metadata
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
     ENCODER_DIR,
@@ -128,7 +130,10 @@ def run(
     if onnx:
         check_installed()
     found = _find(root, trained, layers)
+    tuned = stage_of(found.method) == "finetune"
     plain = found.first.modality in ("speech", "text", "image")
+    if tuned and onnx:
+        raise MethodError(f"'{trained}' fine-tunes the encoder, which ONNX cannot take yet; leave out --onnx")
     if not plain and (onnx or register is not None):
         what = "tags words" if found.config.has_encoder else "reads given embeddings"
         raise MethodError(f"'{trained}' {what}, so ONNX and MLflow cannot take it; leave out --onnx and --register")
@@ -177,11 +182,13 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         )
     if method not in known:
         raise UnknownNameError("method", method, known, of=name)
-    if stage_of(method) != "train":
+    if is_published(method) and stage_of(method) == "finetune":
         raise MethodError(
-            f"{method} fine-tunes the encoder, which cannot be exported", fix="export a method over stored layers"
+            f"{method} repeats a released script and cannot be exported", fix="fine-tune with another form"
         )
-    seeds = config.seeds_of("train") if layout.pipeline else None
+    if layers is not None and stage_of(method) == "finetune":
+        raise MethodError(f"{method} fine-tunes the whole encoder; leave out --layers")
+    seeds = config.seeds_of(stage_of(method)) if layout.pipeline else None
     folds = complete_folds(name, layout, method, seeds)
     check_method(method, folds)
     if changed := differences(folds[0], config):
@@ -196,7 +203,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     rows = {row.run: row for row in scored.runs} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
-    if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
+    if not (made or stage_of(method) == "finetune") or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
     if layers is not None:  # trained now unless `truncate` has
         features = load_features(layout, config)
@@ -225,6 +232,14 @@ def _encoder_settings(found: _Trained, folder: Path | None) -> ExtractConfig:
 
 def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     """The folds to export."""
+    if stage_of(found.method) == "finetune":
+        chosen = [fold for fold in found.folds if str(fold.fold) == folds]
+        if not chosen:
+            raise ConfigError(
+                f"{found.method} has fine-tuned an encoder of its own in every fold, so --folds must be one of them "
+                f"(1 to {max(fold.fold for fold in found.folds)}), got '{folds}'"
+            )
+        return "fold", chosen[:1]  # the first seed
     if folds == MEAN:
         return "mean", found.folds
     if folds == REFIT:  # one training per seed; its fold stands for what does not depend on the fold
@@ -239,9 +254,11 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     run, meta = found.first.result["run"], found.first.result["meta"]
     config, extract = run["config"], run["config"].get("extract", {})  # given embeddings have none
     revision = meta["encoder"].get("revision") or extract.get("revision")  # the commit that a branch or tag stood for
-    base, preset = resolve_method(found.method)
     settings = {name: value for name, value in config["method"].items() if name != "name"}
-    decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
+    tuned, decoder = stage_of(found.method) == "finetune", None
+    if not tuned:
+        base, preset = resolve_method(found.method)
+        decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
     modality = cast(Modality, found.first.modality)
     corpus = CorpusFacts(
         name=found.evaluation.corpus_name,
@@ -253,9 +270,17 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         vectors_key=meta.get("vectors_key"),
     )
     # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
-    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
+    named = (found.method,)
+    own = found.config.model_copy(update={"methods": () if tuned else named, "finetunes": named if tuned else ()})
     followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
     followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
+    facts = meta["encoder"]
+    if tuned:  # what it reads, and how it was evaluated
+        weights = chosen[0].weights()
+        origin = read_metadata(weights) if weights else None
+        facts = {**facts, "precision": meta["evaluation_precision"], "storage": "float32"}
+        limit = {"max_tokens": origin.inputs["max_tokens"]} if origin and "max_tokens" in origin.inputs else {}
+        facts, extract = facts | limit, {**extract, **limit, "weights_dtype": facts["weights_dtype"]}
     members = []
     for fold in chosen:
         name = REFIT if kind == "refit" else f"fold-{fold.fold}"
@@ -272,7 +297,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         classes=run["classes"],
         layers=run["layers"],
         embed_dim=run["embed_dim"],
-        encoder={"licence": licence_of(encoder), **_without_paths(meta["encoder"])} if extract else meta["encoder"],
+        encoder={"licence": licence_of(encoder), **_without_paths(facts)} if extract else facts,
         extract=_without_paths({**extract, "revision": revision, "device": "auto"}, "encoder") if extract else {},
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
@@ -283,6 +308,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
+        fine_tuned=tuned,
         sets=_sets(found, found.folds if kind == REFIT else chosen),
     )
 

@@ -278,7 +278,7 @@ def test_training_is_given_pinned_batches_with_their_mask(monkeypatch: pytest.Mo
     items, _ = encoder.tokens(TEXTS, 60)
     plain, plain_mask = encoder.collate(items)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(self.shape), self)[1])
-    monkeypatch.setattr(encoder, "_send", lambda inputs, mask: (inputs, mask))
+    monkeypatch.setattr(encoder, "send", lambda inputs, mask: (inputs, mask))
     encoder.device, encoder.sends_mask = "cuda", False  # as inference on a GPU leaves it out
     inputs, mask = encoder.collate(items)
     assert torch.equal(mask, plain_mask)

@@ -203,7 +203,11 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     rows = {row.run: row for row in scored.runs} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
-    if not (made or stage_of(method) == "finetune") or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
+    if (
+        not (made or stage_of(method) == "finetune")
+        or rows.keys() != runs.keys()
+        or not all(is_scored(runs[run], rows[run]) for run in rows)
+    ):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
     if layers is not None:  # trained now unless `truncate` has
         features = load_features(layout, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +22,13 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.errors import ArtifactError, AudioError, MethodError, TrainingError, UnknownNameError
+from daamctl.errors import ArtifactError, AudioError, ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.methods import load_weights, read_metadata
+from daamctl.models.model import ExportedModel
 from daamctl.repair import repair_of
-from daamctl.stages import compare, download, evaluate, extract, finetune, report, segment, train
+from daamctl.stages import compare, download, evaluate, export, extract, finetune, report, segment, train
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.recordings import write_pipeline
 
@@ -112,6 +114,37 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     assert "linear-probe" in page.read_text()
     result = json.loads(compare.run(clips, "tiny/none", "tiny/linear-probe").read_text())
     assert "finetune.lr" in {entry["name"] for entry in result["settings"]["can_change"]}
+    _predict_as_training_did(layout, config)
+
+
+def _predict_as_training_did(layout: Layout, config: Config) -> None:
+    """A fold that is exported gives its test clips the logits that training stored, with its encoder and without."""
+    (fold,) = [fold for fold in read_folds(layout.method("linear-probe")) if fold.fold == 2]
+    stored = {row["utterance_id"]: row["logits"] for row in fold.predictions().iter_rows(named=True)}
+    clips = read_clips(layout.clips)
+    rows = clips.rows.filter(pl.col("utterance_id").is_in(list(stored)))
+    root = files_root(layout.root, clips.corpus)
+    for out, options in ((layout.root / "without", {}), (layout.root / "with", {"with_encoder": True})):
+        folder = export.run(layout.root, "tiny/linear-probe", out, folds="2", **options)  # type: ignore[arg-type]
+        assert (folder / "encoder").is_dir() == bool(options)
+        model = ExportedModel.open(folder, encoder=None if options else config.extract.encoder)
+        assert model.record.fine_tuned
+        found = model.predict([root / path for path in rows["path"]]).filter(unit="item")
+        for name, probabilities in zip(
+            rows["utterance_id"], found.select([f"p_{one}" for one in model.record.classes]).rows(), strict=True
+        ):
+            assert probabilities == pytest.approx(torch.tensor(stored[name]).softmax(0).tolist(), abs=1e-6)
+    assert "fine-tuned with `linear-probe`" in (folder / "README.md").read_text(encoding="utf-8")
+    for words, message in (
+        (
+            {},
+            "linear-probe has fine-tuned an encoder of its own in every fold, so --folds must be one of them (1 to 3)",
+        ),
+        ({"folds": "2", "onnx": True}, "fine-tunes the encoder, which ONNX cannot take yet"),
+        ({"folds": "2", "layers": "1-1"}, "linear-probe fine-tunes the whole encoder; leave out --layers"),
+    ):
+        with pytest.raises((ConfigError, MethodError), match=re.escape(message)):
+            export.run(layout.root, "tiny/linear-probe", layout.root / "never", **words)  # type: ignore[arg-type]
 
 
 def test_recordings_that_cannot_be_read(clips: Path, caplog: pytest.LogCaptureFixture) -> None:

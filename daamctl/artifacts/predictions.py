@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def tiers(self) -> list[list[str]]:
-        """Models that cannot be told apart (`tie_tiers`)."""
+        """Models in tiers (`tie_tiers`)."""
         return tie_tiers([one for one in self.pairs if one.metric == self.metric])
 
     @property

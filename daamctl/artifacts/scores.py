@@ -328,20 +328,22 @@ class Scores:
 
 
 def tie_tiers(pairs: Sequence[Compared]) -> list[list[str]]:
-    """Methods in tiers, the best first.
+    """Methods in tiers, the best first. In a tier are those that may be the best of the methods that are left.
 
-    A tier begins with its best method and holds those after it, up to the first that is significantly worse.
+    This is a multiple comparison with the best (docs/sources.md#tiers): a method is left to the next tier if another is
+    significantly better, with p of the pair times the number of others.
 
     Args:
-        pairs: all pairs of the methods in one metric, after Holm's correction.
+        pairs: all pairs of the methods in one metric.
     """
     values = {one.first: one.first_value for one in pairs} | {one.second: one.second_value for one in pairs}
-    apart = {frozenset((one.first, one.second)) for one in pairs if one.is_significant}
-    tiers: list[list[str]] = []
-    for name in sorted(values, key=lambda name: (-values[name], name)):
-        if not tiers or frozenset((tiers[-1][0], name)) in apart:
-            tiers.append([])
-        tiers[-1].append(name)
+    p = {frozenset((one.first, one.second)): 1.0 if one.p is None else one.p for one in pairs}
+    left, tiers = sorted(values, key=lambda name: (-values[name], name)), list[list[str]]()
+    while left:
+        better = {name: [other for other in left if values[other] > values[name]] for name in left}
+        level = ALPHA / max(1, len(left) - 1)
+        tiers.append([name for name in left if all(p[frozenset((name, one))] > level for one in better[name])])
+        left = [name for name in left if name not in tiers[-1]]
     return tiers
 
 

@@ -148,7 +148,7 @@ def show_results(
         show_line("Accuracies are means over folds; intervals and differences are over all items.")
     if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
         told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
-        show_line(f"Tiers of methods that cannot be told apart from their best, over all pairs: {'; '.join(told)}.")
+        show_line(f"Tiers, in each the methods that may be the best of those left: {'; '.join(told)}.")
     for text in (*evaluation.leaks, *warnings(evaluation, stale)) if only is None else stale:
         show_line(f"[yellow]{escaped(text)}[/]")
     if only is None:

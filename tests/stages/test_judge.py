@@ -79,12 +79,12 @@ def test_it_agrees_with_compare_to_the_digit(project: Path) -> None:
             assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_tiers_begin_where_the_first_is_told_apart() -> None:
+def test_a_tier_holds_the_models_that_may_be_the_best() -> None:
     verdict = daamctl.judge(table(0.3, 5), table(0.9, 1), table(0.88, 2), table(0.32, 3))
     assert verdict.models[:2] == ["table 2", "table 3"]
     assert verdict.tiers == [verdict.models[:2], verdict.models[2:]]
     told = sentences(verdict)[-1]
-    assert told == f"Tiers, each of models that cannot be told apart from its first: 1. table 2 and table 3; " \
+    assert told == f"Tiers, in each the models that may be the best of those left: 1. table 2 and table 3; " \
         f"2. {listed(verdict.models[2:])}."  # fmt: skip
     assert "after Holm's correction over all pairs" in sentences(verdict)[1]
 

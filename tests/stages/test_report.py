@@ -791,7 +791,7 @@ def test_an_official_split_of_texts(texts: Made) -> None:
     assert "the best on held-out training texts (10 % of train), never on the test part" in markdown
     assert "sign-flip test over 240 texts" in markdown
     assert "Secondary test: none, because there is only one fold." in markdown
-    assert "Tier: the primary test of all pairs" in markdown
+    assert "Tier: methods that may be the best of those that the tiers above leave" in markdown
     seeds = table_of(layout, "folds")["daam-v1"]
     figures = [row.value for row in scores_of(layout).runs("daam-v1").values()]
     assert [float(seeds[f"Seed {seed} [%]"]) for seed in (1, 2, 3)] == pytest.approx([100 * one for one in figures])

@@ -471,9 +471,10 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
             f"{family.alpha:g}, and none has an interval"
         )
     elif family.floor_holm is not None and family.floor_holm > family.alpha:
+        tiers = "; the tiers ask for less" if family.reference is None else "; compare fewer methods"
         notes.append(
             f"after correction over {family.size} comparisons, no p-value below {family.floor_holm:.4g} is possible, "
-            f"so no difference can be significant at {family.alpha:g}; compare fewer methods"
+            f"so no difference can be significant at {family.alpha:g}{tiers}"
         )
     if design.n_units is not None and 1 < design.n_folds < design.n_units:
         notes.append(

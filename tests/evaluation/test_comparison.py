@@ -357,7 +357,7 @@ def test_notes_name_what_limits_the_result():
     assert result.floor_holm == 28 / 512
     assert result.notes[0] == (
         "after correction over 28 comparisons, no p-value below 0.05469 is possible, so no difference can be "
-        "significant at 0.05; compare fewer methods"
+        "significant at 0.05; the tiers ask for less"
     )
     assert result.notes[-1].startswith("methods differ in their seeds")
 

@@ -249,6 +249,8 @@ class ExportedModel:
 
     def _encoder_source(self) -> dict[str, Any]:
         """Settings that name the encoder to open."""
+        if self.record.modality == "embeddings":
+            raise EncoderError(f"{self.folder} reads given embeddings and has no encoder")
         name, own = self.record.extract["encoder"], self.folder / ENCODER_DIR
         folder = self._encoder_folder or (own if own.is_dir() else None)
         if folder is not None:

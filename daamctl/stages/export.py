@@ -223,7 +223,9 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
     """The encoder as it is written, in the number format that its weights had."""
-    config = _encoder_settings(found, folder).model_copy(update={"weights_dtype": record.encoder["weights_dtype"]})
+    config = _encoder_settings(found, folder)
+    made = {"weights_dtype": record.encoder["weights_dtype"], "max_tokens": record.extract.get("max_tokens")}
+    config = config.model_copy(update={name: value for name, value in made.items() if value is not None})
     return open_for(record, config, device="cpu", precision="float32")
 
 

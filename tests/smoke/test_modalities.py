@@ -9,18 +9,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from scipy.special import softmax
 
 from daamctl import pipeline
+from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_head
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.corpora import CORPORA, demo_text, digits
+from daamctl.errors import MethodError
 from daamctl.layout import Layout
+from daamctl.models.model import ExportedModel
+from daamctl.stages import export
 
 ITEMS = 40
 METHODS = ("none-mlp", "daam-v1-mlp")
@@ -69,7 +76,12 @@ def few_images(whole: Path, few: Path) -> None:
 def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head: str, project: Path) -> None:
     (project / "few").mkdir()
     cut(CORPORA.load(load_config(project, name).download.corpus).obtain(project / "whole"), project / "few")
-    config = load_config(project, name, {**QUICK, "download.source": str(project / "few")})
+    settings = yaml.safe_load((project / f"pipelines/{name}.yaml").read_text(encoding="utf-8"))
+    for path, value in {**QUICK, "download.source": str(project / "few")}.items():
+        section, _, key = path.partition(".")
+        settings.update({section: {**settings.get(section, {}), key: value}} if key else {section: list(value)})
+    (project / f"pipelines/{name}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    config = load_config(project, name)
     layout = Layout.of(project, name, config)
     report = pipeline.run(layout, config, track=False).parent
 
@@ -88,6 +100,7 @@ def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head
     assert sorted(ranked) == list(made.layers)
     check_effects(layout, report, head)
     check_report(layout, report, config, item)
+    check_export(layout, name, item)
 
 
 def check_effects(layout: Layout, report: Path, head: str) -> None:
@@ -101,6 +114,25 @@ def check_effects(layout: Layout, report: Path, head: str) -> None:
         assert shown[way][:3] == [str(len(run["adapted"])), *[str(run["effect"]["tensors"])] * 2]
         assert shown[way][-1] == "yes"
         assert any(head in note for note in run["notes"]) == way.endswith("published")
+
+
+def check_export(layout: Layout, name: str, item: str) -> None:
+    """A fine-tuned encoder that is exported with all it needs predicts what training stored."""
+    folder = export.run(layout.root, f"{name}/lora-r8", layout.root / "tuned", folds="1", with_encoder=True)
+    model = ExportedModel.open(folder, device="cpu")
+    fold = next(one for one in read_folds(layout.method("lora-r8")) if one.fold == 1)
+    stored = {row["utterance_id"]: row["logits"] for row in fold.predictions().iter_rows(named=True)}
+    clips = read_clips(layout.clips).rows.filter(pl.col("utterance_id").is_in(list(stored)))
+    inputs = clips["text"].to_list() if item == "text" else []
+    for index in clips["index"] if item == "image" else ():
+        inputs.append(layout.root / f"{index}.png")
+        table = pq.read_table(layout.root / "few" / digits.FILE, columns=["image"])
+        inputs[-1].write_bytes(table["image"][int(index)]["bytes"].as_py())
+    found = model.predict(inputs).select([f"p_{one}" for one in model.record.classes]).to_numpy()
+    wanted = softmax(np.array([stored[one] for one in clips["utterance_id"]]), axis=1)
+    assert np.abs(found - wanted).max() < 1e-6
+    with pytest.raises(MethodError, match="repeats a released script"):
+        export.run(layout.root, f"{name}/lora-r8-published", layout.root / "never", folds="1")
 
 
 def check_report(layout: Layout, report: Path, config: Config, item: str) -> None:

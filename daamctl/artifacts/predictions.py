@@ -76,6 +76,12 @@ class Verdict:
         return found if found.first == first else found.turned()
 
     @property
+    def p_of_lead(self) -> float | None:
+        """The p-value of the first model against the second, corrected as in `tie_tiers`; None without a test."""
+        p = self.pair(*self.models[:2]).p
+        return None if p is None else min(1.0, p * (len(self.models) - 1))
+
+    @property
     def tiers(self) -> list[list[str]]:
         """Models in tiers (`tie_tiers`)."""
         return tie_tiers([one for one in self.pairs if one.metric == self.metric])

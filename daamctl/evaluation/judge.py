@@ -98,9 +98,10 @@ def judge(
     pairs = [one if models.index(one.first) < models.index(one.second) else one.turned() for one in compared]
     best = next(one for one in pairs if (one.metric, one.first, one.second) == (metric, *models[:2]))
     needed = best.units_needed
-    if needed is not None and best.units is not None:
-        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= ALPHA))
-        needed = None if best.is_significant or needed <= best.units else needed
+    if needed is not None and best.units is not None and best.p is not None:
+        level = ALPHA / (len(models) - 1)  # see `tie_tiers`
+        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
+        needed = None if best.p <= level or needed <= best.units else needed
     tests: dict[str, NonInferiority] = {}
     if margin is not None:
         tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]

@@ -86,7 +86,7 @@ def test_a_tier_holds_the_models_that_may_be_the_best() -> None:
     told = sentences(verdict)[-1]
     assert told == f"Tiers, in each the models that may be the best of those left: 1. table 2 and table 3; " \
         f"2. {listed(verdict.models[2:])}."  # fmt: skip
-    assert "after Holm's correction over all pairs" in sentences(verdict)[1]
+    assert "corrected over the 3 other models" in sentences(verdict)[1]
 
 
 def test_repeats_are_averaged_and_their_number_is_told() -> None:

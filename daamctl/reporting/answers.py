@@ -17,7 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, SINGLE_LAYER
+from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, resolve_method
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -146,23 +146,29 @@ def _best_fusion(evaluation: Evaluation) -> tuple[Family, Compared] | None:
 
 def _of_the_other_kind(evaluation: Evaluation, family: Family, best: Compared) -> str:
     """What is known of the best fusion that is fitted in another way than the probe; empty if that says nothing new."""
-    pairs = against(evaluation, family=family)
-    other = next((pairs[name] for name in order(evaluation) if name in pairs and not _alike(pairs[name])), None)
-    if other is None or not _alike(best):
+    if not _alike(best):
         return ""
-    rows = evaluation.scores.comparisons("accuracy", ALL_PAIRS)
-    rows = [one.turned() if one.second == other.first else one for one in rows]
-    found = next(
-        (one for one in rows if one.first == other.first and one.second.partition(" ")[0] == SINGLE_LAYER[1]), None
-    )
-    if found is not None and _closed_form(best.first):
-        p = "" if found.p_holm is None else f"; {p_value(found.p_holm)} over all pairs"
+    names = order(evaluation)
+    rows = [one.turned() for one in evaluation.scores.comparisons("accuracy", "single layer")]
+    if trained := [one for one in rows if one.second != family.reference]:
+        found = min(trained, key=lambda one: names.index(one.first))
+        p = "" if found.p_holm is None else f"; {p_value(found.p_holm)} after correction"
         what = f"from a trained single layer ({found.second}{p})"
         return f" Of trained methods, {found.first} differs by {_gain(found)} {what}."
-    if other.difference <= best.difference:
+    rows = evaluation.scores.comparisons("accuracy", ALL_PAIRS)
+    rows = [one if one.second == family.reference else one.turned() for one in rows]
+    others = [one for one in rows if one.second == family.reference and _fuses(evaluation, one.first)]
+    other = min((one for one in others if not _alike(one)), key=lambda one: names.index(one.first), default=None)
+    if other is None or other.difference <= best.difference:
         return ""
     how = "trained" if _closed_form(best.first) else "solved in closed form"
     return f" {other.first} differs by {_gain(other)}, but it is {how}, so its head may explain more than fusing does."
+
+
+def _fuses(evaluation: Evaluation, label: str) -> bool:
+    """Whether a method fuses the layers of a frozen encoder."""
+    name = label.partition(" ")[0]
+    return not evaluation.methods[label].finetune and resolve_method(name)[0] not in SINGLE_LAYER
 
 
 def _gain(pair: Compared) -> str:

@@ -75,7 +75,7 @@ def against(evaluation: Evaluation, metric: str = "accuracy", family: Family | N
     if family is None:
         return {}
     kind = "single layer" if family is evaluation.single_layer else "reference"
-    rows = evaluation.scores.comparisons(metric, kind)
+    rows = [one for one in evaluation.scores.comparisons(metric, kind) if family.reference in (one.first, one.second)]
     found = [one.turned() if one.first == family.reference else one for one in rows]
     return {one.first: one for one in found}
 

@@ -214,21 +214,26 @@ def _evaluate(
 
 
 def _against_single_layer(complete: Mapping[str, pl.DataFrame], task: Task) -> tuple[list[Compared], Family | None]:
-    """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
+    """Compare methods that fuse layers with a probe of one layer, which is chosen without the test group.
 
-    None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse. Of
-    two probes, the one counts that is solved in closed form, if a fusion is.
+    Closed-form fusions are compared with `ridge-best-layer`, trained ones with `best-layer`, as a family each; if no
+    fusion has a probe of its kind, all with the one that is there. The family is the first of these; None if there is
+    no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
     """
     fusing = [
         method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
     ]
     probes = [method for method in SINGLE_LAYER[:2] if method in complete]
-    if not probes or not fusing:
-        return [], None
-    reference = probes[0] if set(CLOSED_FORM) & set(fusing) else probes[-1]
-    compared = {method: complete[method] for method in (reference, *fusing)}
-    pairs, family = compare_methods(compared, reference=reference, task=task)
-    return [replace(pair, family="single layer") for pair in pairs], family
+    alike = {probe: [one for one in fusing if (one in CLOSED_FORM) == (probe in CLOSED_FORM)] for probe in probes}
+    families = {probe: own for probe, own in alike.items() if own} or {probe: fusing for probe in probes[:1] if fusing}
+    rows: list[Compared] = []
+    found: list[Family] = []
+    for probe, own in families.items():
+        compared = {method: complete[method] for method in (probe, *own)}
+        pairs, family = compare_methods(compared, reference=probe, task=task)
+        rows += [replace(pair, family="single layer") for pair in pairs]
+        found.append(family)
+    return rows, found[0] if found else None
 
 
 def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFacts:

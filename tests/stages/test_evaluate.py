@@ -131,6 +131,36 @@ def test_methods_that_are_gone_are_no_longer_shown(layout, caplog):
     assert f"daamctl compare {layout.run_name}/none {layout.run_name}/mha" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("methods", "families"),
+    [
+        (["ridge-best-layer", "ridge-mean", "mha"], {"ridge-best-layer": ["ridge-mean"]}),
+        (["ridge-best-layer", "mha"], {"ridge-best-layer": ["mha"]}),
+        (["ridge-best-layer", "best-layer", "mha"], {"best-layer": ["mha"]}),
+        (
+            ["ridge-best-layer", "ridge-mean", "best-layer", "mha", "mean"],
+            {"ridge-best-layer": ["ridge-mean"], "best-layer": ["mha", "mean"]},
+        ),
+        (["ridge-mean", "mha"], {}),
+    ],
+)
+def test_fusions_are_compared_with_a_single_layer_of_their_kind(tmp_path, methods, families):
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": methods})
+    for index, method in enumerate(methods):
+        write_method(layout, config, method, skill=1.0 + index / 4)
+    evaluate.run(layout, config)
+    found = read_evaluation(layout.stage("evaluate"))
+    rows = found.scores.comparisons("accuracy", "single layer")
+    assert {
+        probe: [row.second for row in rows if row.first == probe] for probe in {row.first for row in rows}
+    } == families
+    first = next(iter(families), None)
+    assert (found.single_layer and found.single_layer.reference) == first
+    for probe, own in families.items():  # each is corrected on its own
+        p = [row.p for row in rows if row.first == probe]
+        assert min(row.p_holm for row in rows if row.first == probe) == pytest.approx(min(1, min(p) * len(own)))
+
+
 def test_two_seeds(tmp_path):
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"], "train": {"seeds": [1, 2]}})
     write_method(layout, config, "none", seeds=(1, 2))

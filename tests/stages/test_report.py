@@ -448,7 +448,7 @@ def test_published_beside_ours(made: Made) -> None:
 
 def test_importance_audit_and_ablation(made: Made) -> None:
     layout, html, markdown = made
-    assert "1 of 2 maps mostly reflect geometry, not what was learned: daam-v1." in html
+    assert "1 of 2 maps mostly reflect geometry, not what was learned: daam-v1." in re.sub("<[^>]+>", "", html)
     assert "Importance Factors track nothing here." in html
     assert "daam-v1 fold 4 seed 1 has no curves" in html
     assert "daam-v2: it does not rank the layers" in html

@@ -110,17 +110,12 @@ def _training(record: ModelRecord) -> str:
     corpus = record.corpus
     counts = ", ".join(f"{name} {number}" for name, number in corpus.per_class.items())
     given = record.modality == "embeddings"
-    encoder = (
-        ""
-        if given
-        else (
-            f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}, weights SHA-256 "
-            f"`{record.encoder['weights_sha256'][:16]}`"
-        )
-    )
+    encoder = f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}"
+    if not given:
+        encoder += f", weights SHA-256 `{record.encoder['weights_sha256'][:16]}`"
     facts = {
         "corpus": f"{corpus.name}: {corpus.items} {task_of(record.modality).item}s ({counts})",
-        "encoder": encoder,
+        "encoder": "" if given else encoder,
         "embeddings": _made_by(record) if given else "",
         "layers": "" if record.fine_tuned else _layers(record.layers),
         "method": record.method + (f", decoder {record.decoder}" if record.decoder else ""),

@@ -25,7 +25,7 @@ from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.fit.steps import free_batch
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
-from daamctl.methods.weights_metadata import INPUTS, POOLING, WeightsMetadata, read_metadata
+from daamctl.methods.weights_metadata import ADAPTER, FUSION, INPUTS, POOLING, WeightsMetadata, read_metadata
 from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_model
 
 if TYPE_CHECKING:
@@ -321,6 +321,8 @@ def _check_member(record: ModelRecord, found: WeightsMetadata, path: Path) -> No
     """Compare what a weights file says about itself, as far as it does, with `model.json`."""
     sizes = len(record.layers), record.embed_dim, len(record.classes)
     pairs = {
+        "kinds of weights": (found.kind, ADAPTER if record.fine_tuned else FUSION),
+        "numbers of trainings": (1 if record.fine_tuned else None, len(record.members)),
         "classes": (found.classes, tuple(record.classes)),
         "layers": (found.layers, tuple(record.layers)),
         "modality": (found.modality, record.modality),

@@ -110,6 +110,7 @@ def test_another_encoder_is_refused(tmp_path: Path) -> None:
         ("layers", [*range(24, 0, -1)], r"other layers than model\.json: \(1, 2, "),
         ("modality", "text", r"other modality than model\.json: speech, not text"),
         ("embed_dim", 10**9, r"other numbers of layers, features and classes than model\.json: \(24, \d+, 2\), not"),
+        ("fine_tuned", True, r"other kinds of weights than model\.json: fusion, not adapter"),
         ("encoder", {"weights_sha256": "0" * 64}, r"other encoder than model\.json: [0-9a-f]{64}, not 0{64}"),
     ],
 )

@@ -37,8 +37,11 @@ def run(root: Path, pipeline: str | None = None) -> Path:
             f"{left} of {len(finished)} folds could not be sent to {shown_store(root)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
         )
-    words = "%d of %d finished folds were missing in %s and have been sent"
-    log.info(words, tracker.num_sent, len(finished), shown_store(root))
+    if tracker.num_sent:
+        words = "%d of %d finished folds were missing in %s and have been sent"
+        log.info(words, tracker.num_sent, len(finished), shown_store(root))
+    else:
+        log.info("all %d finished folds are in %s already", len(finished), shown_store(root))
     return folder
 
 

@@ -30,8 +30,8 @@ def results(run: str, table: str = "figures", *, root: Path | str | None = None)
     from daamctl.config import find_root
     from daamctl.evaluation.scores import read_scores
 
-    layout, config = find_run(find_root() if root is None else Path(root), run, reconstructs=True)
-    return read_scores(layout, table, config.task)
+    layout, _ = find_run(find_root() if root is None else Path(root), run, reconstructs=True)
+    return read_scores(layout, table)
 
 
 def protocols(run: str, *names: str, root: Path | str | None = None) -> pl.DataFrame:

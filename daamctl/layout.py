@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daamctl.config import RECIPES, Config
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import STAGES, Task
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Layout:
         encoder: encoder of an ad-hoc run, for commands in messages; None if the embeddings are given.
         overrides: `section.key=value` words from the command line, to repeat in commands.
         recipe: training recipe named on the command line, if it is not the pipeline's own.
+        task: `Config.task`.
     """
 
     root: Path
@@ -39,6 +40,7 @@ class Layout:
     encoder: str | None = None
     overrides: tuple[str, ...] = ()
     recipe: str | None = None
+    task: Task = "classify"
 
     @classmethod
     def of(
@@ -47,7 +49,8 @@ class Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
         suffix = _recipe_suffix(recipe) if recipe else ""
         if pipeline is not None:
-            return cls(root, pipeline, pipeline, pipeline + suffix, overrides=tuple(overrides), recipe=recipe)
+            name = pipeline + suffix
+            return cls(root, pipeline, pipeline, name, overrides=tuple(overrides), recipe=recipe, task=config.task)
         corpus, encoder = config.download.corpus, config.extract.encoder if config.has_encoder else None
         run_name = corpus
         if encoder is not None:

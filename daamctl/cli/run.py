@@ -13,5 +13,5 @@ def command(run: Run) -> None:
     from daamctl import pipeline
 
     path = pipeline.run(layout, config, source=run.source, track=run.track)
-    show_results(layout, task=config.task)
+    show_results(layout)
     show_path(path)

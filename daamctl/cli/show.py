@@ -48,17 +48,16 @@ def command(
     layout, config = find_run(find_root(), name, reconstructs=True)
     if table is not None or csv or run.json:
         form = "csv" if csv else "json" if run.json else "text"
-        show_table(layout, table or "figures", config.task, method=method or None, form=form)
+        show_table(layout, table or "figures", method=method or None, form=form)
     else:
-        show_results(layout, config, method=method or None, task=config.task)
+        show_results(layout, config, method=method or None)
 
 
-def show_table(layout: Layout, table: str, task: str, *, method: str | None = None, form: str = "text") -> None:
+def show_table(layout: Layout, table: str, *, method: str | None = None, form: str = "text") -> None:
     """Print a table of a run.
 
     Args:
         table: one of `daamctl.artifacts.scores.TABLES`.
-        task: `Config.task` of the run.
         method: only its rows; of comparisons, those with it on either side. None: all.
         form: text, csv or json.
 
@@ -71,7 +70,7 @@ def show_table(layout: Layout, table: str, task: str, *, method: str | None = No
     from daamctl.errors import ArtifactError
     from daamctl.evaluation.scores import csv_of, read_scores
 
-    rows = read_scores(layout, table, task)
+    rows = read_scores(layout, table)
     if method is not None:
         sides = [name for name in ("method", "first", "second") if name in rows.columns]
         rows = rows.filter(pl.any_horizontal(pl.col(sides) == method))
@@ -83,7 +82,7 @@ def show_table(layout: Layout, table: str, task: str, *, method: str | None = No
         of, filled = f" of {method}" if method else "", []
         for name in TABLE_NAMES:
             with suppress(ArtifactError):
-                filled += [] if read_scores(layout, name, task).is_empty() else [name]
+                filled += [] if read_scores(layout, name).is_empty() else [name]
         show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
         cells = [
@@ -95,16 +94,13 @@ def show_table(layout: Layout, table: str, task: str, *, method: str | None = No
         print_wide(rows.columns, cells, width=PLAIN_WIDTH, keys=keys, right=numeric)
 
 
-def show_results(
-    layout: Layout, config: Config | None = None, *, method: str | None = None, task: str = "classify"
-) -> None:
+def show_results(layout: Layout, config: Config | None = None, *, method: str | None = None) -> None:
     """Print the results of a run.
 
     Args:
         config: the current settings, to say whether the evaluation is of the folds that are there; None: it was just
             made, so only its files are read.
         method: the method to print beside the reference; None: all.
-        task: `Config.task` of the run.
 
     Raises:
         ArtifactError: there is no evaluation, or it is damaged.
@@ -119,7 +115,7 @@ def show_results(
     from daamctl.reporting.document import percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
-    if task == "reconstruct":
+    if layout.task == "reconstruct":
         _show_arms(read_arm_scores(layout.stage("score")), method)
         return
     evaluation = read_evaluation(layout.stage("evaluate"))

@@ -43,7 +43,7 @@ def command(run: Run) -> None:
     if stage in ("evaluate", "score"):
         from daamctl.cli.show import show_results
 
-        show_results(layout, task=config.task)
+        show_results(layout)
     show_path(path)
 
 

@@ -43,7 +43,7 @@ from daamctl.evaluation.statistics import (
     minimal_detectable_difference,
     nadeau_bengio,
 )
-from daamctl.sign_flip import Floats, paired_sign_flip, sign_flip_floor
+from daamctl.sign_flip import Floats, SignFlip, paired_sign_flip, sign_flip_floor
 
 if TYPE_CHECKING:
     from daamctl.artifacts.results import Fold
@@ -391,8 +391,7 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     if (units := _unit_sums(first - second, data, metric)) is not None:
         sums, sizes = units
         test = paired_sign_flip(sums, sizes, seed=seed)
-        row |= {"unit": data.design.unit_word, "units": test["n"], "test": "sign-flip"}
-        row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
+        row |= flip_columns(test, data.design.unit_word)
         # A large unit has a large sum also where all units agree; only what is left of that is chance.
         row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
         if interval := flip_interval(sums, sizes, level=1 - alpha, seed=seed):
@@ -401,6 +400,12 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     if len(folds) > 1:
         row["p_folds"] = nadeau_bengio(folds, data.n_test, data.n_train).p
     return row
+
+
+def flip_columns(test: SignFlip, unit: str) -> dict[str, Any]:
+    """What a comparison says of a sign-flip test over units of this name."""
+    found = {name: test[name] for name in ("p", "floor", "exact", "flips")}
+    return {"unit": unit, "units": test["n"], "test": "sign-flip", **found}
 
 
 def interval_columns(interval: Interval) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.scores import Compared, Figure, Score
-from daamctl.evaluation.comparison import interval_columns
+from daamctl.evaluation.comparison import flip_columns, interval_columns
 from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.statistics import grouped_means, minimal_detectable_difference
 from daamctl.sign_flip import paired_sign_flip
@@ -48,8 +48,7 @@ def score_rows(
     for arm, interval in of_gap.items():
         by_image = grouped_means(gaps[arm], images)
         test, by_seed = paired_sign_flip(by_image), of_seeds[arm] - of_seeds[reference]
-        row = {"difference": interval.value, **interval_columns(interval), "unit": "image", "units": test["n"]}
-        row |= {"test": "sign-flip", **{name: test[name] for name in ("p", "floor", "exact", "flips")}}
+        row = {"difference": interval.value, **interval_columns(interval), **flip_columns(test, "image")}
         row |= {"detectable": minimal_detectable_difference(by_image), "runs": len(seeds)}
         row |= {"ahead": int((by_seed > 0).sum()), "behind": int((by_seed < 0).sum())}
         row |= {"first_value": of_arm[arm].value, "second_value": of_arm[reference].value}

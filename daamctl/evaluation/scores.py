@@ -101,12 +101,11 @@ def write_scores(folder: Path, run: str, frames: Mapping[str, pl.DataFrame]) -> 
     return [table_file(folder, name) for name in frames]
 
 
-def read_scores(layout: Layout, table: str, task: str = "classify") -> pl.DataFrame:
+def read_scores(layout: Layout, table: str) -> pl.DataFrame:
     """Read a table of a run.
 
     Args:
         table: one of `TABLES`.
-        task: `Config.task` of the run.
 
     Raises:
         UnknownNameError: there is no such table.
@@ -114,7 +113,7 @@ def read_scores(layout: Layout, table: str, task: str = "classify") -> pl.DataFr
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES)
-    if task == "reconstruct":
+    if layout.task == "reconstruct":
         return read_arm_scores(layout.stage("score")).scores.frames.get(table, frame_of(table, ()))
     if table not in SPREAD:
         read = read_evaluation(layout.stage("evaluate")).scores.frames  # as recorded; all but the learning curves

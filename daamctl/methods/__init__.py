@@ -167,6 +167,11 @@ def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, *
     return model
 
 
+def fuses_layers(method: str) -> bool:
+    """Whether a method combines several layers; raises as `resolve_method`."""
+    return resolve_method(method)[0] not in SINGLE_LAYER
+
+
 def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
     """Split a method's full name into its name in the table and the settings that its suffix implies.
 

@@ -360,12 +360,16 @@ def predict_vectors(model: ExportedModel, inputs: Sequence[str]) -> pl.DataFrame
         )
         items = table.unique("item", keep="first", maintain_order=True)
         owner = table["item"].replace_strict(items["item"], range(len(items))).to_numpy()
-        vectors = np.concatenate([block[:, places] for block in file.blocks()])
-        finite = np.isfinite(vectors).all((1, 2))
-        outputs = model.classify(np.where(finite[:, None, None], vectors, 0.0))
-        parts = [outputs.logits.transpose(1, 0, 2)] + ([] if outputs.layer_weights is None else [outputs.layer_weights])
+        logits, weights, finite = [], [], []
+        for block in file.blocks():
+            vectors = block[:, places]
+            finite.append(np.isfinite(vectors).all((1, 2)))
+            outputs = model.classify(np.where(finite[-1][:, None, None], vectors, 0.0))
+            logits.append(outputs.logits.transpose(1, 0, 2))
+            weights += [] if outputs.layer_weights is None else [outputs.layer_weights]
+        parts = [np.concatenate(part) for part in (logits, weights) if part]
         means = [means_of_clips(part, owner, np.ones(len(owner)), len(items)) for part in parts]
-        known = np.bincount(owner, ~finite, len(items)) == 0
+        known = np.bincount(owner, ~np.concatenate(finite), len(items)) == 0
         reasons = [None if one else "its vector holds values that are not numbers" for one in known]
         columns = _columns(model, means[0], means[1] if len(means) > 1 else None, known)
         found = items.with_columns(

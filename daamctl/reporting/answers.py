@@ -17,7 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, resolve_method
+from daamctl.methods import CLOSED_FORM, fuses_layers
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -167,8 +167,7 @@ def _of_the_other_kind(evaluation: Evaluation, family: Family, best: Compared) -
 
 def _fuses(evaluation: Evaluation, label: str) -> bool:
     """Whether a method fuses the layers of a frozen encoder."""
-    name = label.partition(" ")[0]
-    return not evaluation.methods[label].finetune and resolve_method(name)[0] not in SINGLE_LAYER
+    return not evaluation.methods[label].finetune and fuses_layers(label.partition(" ")[0])
 
 
 def _gain(pair: Compared) -> str:

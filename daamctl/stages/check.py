@@ -27,6 +27,7 @@ from daamctl.methods import (
     SINGLE_LAYER,
     check_fits,
     check_settings,
+    fuses_layers,
     resolve_method,
     settings_of,
 )
@@ -112,7 +113,7 @@ def unanswered(config: Config) -> Iterator[str]:
     if corpus in CORPORA and not CORPORA.load(corpus).task.by_accuracy:
         return  # methods are compared by another figure with the reference
     probes = [name for name in SINGLE_LAYER[:2] if name in config.methods]
-    fusions = [name for name in config.methods if resolve_method(name)[0] not in SINGLE_LAYER]
+    fusions = [name for name in config.methods if fuses_layers(name)]
     if not probes:
         yield f"whether fusing layers helps; add {SINGLE_LAYER[0]} to methods"
     elif not fusions:

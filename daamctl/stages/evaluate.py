@@ -48,7 +48,7 @@ from daamctl.evaluation.provenance import counts, provenance
 from daamctl.evaluation.scores import history_rows, method_rows, speaker_rows, write_scores
 from daamctl.evaluation.scoring import UNITS, Items, items_of
 from daamctl.layout import Layout
-from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, resolve_method
+from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, fuses_layers
 from daamctl.planning.leaks import leaks
 from daamctl.store.artifact import Artifact
 from daamctl.store.files import locked, remove_others, write_json
@@ -220,9 +220,7 @@ def _against_single_layer(complete: Mapping[str, pl.DataFrame], task: Task) -> t
     fusion has a probe of its kind, all with the one that is there. The family is the first of these; None if there is
     no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
     """
-    fusing = [
-        method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
-    ]
+    fusing = [method for method in complete if method not in FINETUNES and fuses_layers(method)]
     probes = [method for method in SINGLE_LAYER[:2] if method in complete]
     alike = {probe: [one for one in fusing if (one in CLOSED_FORM) == (probe in CLOSED_FORM)] for probe in probes}
     families = {probe: own for probe, own in alike.items() if own} or {probe: fusing for probe in probes[:1] if fusing}

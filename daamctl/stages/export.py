@@ -44,7 +44,6 @@ from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights, resolve_method
-from daamctl.methods.weights_metadata import read_metadata
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
     ENCODER_DIR,
@@ -83,6 +82,11 @@ class _Trained:
     config: Config
     folds: list[Fold]
     evaluation: Evaluation
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the method fine-tunes the encoder."""
+        return stage_of(self.method) == "finetune"
 
     @property
     def first(self) -> Fold:
@@ -130,9 +134,8 @@ def run(
     if onnx:
         check_installed()
     found = _find(root, trained, layers)
-    tuned = stage_of(found.method) == "finetune"
     plain = found.first.modality in ("speech", "text", "image")
-    if tuned and onnx:
+    if found.tuned and onnx:
         raise MethodError(f"'{trained}' fine-tunes the encoder, which ONNX cannot take yet; leave out --onnx")
     if not plain and (onnx or register is not None):
         what = "tags words" if found.config.has_encoder else "reads given embeddings"
@@ -182,13 +185,14 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         )
     if method not in known:
         raise UnknownNameError("method", method, known, of=name)
-    if is_published(method) and stage_of(method) == "finetune":
+    stage = stage_of(method)
+    if stage == "finetune" and is_published(method):
         raise MethodError(
             f"{method} repeats a released script and cannot be exported", fix="fine-tune with another form"
         )
-    if layers is not None and stage_of(method) == "finetune":
+    if stage == "finetune" and layers is not None:
         raise MethodError(f"{method} fine-tunes the whole encoder; leave out --layers")
-    seeds = config.seeds_of(stage_of(method)) if layout.pipeline else None
+    seeds = config.seeds_of(stage) if layout.pipeline else None
     folds = complete_folds(name, layout, method, seeds)
     check_method(method, folds)
     if changed := differences(folds[0], config):
@@ -202,12 +206,9 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     scored = evaluation.methods.get(method)
     rows = {row.run: row for row in scored.runs} if scored else {}
     runs = {(fold.fold, fold.seed): fold for fold in folds}
-    made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
-    if (
-        not (made or stage_of(method) == "finetune")
-        or rows.keys() != runs.keys()
-        or not all(is_scored(runs[run], rows[run]) for run in rows)
-    ):
+    # a fine-tuning reads clips, so its data have another key
+    made = stage == "finetune" or (evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"])
+    if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
     if layers is not None:  # trained now unless `truncate` has
         features = load_features(layout, config)
@@ -223,9 +224,8 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
     """The encoder as it is written, in the number format that its weights had."""
-    config = _encoder_settings(found, folder)
-    made = {"weights_dtype": record.encoder["weights_dtype"], "max_tokens": record.extract.get("max_tokens")}
-    config = config.model_copy(update={name: value for name, value in made.items() if value is not None})
+    made = {"weights_dtype": record.encoder["weights_dtype"], "max_tokens": record.extract["max_tokens"]}
+    config = _encoder_settings(found, folder).model_copy(update=made)
     return open_for(record, config, device="cpu", precision="float32")
 
 
@@ -238,7 +238,7 @@ def _encoder_settings(found: _Trained, folder: Path | None) -> ExtractConfig:
 
 def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     """The folds to export."""
-    if stage_of(found.method) == "finetune":
+    if found.tuned:
         chosen = [fold for fold in found.folds if str(fold.fold) == folds]
         if not chosen:
             raise ConfigError(
@@ -261,8 +261,8 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     config, extract = run["config"], run["config"].get("extract", {})  # given embeddings have none
     revision = meta["encoder"].get("revision") or extract.get("revision")  # the commit that a branch or tag stood for
     settings = {name: value for name, value in config["method"].items() if name != "name"}
-    tuned, decoder = stage_of(found.method) == "finetune", None
-    if not tuned:
+    decoder = None
+    if not found.tuned:
         base, preset = resolve_method(found.method)
         decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
     modality = cast(Modality, found.first.modality)
@@ -277,16 +277,17 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     )
     # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
     named = (found.method,)
-    own = found.config.model_copy(update={"methods": () if tuned else named, "finetunes": named if tuned else ()})
+    own = found.config.model_copy(
+        update={"methods": () if found.tuned else named, "finetunes": named if found.tuned else ()}
+    )
     followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
     followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
     facts = meta["encoder"]
-    if tuned:  # what it reads, and how it was evaluated
-        weights = chosen[0].weights()
-        origin = read_metadata(weights) if weights else None
+    if found.tuned:  # what it reads, and how it was evaluated
         facts = {**facts, "precision": meta["evaluation_precision"], "storage": "float32"}
-        limit = {"max_tokens": origin.inputs["max_tokens"]} if origin and "max_tokens" in origin.inputs else {}
-        facts, extract = facts | limit, {**extract, **limit, "weights_dtype": facts["weights_dtype"]}
+        if "max_tokens" in facts:
+            facts["max_tokens"] = min(facts["max_tokens"], config["finetune"]["max_tokens"])
+        extract = {**extract, **{name: facts[name] for name in ("max_tokens", "weights_dtype") if name in facts}}
     members = []
     for fold in chosen:
         name = REFIT if kind == "refit" else f"fold-{fold.fold}"
@@ -314,7 +315,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
-        fine_tuned=tuned,
+        fine_tuned=found.tuned,
         sets=_sets(found, found.folds if kind == REFIT else chosen),
     )
 

@@ -67,8 +67,8 @@ def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.Monkey
     tables = [pl.read_parquet(layout.stage("reconstruct") / f"daam/seed{seed}/scores.parquet") for seed in (1, 2)]
     assert own["value"].to_list() == pytest.approx([table["psnr"].mean() for table in tables], rel=1e-6)
     assert psnr.pooled == pytest.approx(own["value"].mean())
-    assert read_scores(layout, "comparisons", "reconstruct")["second"].to_list() == 4 * ["daam"]
-    assert read_scores(layout, "confusion", "reconstruct").is_empty()
+    assert read_scores(layout, "comparisons")["second"].to_list() == 4 * ["daam"]
+    assert read_scores(layout, "confusion").is_empty()
     monkeypatch.chdir(layout.root)
     shown = CliRunner().invoke(app, ["show", "vqvae/daam"])
     assert shown.exit_code == 0, shown.output

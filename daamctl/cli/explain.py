@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -13,13 +14,16 @@ def command(
     run: Run,
     setting: Annotated[
         str | None,
-        typer.Argument(metavar="SETTING", help="Setting, e.g. train.search_lr, or a section, e.g. train."),
+        typer.Argument(
+            metavar="SETTING", help="Setting, e.g. train.search_lr, a section, e.g. train, or a deviation, e.g. D40."
+        ),
         Alone(lambda word: word not in complete_pipeline(word)),
     ] = None,
 ) -> None:
     """Explain a setting: meaning, allowed values, default, what it can change, and its value in a pipeline.
 
-    Without a setting: the ten that people set first. The pipeline may be left out.
+    Without a setting: the ten that people set first. The pipeline may be left out. A number such as D40 stands for a
+    place where the papers' code deviates from their text.
     """
     from daamctl.config import (
         PARAMS_FILE,
@@ -31,11 +35,26 @@ def command(
         nearest_root,
         read_yaml,
     )
+    from daamctl.errors import ConfigError
 
     pipeline = run.pipeline
     root = find_root() if pipeline else nearest_root()
     plain = load_config(root) if root else Config()
     own = load_config(root, pipeline) if root and pipeline else plain
+    if setting is not None and re.fullmatch(r"[Dd]\d+", setting):
+        from daamctl.paper.deviations import deviations, verdict
+
+        known = {one.number: one for one in deviations()}
+        found = known.get(int(setting[1:]))
+        if found is None:
+            raise ConfigError(
+                f"unknown deviation '{setting}'; known: D1 to D{max(known)}", fix="list them: daamctl deviations"
+            )
+        typer.echo(f"D{found.number}: {found.finding}")
+        typer.echo(f"  as published: {found.published}\n  corrected: {found.corrected}\n  switch: {found.where}")
+        if pipeline:
+            typer.echo(f"  {pipeline}: {verdict(found, own)}")
+        return
     names = explain.FIRST if setting is None else explain.find(setting)
     file = f"{PIPELINES_DIR}/{pipeline}.yaml"
     given = read_yaml(root / file) if root and pipeline else {}

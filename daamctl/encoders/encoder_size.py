@@ -73,7 +73,8 @@ def check_name(name: str) -> None:
     elif not HUB_ID.match(name):
         raise EncoderError(
             f"unknown encoder '{name}'",
-            fix=f"{suggest(name, ENCODERS)}; or a Hugging Face id (owner/name), or a local folder",
+            fix=f"{suggest(name, ENCODERS)}; or a Hugging Face id with its owner, e.g. google-bert/bert-base-uncased, "
+            "or a local folder",
         )
 
 

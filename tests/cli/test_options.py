@@ -200,11 +200,19 @@ def test_both_forms_mean_the_same() -> None:
         assert results[0].stdout != call(name, *words).stdout
 
 
+def test_a_deviation_is_explained() -> None:
+    assert call("explain", "D40").stdout.startswith("D40: one fixed seed per script")
+    unknown = call("explain", "D999")
+    assert unknown.exit_code == 3
+    assert "unknown deviation 'D999'; known: D1 to D64" in unknown.stderr
+
+
 @pytest.mark.usefixtures("project")
 def test_words_in_the_other_order() -> None:
     assert call("explain", "train.lr", "demo").stdout == call("explain", "demo", "train.lr").stdout != ""
     assert call("show", "scores", "demo").stderr == call("show", "demo", "scores").stderr
     assert "unknown pipeline 'dmeo'" in call("explain", "dmeo", "train.lr").stderr
+    assert call("explain", "d1", "iemocap").stdout.endswith("\n  iemocap: corrected\n")
     assert "unknown pipeline or run 'scores'" in call("show", "scores", "figures").stderr
 
 

@@ -219,7 +219,7 @@ def test_unknown_name_names_the_nearest() -> None:
     text = refused("wavlm-larg")
     assert text.startswith("unknown encoder 'wavlm-larg'\n  did you mean 'wavlm-large'? similar: wavlm-micro, ")
     assert sum(name in text for name in ENCODERS) == 3
-    assert text.endswith("; or a Hugging Face id (owner/name), or a local folder")
+    assert text.endswith("; or a Hugging Face id with its owner, e.g. google-bert/bert-base-uncased, or a local folder")
 
 
 @pytest.mark.parametrize(("revision", "at"), [(None, ""), ("v1", " --revision v1")])

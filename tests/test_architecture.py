@@ -149,6 +149,7 @@ def test_only_reports_and_commands_use_the_paper() -> None:
         "stages/export.py",
         "cli/compare.py",
         "cli/deviations.py",
+        "cli/explain.py",
     }
     assert using == {"stages/report.py", *commands}
 

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -156,10 +155,11 @@ class RayEngine(Engine):
 
         share = self._share(device, tasks=len(tasks), per_gpu=per_gpu)
         log.info("%d worker(s) with %d CPU(s) and %g GPU(s) each", share.workers, share.num_cpus, share.num_gpus)
-        shared = ray.put(open_worker)  # sent to each machine once
+        # sent to each machine once; in a list, an actor receives the reference and asks for the object only once
+        shared = [ray.put(open_worker)]
         options = {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
         kind = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **options)(_Actor)
-        actors = [kind.remote(shared, self._device(device), share.num_gpus) for _ in range(share.workers)]
+        actors = [kind.remote(self._device(device), share.num_gpus) for _ in range(share.workers)]
         # a task is given to an actor only once Ray has found room for the actor
         running: dict[Any, tuple[Any, int | None]] = {actor.ready.remote(): (actor, None) for actor in actors}
         left = deque(enumerate(tasks))
@@ -179,7 +179,7 @@ class RayEngine(Engine):
                         ) from error
                     if left:
                         following, task = left.popleft()
-                        running[actor.work.remote(task)] = (actor, following)
+                        running[actor.work.remote(shared, task)] = (actor, following)
                     else:
                         ray.kill(actor)  # what it has reserved may be needed to restart one that has died
                     if number is not None:
@@ -295,19 +295,22 @@ def _describe(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_g
 class _Actor:
     """A worker as an actor; the worker is opened at the first task, so that its errors are returned."""
 
-    def __init__(self, open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> None:
+    def __init__(self, device: str, num_gpus: float) -> None:
         _set_up(num_gpus)
-        self._open = partial(open_worker, device)
+        self._device = device
         self._worker: Worker[Any, Any] | None = None
 
     def ready(self) -> None:
         """Return once the actor runs."""
 
-    def work(self, task: Any) -> bytes:
-        """Do one task; return the message with its result."""
-        return answer_task(self._opened, task)
+    def work(self, shared: Sequence[Any], task: Any) -> bytes:
+        """Do one task; return the message with its result. `shared`: a reference to what opens the worker."""
 
-    def _opened(self) -> Worker[Any, Any]:
-        if self._worker is None:
-            self._worker = self._open()
-        return self._worker
+        def opened() -> Worker[Any, Any]:
+            if self._worker is None:
+                import ray
+
+                self._worker = ray.get(shared[0])(self._device)
+            return self._worker
+
+        return answer_task(opened, task)

@@ -20,6 +20,11 @@ SUFFIXES: dict[Modality, tuple[str, ...]] = {
 """Suffixes of files that a folder is searched for."""
 JSON_LINES = (".jsonl", ".ndjson")
 ALIKE = {
+    "path": ("where the file is", (
+        "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
+        "image_path", "img")),
+    "text": ("the text", ("content", "document", "review", "tweet")),
+    "label": ("the class", ("class", "target", "emotion", "category", "labels", "y")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
@@ -27,7 +32,7 @@ ALIKE = {
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
 }  # fmt: skip
-"""Column that is optional -> what it tells, and names that others give it."""
+"""Column -> what it tells, and names that others give it."""
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +51,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:
     """Warn about columns that a file may have under another name, among those that are `known` and that it lacks."""
     for role in (role for role in ALIKE if role in known and role not in columns):
-        what, others = ALIKE[role]
-        if name := next((name for name in columns if name.lower() in others), None):
+        if name := alike(role, columns):
+            what = ALIKE[role][0]
             log.warning("%s: the column '%s' is not used; if it tells %s, rename it '%s'", path.name, name, what, role)
+
+
+def alike(role: str, columns: Sequence[str]) -> str | None:
+    """The first of some columns that others use for what is in ours; None: none."""
+    return next((name for name in columns if role in ALIKE and name.strip().lower() in ALIKE[role][1]), None)
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:

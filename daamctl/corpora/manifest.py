@@ -25,7 +25,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON_LINES, files_below, read_table, tell_unused
+from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -115,13 +115,16 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
-    """Modality from the columns: `path` of images or of recordings, else `text`."""
-    if "path" not in rows.columns:
-        return "text" if "text" in rows.columns else "speech"
-    is_image = pl.col("path").cast(pl.String).str.contains(_IMAGE_SUFFIX)
+    """Modality from the columns, perhaps under other names: `path` of images or of recordings, else `text`."""
+    name = "path" if "path" in rows.columns else alike("path", rows.columns)
+    if name != "path" and "text" in rows.columns:
+        return "text"
+    if name is None:
+        return "text" if alike("text", rows.columns) else "speech"
+    is_image = pl.col(name).cast(pl.String).str.contains(_IMAGE_SUFFIX)
     count = rows.select(is_image.sum()).item()
-    if count == 0:
-        return "speech"
+    if count == 0 or name != "path":
+        return "image" if count else "speech"
     others = rows.height - count - rows["path"].null_count()
     if count < others:
         faults.rows(rows, (is_image, "an image, unlike the other files, in {places}"))
@@ -141,7 +144,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
         commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
-        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", GET_IT)
+        renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, found))]
+        fix = [f"rename the columns {', '.join(renamed)}"] * bool(renamed) + [GET_IT] * (len(renamed) < len(missing))
+        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", "; ".join(fix))
     if CONTENT[modality] in missing:
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]

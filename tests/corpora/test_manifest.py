@@ -68,6 +68,12 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
     [
         ("path,emotion\na,b\n", "lacks the columns label, speaker; it has path, emotion"),
         ("id,emotion\na,b\n", r"lacks the columns path \(or text\), label, speaker; it has id, emotion"),
+        (
+            "file,emotion,spk\na.wav,b,c\n",
+            "\n.*rename the columns 'file' to path, 'emotion' to label, 'spk' to speaker$",
+        ),
+        ("file,label\na.wav,b\n", r"rename the columns 'file' to path; write a CSV file with the columns path,"),
+        ("review,label\na,b\n", "lacks the columns text; it has review, label\n.*rename the columns 'review' to text$"),
         ("path,label,speaker\n", "has no rows"),
         ("", "cannot be read as a CSV, Parquet or JSON lines table"),
         ("path,label,speaker\na,x,s\nb,,s\nc, ,s\n", r"empty label in line 3 \(b\), line 4 \(c\)"),
@@ -242,6 +248,7 @@ def test_one_name_with_two_suffixes(tmp_path: Path) -> None:
         ("path,label,speaker\na.png,x,s\nb.png,y,\n", r"empty speaker in line 3 \(b\.png\)"),
         ("path,label,index\na.png,x,0\n", "has the columns index, but lists images"),
         ("path\na.png\n", "lacks the columns label; it has path"),
+        ("file_name,class\na.png,x\n", "'file_name' to path, 'class' to label$"),
     ],
 )
 def test_mistakes_with_images(tmp_path: Path, text: str, message: str) -> None:

@@ -1,10 +1,11 @@
 """Coverage of intervals for few speakers, by simulation: how often a 95 % interval contains the true value.
 
-    python scripts/coverage.py    # the table of docs/sources.md#intervals; a few minutes
+    python scripts/coverage.py    # the tables of docs/sources.md#intervals; a few minutes
 
 Speakers have 10 to 50 utterances and an accuracy of their own, from a beta distribution around 75 % with a standard
-deviation of 10 points. A second method has another accuracy for each, correlated with the first, and is 3 points worse.
-`bootstrap` redraws speakers whatever their number; `daamctl` is what the package computes.
+deviation of 10 points, or around 97 % with 3. A second method has another accuracy for each, correlated with the first,
+and is 3 points worse. `bootstrap` redraws speakers whatever their number; `daamctl` is what the package computes. The
+second table is of items without speakers.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from daamctl.evaluation import engine
 from daamctl.evaluation.statistics import grouped_means
 
 SPEAKERS = (5, 6, 8, 10, 15, 20, 30, 50)
-MEAN, SPREAD, GAP, CLASSES = 0.75, 0.10, 0.03, 4
+ITEMS = (30, 100, 300, 1000)
+MEANS = {0.75: 0.10, 0.97: 0.03}
+"""Mean accuracy of speakers -> its standard deviation."""
+ALONE = (0.75, 0.9, 0.97, 0.99)
+GAP, CLASSES = 0.03, 4
 
 
-def draw(rng: np.random.Generator, speakers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def draw(rng: np.random.Generator, speakers: int, mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Speaker, class, and whether each of two methods is right, of every utterance."""
     size = rng.integers(10, 51, speakers)
-    total = MEAN * (1 - MEAN) / SPREAD**2 - 1
-    first = rng.beta(MEAN * total, (1 - MEAN) * total, speakers)
+    total = mean * (1 - mean) / MEANS[mean] ** 2 - 1
+    first = rng.beta(mean * total, (1 - mean) * total, speakers)
     second = np.clip(first - GAP + rng.normal(0, 0.05, speakers), 0, 1)
     speaker = np.repeat(np.arange(speakers), size)
     classes = rng.integers(CLASSES, size=len(speaker))
@@ -32,40 +37,61 @@ def draw(rng: np.random.Generator, speakers: int) -> tuple[np.ndarray, np.ndarra
     return speaker, classes, one, two
 
 
+def bootstrap(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
+    """The interval of a bootstrap, however few the units are."""
+    few, engine.FEW_UNITS = engine.FEW_UNITS, 0
+    (found,) = engine.mean_intervals([values], units, classes=classes, resamples=1_000)
+    engine.FEW_UNITS = few
+    return found
+
+
+def share(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
+    """The interval of a share."""
+    (found,) = engine.mean_intervals([values], units, classes=classes, items=len(values))
+    return found
+
+
+def covered(found: list[Interval | None], truths: list[float]) -> list[bool]:
+    """Whether each interval contains the true value."""
+    pairs = zip(found, truths, strict=True)
+    return [one is not None and one.low <= truth <= one.high for one, truth in pairs]
+
+
+def print_row(name: int, hits: list[list[bool]]) -> None:
+    """Print the share of the rounds in which each interval contains the true value; none if there never was one."""
+    shares = 100 * np.mean(hits, axis=0)
+    print(f"| {name} | " + " | ".join(f"{one:.1f}" if one else "none" for one in shares) + " |", flush=True)
+
+
 def main(rounds: int = 2_000, seed: int = 0) -> None:
-    """Print the table."""
+    """Print the tables."""
     rng = np.random.default_rng(seed)
-    big = draw(rng, 200_000)
-    truth = float(grouped_means(big[2], big[0]).mean() - grouped_means(big[3], big[0]).mean())
-    few = engine.FEW_UNITS
-    print(
-        "| speakers | accuracy: bootstrap | daamctl | balanced: bootstrap | daamctl | difference: bootstrap | daamctl |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    names = [f"{what} {100 * mean:.0f} %" for mean in MEANS for what in ("accuracy", "balanced")]
+    print("| speakers | " + " | ".join(f"{name}: bootstrap | daamctl" for name in [*names, "difference"]) + " |")
+    print("| --- " * (2 * len(names) + 3) + "|")
+    big = draw(rng, 200_000, 0.75)
+    gap = float(grouped_means(big[2], big[0]).mean() - grouped_means(big[3], big[0]).mean())
     for speakers in SPEAKERS:
-        hits = np.zeros(6)
-        none = 0
+        hits = []
         for _ in range(rounds):
-            speaker, classes, one, two = draw(rng, speakers)
-            found: list[Interval] = []
-            for kinds in (None, classes):
-                for limit in (0, few):
-                    engine.FEW_UNITS = limit
-                    found += engine.mean_intervals([one], speaker, classes=kinds, resamples=1_000)
-            engine.FEW_UNITS = 0
-            (plain,) = engine.mean_intervals([one - two], speaker, resamples=1_000)
-            engine.FEW_UNITS = few
-            sizes = np.bincount(speaker)
-            sums = np.bincount(speaker, one - two)
-            exact = engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean())
-            none += exact is None
-            for index, interval in enumerate([*found, plain, exact]):
-                value = MEAN if index < 4 else truth
-                hits[index] += interval is not None and interval.low <= value <= interval.high
-        shares = [f"{100 * hit / rounds:.1f}" for hit in hits]
-        if none:
-            shares[5] = "none"
-        print(f"| {speakers} | " + " | ".join(shares) + " |", flush=True)
+            found: list[Interval | None] = []
+            for mean in reversed(MEANS):
+                speaker, classes, one, two = draw(rng, speakers, mean)
+                kinds = (None, classes)
+                found[:0] = [make(one, speaker, kind) for kind in kinds for make in (bootstrap, share)]
+            sizes, sums = np.bincount(speaker), np.bincount(speaker, one - two)
+            found += [bootstrap(one - two, speaker), engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean())]
+            hits.append(covered(found, [mean for mean in MEANS for _ in range(4)] + [gap, gap]))
+        print_row(speakers, hits)
+    print("\n| items | " + " | ".join(f"accuracy {100 * mean:.0f} %: bootstrap | daamctl" for mean in ALONE) + " |")
+    print("| --- " * (2 * len(ALONE) + 1) + "|")
+    for items in ITEMS:
+        units, hits = np.arange(items), []
+        for _ in range(rounds):
+            drawn = [(rng.random(items) < mean).astype(float) for mean in ALONE]
+            found = [make(one, units) for one in drawn for make in (bootstrap, share)]
+            hits.append(covered(found, [mean for mean in ALONE for _ in range(2)]))
+        print_row(items, hits)
 
 
 if __name__ == "__main__":

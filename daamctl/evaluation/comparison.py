@@ -234,8 +234,6 @@ def method_intervals(
     *,
     task: Task = TASKS["speech"],
     level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
 ) -> dict[str, MethodIntervals]:
     """Intervals of the scores of every method, over speakers, or over folds if there are too few speakers.
 
@@ -245,26 +243,13 @@ def method_intervals(
     Raises:
         ArtifactError: an item occurs twice in one test pass, or changes one of `FIXED` between seeds.
     """
-    averaged = {method: _averaged(method, table) for method, table in tables.items()}
-    # Methods with the same test items share the draws of one bootstrap, which is much faster.
-    groups: list[list[str]] = []
-    for method, table in averaged.items():
-        items = table.drop("correct")
-        same = (group for group in groups if averaged[group[0]].drop("correct").equals(items))
-        group = next(same, None)
-        if group is None:
-            groups.append([method])
-        else:
-            group.append(method)
     found: dict[str, MethodIntervals] = {}
-    for group in groups:
-        data = _data(averaged[group[0]], task)
-        correct = [averaged[method]["correct"].to_numpy() for method in group]
-        drawn = {name: _intervals(correct, data, name, level, resamples, seed) for name in task.over_items}
-        for index, method in enumerate(group):
-            metrics = {name: one for name in task.over_items if (one := drawn[name][index])}
-            found[method] = MethodIntervals(data.design.unit_word, metrics)
-    return {method: found[method] for method in tables}
+    for method, table in tables.items():
+        rows = _averaged(method, table)
+        data, correct = _data(rows, task), rows["correct"].to_numpy()
+        drawn = {name: _interval(correct, data, name, level) for name in task.over_items}
+        found[method] = MethodIntervals(data.design.unit_word, {name: one for name, one in drawn.items() if one})
+    return found
 
 
 def with_holm(rows: Sequence[Compared]) -> list[Compared]:
@@ -427,16 +412,15 @@ def _unit_sums(difference: Floats, data: _Data, metric: str) -> tuple[Floats, Fl
     return sums / sizes.mean(), sizes / sizes.mean()
 
 
-def _intervals(
-    values: Sequence[Floats], data: _Data, metric: str, level: float, resamples: int, seed: int
-) -> Sequence[Interval | None]:
-    """Intervals of the means of `values`, which lie between 0 and 1; None without a unit."""
-    if data.units is None or not values:
-        return [None] * len(values)
-    classes, limits = _classes(data, metric), (0.0, 1.0)
-    return mean_intervals(
-        values, data.units, classes=classes, level=level, limits=limits, resamples=resamples, seed=seed
-    )
+def _interval(correct: Floats, data: _Data, metric: str, level: float) -> Interval | None:
+    """Interval of the accuracy, or balanced accuracy, of one method; None without a unit."""
+    if data.units is None:
+        return None
+    classes, items = _classes(data, metric), float(len(correct))
+    if classes is not None:  # as many items as would give the mean over classes the same variance
+        counts = np.unique(classes, return_counts=True)[1]
+        items = len(counts) ** 2 / float((1 / counts).sum())
+    return mean_intervals([correct], data.units, classes=classes, level=level, items=items)[0]
 
 
 def _classes(data: _Data, metric: str) -> ClassIds | None:

@@ -1,7 +1,7 @@
 """Intervals and tests of every figure: a figure is a function of sums over independent units.
 
 A unit is what is independent: a speaker, a document, an image, an item (docs/sources.md#paired-comparison). For an
-interval units are redrawn, or left out one by one if they are few; for a test the two sides are swapped within units.
+interval units are redrawn or left out one by one; for a test the two sides are swapped within units.
 Accuracy, balanced accuracy, entity F1, perplexity and the scores of reconstructions differ in their sums and statistic
 alone:
 
@@ -26,6 +26,8 @@ from daamctl.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all
 
 FEW_UNITS = 30
 """With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""
+SMALL = 1e-9
+"""Below this, a standard error or a number of items is rounding."""
 FLIPS = 10_000
 FEWER = 8
 """Units per kind of units with the same sums, from which on only the number of each kind is drawn."""
@@ -40,6 +42,7 @@ def intervals(
     *,
     level: float = 0.95,
     limits: tuple[float, float] = (-np.inf, np.inf),
+    items: float | None = None,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> list[Interval]:
@@ -51,10 +54,16 @@ def intervals(
     freedom times the standard error of the jackknife, which leaves out one unit at a time (Efron and Tibshirani 1993,
     chapter 11).
 
+    Both are too narrow for a share near 0 or 1, and have no width where every item, or none, is right. So shares have
+    the interval of Korn and Graubard (1998): that of Clopper and Pearson for as many independent items as would have
+    the standard error of the jackknife, at most N, times the squared ratio of t of N - 1 to t of U - 1 degrees of
+    freedom.
+
     Args:
         sums: (K, U).
         statistic: see the module.
         limits: smallest and largest possible figure; the ends of an interval are not beyond.
+        items: the figures are shares of N items, or means of such shares; None: they are not.
         resamples: number of draws of the bootstrap.
 
     Raises:
@@ -63,17 +72,28 @@ def intervals(
     number = sums.shape[1]
     if number < 2:
         raise ValueError(f"{number} units; an interval needs at least 2")
-    values = statistic(sums @ np.ones((number, 1)))[:, 0]
-    if number >= FEW_UNITS:
+    totals = sums @ np.ones((number, 1))
+    values = statistic(totals)[:, 0]
+    if number >= FEW_UNITS and items is None:
         drawn = redrawn(sums, statistic, resamples, seed)
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=1)
         samples, method = resamples, "bootstrap"
     else:
-        samples, method = number, "jackknife"
-        without = statistic(sums @ (1.0 - np.eye(number)))
+        without = statistic(totals - (sums if isinstance(sums, np.ndarray) else sums.toarray()))
         error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
-        reach = special.stdtrit(number - 1, (1 + level) / 2) * error
-        low, high = np.clip([values - reach, values + reach], *limits)
+        reach = special.stdtrit(number - 1, (1 + level) / 2)
+        samples, method = number, "jackknife"
+        if items is None:
+            low, high = np.clip([values - reach * error, values + reach * error], *limits)
+        else:
+            method = "korn-graubard"
+            varies = error > SMALL  # else no unit tells how far units differ
+            alike = np.divide(values * (1 - values), error**2, out=np.full(len(values), np.inf), where=varies)
+            size = np.minimum(alike + 1, items)  # n independent items have the squared error v(1 - v)/(n - 1)
+            size *= (special.stdtrit(max(items - 1, 1), (1 + level) / 2) / reach) ** 2
+            right, wrong = values * size, (1 - values) * size
+            low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
+            high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
     ends = np.round([values, low, high], SAME) + 0.0
     return [Interval(value, low, high, level, number, samples, method) for value, low, high in ends.T.tolist()]

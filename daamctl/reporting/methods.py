@@ -9,8 +9,8 @@ from daamctl.reporting.document import Bullets, count, layers_text
 from daamctl.reporting.verdict import family_texts, labelled, what, with_encoder_name
 
 SOURCES = {
-    "units": "Intervals: Davison and Hinkley 1997, *Bootstrap Methods and their Application*, section 3.8; Efron and "
-    "Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 11.",
+    "units": "Intervals: Korn and Graubard 1998, *Survey Methodology* 24; Davison and Hinkley 1997, *Bootstrap Methods "
+    "and their Application*, section 3.8; Efron and Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 11.",
     "sign-flip": "Sign-flip test: Fisher 1935, *The Design of Experiments*; intervals that agree with it: Hartigan "
     "1969, *Using subsample values as typical values*.",
     "approximate randomisation": "Approximate randomisation: Noreen 1989, *Computer-Intensive Methods for Testing "
@@ -35,8 +35,9 @@ def methods_text(raw: Evaluation, config: Config, *, corpus: str) -> str:
              for line in (part.lines if isinstance(part, Bullets) else [part.text])]  # fmt: skip
     if units := frames["figures"].select("units", "resampled").drop_nulls().unique().sort("units").rows():
         over = listed([f"{count(number)} {word}s" for number, word in units])
-        tests += [f"95 % intervals of figures are over {over}: Student’s t with the jackknife below 30 of them, from "
-                  "30 on the percentile bootstrap."]  # fmt: skip
+        others = "; of F1, Student’s t with the jackknife below 30 of them, from 30 on the percentile bootstrap"
+        others = "" if evaluation.task.by_accuracy else others
+        tests.append(f"95 % intervals of figures are over {over}: of accuracies, those of Korn and Graubard{others}.")
     paragraphs = {
         "Data": f"{corpus[:1].upper()}{corpus[1:]}. {what(evaluation)} Tested {evaluation.item}s, {known}: {classes}.",
         "Vectors": "" if evaluation.given else _vectors(evaluation, config),

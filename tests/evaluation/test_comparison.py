@@ -364,7 +364,7 @@ def test_notes_name_what_limits_the_result():
 
 def test_interval_of_one_method():
     table = make_table()
-    result = method_intervals({"a": table}, level=0.9, resamples=300)["a"]
+    result = method_intervals({"a": table}, level=0.9)["a"]
     right = np.array([share for *_, share in shares(table).values()])
     assert result.word == "speaker"
     assert result.metrics["accuracy"].value == pytest.approx(right.mean())
@@ -377,14 +377,14 @@ def test_interval_of_one_method():
         method_intervals({"a": pl.concat([table, table])})
 
 
-def test_intervals_of_methods_together_are_those_of_each_alone():
-    """Methods that were tested on the same items are drawn together; one that lacks a fold is drawn by itself."""
-    tables = {"a": make_table(0.7, rng=1), "b": make_table(0.5, rng=2), "c": make_table(rng=3, folds=4)}
-    together = method_intervals(tables, resamples=200)
-    assert list(together) == ["a", "b", "c"]
-    for name, table in tables.items():
-        assert together[name] == method_intervals({name: table}, resamples=200)[name]
-    assert together["c"].metrics["accuracy"].n_clusters == 8
+def test_a_perfect_method_has_an_interval_that_says_how_little_is_known():
+    """All are right: the ends are those of Clopper and Pearson; the rarest class decides for the balanced accuracy."""
+    table = make_table(1.0, folds=4)
+    found = method_intervals({"a": table.with_columns(correct=pl.lit(1.0))})["a"]
+    accuracy, balanced = (found.metrics[name] for name in Task.over_items)
+    assert accuracy.value == balanced.value == accuracy.high == 1.0
+    assert found.metrics["accuracy"].n_clusters == 8
+    assert 0.8 < balanced.low <= accuracy.low < 1.0
 
 
 def test_table_of_finished_folds(tmp_path):

@@ -100,6 +100,28 @@ def test_few_speakers_are_left_out_one_by_one(answers):
     assert within.low == pytest.approx(result.value - 0.01)
 
 
+@pytest.mark.parametrize(("right", "number"), [(0, 20), (1, 20), (13, 20), (72, 72), (295, 300)])
+def test_the_share_of_independent_items_has_the_exact_interval(right, number):
+    values = np.arange(number) < right
+    (result,) = mean_intervals([values], np.arange(number), items=number)
+    exact = stats.binomtest(right, number).proportion_ci(0.95, method="exact")
+    assert (result.low, result.high) == pytest.approx(tuple(exact))
+    assert result.method == "korn-graubard"
+
+
+def test_intervals_of_high_shares_of_few_speakers_keep_their_level():
+    """500 draws of 10 speakers who are right in 97 %, more or less; the jackknife has 87 %."""
+    rng = np.random.default_rng(3)
+    clusters, covered, plain = np.repeat(np.arange(10), 30), 0, 0
+    for _ in range(500):
+        values = (rng.random(300) < np.repeat(rng.beta(9.7, 0.3, 10), 30)).astype(float)
+        (share,), jackknife = mean_intervals([values], clusters, items=300), cluster_bootstrap(values, clusters)
+        covered += share.low <= 0.97 <= share.high
+        plain += jackknife.low <= 0.97 <= jackknife.high
+    assert covered / 500 > 0.93
+    assert plain / 500 < 0.9
+
+
 def test_interval_says_what_it_rests_on():
     values = np.arange(60.0)
     many, few = (cluster_bootstrap(values, values % number, resamples=50) for number in (30, 29))

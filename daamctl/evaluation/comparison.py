@@ -420,6 +420,9 @@ def _interval(correct: Floats, data: _Data, metric: str, level: float) -> Interv
     if classes is not None:  # as many items as would give the mean over classes the same variance
         counts = np.unique(classes, return_counts=True)[1]
         items = len(counts) ** 2 / float((1 / counts).sum())
+    mean, variance = float(correct.mean()), float(correct.var())
+    if variance > 0:  # shares of seeds or draws vary less than right and wrong, as more items would
+        items *= mean * (1 - mean) / variance
     return mean_intervals([correct], data.units, classes=classes, level=level, items=items)[0]
 
 

@@ -63,7 +63,7 @@ def intervals(
         sums: (K, U).
         statistic: see the module.
         limits: smallest and largest possible figure; the ends of an interval are not beyond.
-        items: the figures are shares of N items, or means of such shares; None: they are not.
+        items: N, as the figures are shares of so many items, or means of such shares; None: they are not.
         resamples: number of draws of the bootstrap.
 
     Raises:
@@ -79,7 +79,12 @@ def intervals(
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=1)
         samples, method = resamples, "bootstrap"
     else:
-        without = statistic(totals - (sums if isinstance(sums, np.ndarray) else sums.toarray()))
+        columns, parts, start = sums if isinstance(sums, np.ndarray) else sums.tocsc(), [], 0
+        for size in blocks(number, len(totals)):
+            part = columns[:, start : start + size]
+            parts.append(statistic(totals - (part if isinstance(part, np.ndarray) else part.toarray())))
+            start += size
+        without = np.concatenate(parts, axis=1)
         error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
         reach = special.stdtrit(number - 1, (1 + level) / 2)
         samples, method = number, "jackknife"

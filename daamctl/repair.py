@@ -41,7 +41,12 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
         except (ConfigError, ArtifactError):  # e.g. of a pipeline that is gone
             layout = Layout(data.parent, name, name, name)
     words: list[str] = []
-    if below and stage in STAGES and STAGES[stage].for_each:
+    each = stage in STAGES and bool(STAGES[stage].for_each)
+    if each and not below:  # all methods of the run
+        if layout.pipeline is not None:
+            return f"{again}: {layout.command('run')}"
+        below = sorted(one.name for one in path.glob("*/"))[:1]
+    if each and below:
         method, *places = below
         words = ["--method", method]
         for option, number in re.findall(r"(fold|seed)(\d+)", places[0] if places else ""):

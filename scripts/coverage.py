@@ -74,11 +74,14 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
     for speakers in SPEAKERS:
         hits = []
         for _ in range(rounds):
-            found: list[Interval | None] = []
-            for mean in reversed(MEANS):
-                speaker, classes, one, two = draw(rng, speakers, mean)
-                kinds = (None, classes)
-                found[:0] = [make(one, speaker, kind) for kind in kinds for make in (bootstrap, share)]
+            drawn = {mean: draw(rng, speakers, mean) for mean in reversed(MEANS)}
+            found: list[Interval | None] = [
+                make(one, speaker, kind)
+                for speaker, classes, one, _ in (drawn[mean] for mean in MEANS)
+                for kind in (None, classes)
+                for make in (bootstrap, share)
+            ]
+            speaker, _, one, two = drawn[0.75]
             sizes, sums = np.bincount(speaker), np.bincount(speaker, one - two)
             found += [bootstrap(one - two, speaker), engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean())]
             hits.append(covered(found, [mean for mean in MEANS for _ in range(4)] + [gap, gap]))
@@ -88,8 +91,8 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
     for items in ITEMS:
         units, hits = np.arange(items), []
         for _ in range(rounds):
-            drawn = [(rng.random(items) < mean).astype(float) for mean in ALONE]
-            found = [make(one, units) for one in drawn for make in (bootstrap, share)]
+            answers = [(rng.random(items) < mean).astype(float) for mean in ALONE]
+            found = [make(one, units) for one in answers for make in (bootstrap, share)]
             hits.append(covered(found, [mean for mean in ALONE for _ in range(2)]))
         print_row(items, hits)
 

@@ -20,6 +20,8 @@ from tests.fixtures.projects import REPOSITORY
     [
         ("download/demo/utterances.parquet", "daamctl download demo"),
         ("segment/demo/clips.parquet", "daamctl segment demo"),
+        ("train/demo", "daamctl run demo"),
+        ("train/demo-published-recipe", "daamctl run demo --set train.recipe=published"),
         ("train/demo/mean", "daamctl train demo --method mean"),
         ("train/demo/lora-r8/fold2-seed7/result.json", "daamctl finetune demo --method lora-r8 --fold 2 --seed 7"),
         ("train/demo-published-recipe/mean", "daamctl train demo --set train.recipe=published --method mean"),
@@ -60,6 +62,8 @@ def test_an_ad_hoc_run_is_known_by_its_folds(project: Path) -> None:
     place = project / "data/train/demo-wavlm-micro/mean/fold1-seed1/weights.safetensors"
     words = "train --corpus demo --encoder wavlm-micro --method mean --fold 1 --seed 1"
     assert repair_of(place) == f"make it: daamctl {words}"
+    whole = "train --corpus demo --encoder wavlm-micro --method mean"
+    assert repair_of(place.parents[2]) == f"make it again: daamctl {whole}"
 
 
 def call(*words: str) -> Any:

@@ -25,7 +25,6 @@ from typing import (
 
 from typing_extensions import TypedDict
 
-from daamctl.config import PIPELINES_DIR
 from daamctl.errors import ArtifactError
 from daamctl.layout import split_recipe
 from daamctl.store.artifact import Artifact
@@ -342,22 +341,20 @@ def _check_inputs(fold: Fold) -> None:
     from daamctl.artifacts.embeddings import CLIP_COLUMNS, METADATA_FILE, read_head
 
     run, meta, place = fold.result["run"], fold.result["meta"], fold.folder.absolute().parents[2]
-    name, recipe = split_recipe(run["pipeline"])
+    name = split_recipe(run["pipeline"])[0]
     embeddings, clips = place.parent / "extract" / name, place.parent / "segment" / name / "clips.parquet"
     if place.name not in IN_RUN:
         return
-    again = None  # all methods have the same inputs, so one command for all of them
-    if (place.parents[1] / PIPELINES_DIR / f"{name}.yaml").is_file():
-        again = f"make all results again: daamctl run {name}" + (f" --recipe {recipe}" if recipe else "")
+    whole = fold.folder.parents[1]  # all methods of the run have the same inputs
     if not run.get("finetune"):
         if (embeddings / METADATA_FILE).exists() and read_head(embeddings).key != meta["embeddings_key"]:
             what = f"{fold.folder} was trained on other embeddings than those in {embeddings} now"
-            raise ArtifactError(what, path=fold.folder.parent, fix=again)
+            raise ArtifactError(what, path=whole)
     elif clips.exists():
         table, tested = read_clips(clips), fold.predictions()
         if tested.join(table.rows, on=CLIP_COLUMNS, how="semi").height < tested.height:
             what = f"{fold.folder} was tested on other clips than those in {clips} now"
-            raise ArtifactError(what, path=fold.folder.parent, fix=again)
+            raise ArtifactError(what, path=whole)
 
 
 def intact_folds(method_dir: Path) -> list[Fold]:

@@ -44,12 +44,12 @@ def command(
     if setting is not None and re.fullmatch(r"[Dd]\d+", setting):
         from daamctl.paper.deviations import deviations, verdict
 
-        known = {one.number: one for one in deviations()}
-        found = known.get(int(setting[1:]))
-        if found is None:
+        number, every = int(setting[1:]), deviations()
+        if not 1 <= number <= len(every):
             raise ConfigError(
-                f"unknown deviation '{setting}'; known: D1 to D{max(known)}", fix="list them: daamctl deviations"
+                f"unknown deviation '{setting}'; known: D1 to D{len(every)}", fix="list them: daamctl deviations"
             )
+        found = every[number - 1]
         typer.echo(f"D{found.number}: {found.finding}")
         typer.echo(f"  as published: {found.published}\n  corrected: {found.corrected}\n  switch: {found.where}")
         if pipeline:

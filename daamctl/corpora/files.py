@@ -58,7 +58,8 @@ def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> Non
 
 def alike(role: str, columns: Sequence[str]) -> str | None:
     """The first of some columns that others use for what is in ours; None: none."""
-    return next((name for name in columns if role in ALIKE and name.strip().lower() in ALIKE[role][1]), None)
+    others = ALIKE[role][1] if role in ALIKE else ()
+    return next((name for name in columns if name.strip().lower() in others), None)
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:

@@ -116,15 +116,17 @@ def _read(path: Path) -> pl.DataFrame:
 
 def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
     """Modality from the columns, perhaps under other names: `path` of images or of recordings, else `text`."""
-    name = "path" if "path" in rows.columns else alike("path", rows.columns)
-    if name != "path" and "text" in rows.columns:
+    if "text" in rows.columns and "path" not in rows.columns:
         return "text"
+    name = "path" if "path" in rows.columns else alike("path", rows.columns)
     if name is None:
         return "text" if alike("text", rows.columns) else "speech"
     is_image = pl.col(name).cast(pl.String).str.contains(_IMAGE_SUFFIX)
     count = rows.select(is_image.sum()).item()
-    if count == 0 or name != "path":
-        return "image" if count else "speech"
+    if count == 0:
+        return "speech"
+    if name != "path":  # the table is refused
+        return "image"
     others = rows.height - count - rows["path"].null_count()
     if count < others:
         faults.rows(rows, (is_image, "an image, unlike the other files, in {places}"))
@@ -145,8 +147,10 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
         renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, found))]
-        fix = [f"rename the columns {', '.join(renamed)}"] * bool(renamed) + [GET_IT] * (len(renamed) < len(missing))
-        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", "; ".join(fix))
+        fix = GET_IT
+        if renamed:
+            fix = f"rename the columns {', '.join(renamed)}" + (f"; {GET_IT}" if len(renamed) < len(missing) else "")
+        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
     if CONTENT[modality] in missing:
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]

@@ -14,6 +14,7 @@ Pure functions on arrays. Seeds are averaged before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,29 +80,32 @@ def intervals(
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=1)
         samples, method = resamples, "bootstrap"
     else:
-        columns, parts, start = sums if isinstance(sums, np.ndarray) else sums.tocsc(), [], 0
-        for size in blocks(number, len(totals)):
-            part = columns[:, start : start + size]
-            parts.append(statistic(totals - (part if isinstance(part, np.ndarray) else part.toarray())))
-            start += size
+        columns, ends = sparse.csc_array(sums), np.cumsum([0, *blocks(number, len(totals))])
+        parts = [statistic(totals - columns[:, start:end].toarray()) for start, end in pairwise(ends)]
         without = np.concatenate(parts, axis=1)
         error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
-        reach = special.stdtrit(number - 1, (1 + level) / 2)
-        samples, method = number, "jackknife"
+        reach, samples = special.stdtrit(number - 1, (1 + level) / 2), number
         if items is None:
+            method = "jackknife"
             low, high = np.clip([values - reach * error, values + reach * error], *limits)
         else:
             method = "korn-graubard"
-            varies = error > SMALL  # else no unit tells how far units differ
-            alike = np.divide(values * (1 - values), error**2, out=np.full(len(values), np.inf), where=varies)
-            size = np.minimum(alike + 1, items)  # n independent items have the squared error v(1 - v)/(n - 1)
-            size *= (special.stdtrit(max(items - 1, 1), (1 + level) / 2) / reach) ** 2
-            right, wrong = values * size, (1 - values) * size
-            low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
-            high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)
+            low, high = _share_ends(values, error, items, reach, level)
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
-    ends = np.round([values, low, high], SAME) + 0.0
-    return [Interval(value, low, high, level, number, samples, method) for value, low, high in ends.T.tolist()]
+    found = np.round([values, low, high], SAME) + 0.0
+    return [Interval(value, low, high, level, number, samples, method) for value, low, high in found.T.tolist()]
+
+
+def _share_ends(values: Floats, error: Floats, items: float, reach: float, level: float) -> tuple[Floats, Floats]:
+    """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
+    varies = error > SMALL  # else no unit tells how far units differ
+    alike = np.divide(values * (1 - values), error**2, out=np.full(len(values), np.inf), where=varies)
+    size = np.minimum(alike + 1, items)  # n independent items have the squared error v(1 - v)/(n - 1)
+    size *= (special.stdtrit(max(items - 1, 1), (1 + level) / 2) / reach) ** 2
+    right, wrong = values * size, (1 - values) * size
+    low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
+    high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)
+    return low, high
 
 
 def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floats:

@@ -190,8 +190,10 @@ def test_folds_of_embeddings_that_were_made_again_are_refused(root: Path) -> Non
     extract.run(layout, config)
     for command in ("evaluate", "importance", "report"):
         assert "was trained on other embeddings than those in " in refused(command)
-    with pytest.raises(ArtifactError, match=r"was trained on other embeddings than those in .*\n.*daamctl run mine"):
+    with pytest.raises(ArtifactError, match="was trained on other embeddings than those in ") as error:
         export.run(root, f"mine/{METHODS[0]}", root / "model")
+    assert error.value.path is not None
+    assert repair_of(error.value.path) == "make it again: daamctl run mine"
     with pytest.raises(ArtifactError, match="was trained on other embeddings than those in "):
         ablate.run(layout, load_config(root, "mine", {"ablate.rank_by": METHODS[0]}), track=False)
     for method in METHODS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import CorpusError
+from daamctl.store.tables import decoded, read_texts
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
@@ -83,13 +85,13 @@ def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | N
 
 
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
-    """Read a Parquet or JSON lines file, or any other as CSV, whose cells stay text (speaker 03 is not 3).
+    """Read a Parquet or JSON lines file, or any other as separated columns of texts.
 
     Args:
         fix: what to do if it cannot be read.
 
     Returns:
-        The table; names of columns have no spaces or byte order mark around them.
+        The table; names of columns have no spaces around them.
 
     Raises:
         CorpusError: the file is no such table.
@@ -98,10 +100,12 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         if path.suffix.lower() == ".parquet":
             table = pl.read_parquet(path)
         elif path.suffix.lower() in JSON_LINES:
-            table = pl.read_ndjson(path, infer_schema_length=None)
+            table = pl.read_ndjson(io.StringIO(decoded(path.read_bytes())), infer_schema_length=None)
         else:
-            table = pl.read_csv(path, infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
+            table = read_texts(decoded(path.read_bytes()))
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=fix) from error
-    return table.rename({name: name.strip().removeprefix("\ufeff") for name in table.columns})
+        told = isinstance(error, ValueError)  # it says itself what to do
+        what = f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}"
+        raise CorpusError(what, fix=None if told else fix) from error
+    return table.rename({name: name.strip() for name in table.columns})

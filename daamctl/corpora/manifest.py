@@ -144,7 +144,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         shown = ", ".join(found)[:200]
         if not shown.isprintable():
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
-        commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
+        commas = "; columns must be separated by commas, semicolons or tabs" if "|" in shown else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
         renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, found))]
         fix = GET_IT

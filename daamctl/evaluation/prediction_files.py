@@ -6,7 +6,6 @@ Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows eac
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import io
 import json
@@ -26,6 +25,7 @@ import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.errors import ArtifactError, ConfigError, first_few
+from daamctl.store.tables import decoded, read_texts, separator_of
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
@@ -344,7 +344,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".eval":
             return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
         content = path.read_bytes()
-        text = _decoded(gzip.decompress(content) if packed else content)
+        text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
             return _records([json.loads(line) for line in text.split("\n") if line.strip()], correct, path)
         if suffix == ".json":
@@ -357,14 +357,6 @@ def _open(path: Path, correct: str | None) -> Opened:
         if "Object arrays" in reason:  # numpy would have the user unpickle them
             reason = "it has Python objects; store texts as texts: array.astype(str)"
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
-
-
-def _decoded(content: bytes) -> str:
-    """The text of a file in UTF-8, or in the UTF-16 of a spreadsheet's text files."""
-    try:
-        return content.decode("utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
 
 
 def _member(path: Path, name: str) -> bytes:
@@ -390,11 +382,9 @@ def _beside(path: Path) -> str | None:
 
 
 def _csv(text: str) -> Opened:
-    first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
-    texts = pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, truncate_ragged_lines=False)
     # 007 is no number
-    names = {column.name: pl.String for column in texts if column.str.contains(r"^\s*[-+]?0\d").any()}
+    names = {column.name: pl.String for column in read_texts(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
+    separator = separator_of(text)
     frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, schema_overrides=names)
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
     return ("nkululeko" if is_nkululeko else "table"), frame, ()

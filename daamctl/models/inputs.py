@@ -26,7 +26,7 @@ SCHEMA: dict[str, Any] = {
     "duration_s": pl.Float64,
     "label": pl.String,
 }
-TABLES = (".csv", ".parquet", *JSON_LINES)
+TABLES = (".csv", ".tsv", ".parquet", *JSON_LINES)
 GLOB = "*?["
 
 

@@ -36,6 +36,7 @@ from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
 from daamctl.store.files import write_text
+from daamctl.store.tables import separator_of
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,11 @@ def _corpus_of(source: Path) -> str | None:
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
         return CONLL if "tokens" in names else MANIFEST
-    with source.open(encoding="utf-8", errors="replace") as lines:  # .txt may be either
-        return MANIFEST if suffix == ".csv" or (suffix == ".txt" and "label" in lines.readline().split(",")) else CONLL
+    if suffix == ".csv":
+        return MANIFEST
+    with source.open("rb") as lines:  # .txt and .tsv may be either
+        heading = lines.readline().decode(errors="replace").strip("\ufeff\n\r")
+    return MANIFEST if "label" in heading.split(separator_of(heading)) else CONLL
 
 
 def _columns_of(source: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,39 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_KEY = b"daamctl"
+SEPARATORS = ",;\t"
+"""What may separate the columns of a text file."""
+
+
+def decoded(content: bytes) -> str:
+    """The text of a file in UTF-8, or in the UTF-16 of a spreadsheet's text files.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return content.decode("utf-16")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"it is not UTF-8 (line {line}: {error.reason}); save it as UTF-8") from error
+
+
+def separator_of(text: str) -> str:
+    """What separates the columns of a text: the one of `SEPARATORS` that its heading has most often."""
+    return max(SEPARATORS, key=text.partition("\n")[0].count)
+
+
+def read_texts(text: str) -> pl.DataFrame:
+    """Read a text with a heading and separated columns; all cells stay text (speaker 03 is not 3).
+
+    Raises:
+        polars.exceptions.PolarsError: it is no such table.
+    """
+    import polars as pl
+
+    return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

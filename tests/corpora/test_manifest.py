@@ -133,28 +133,41 @@ def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON lines table"):
         prepare(tmp_path / "bad.parquet")
     (tmp_path / "latin.csv").write_bytes("path,label,speaker\nü.wav,a,s\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"latin\.csv cannot be read"):
+    with pytest.raises(CorpusError, match=r"latin\.csv .* not UTF-8 \(line 2: .*save it as UTF-8") as caught:
         prepare(tmp_path / "latin.csv")
+    assert caught.value.fix is None
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"path;label;speaker\na.wav;x;s\n", "it has path;label;speaker; columns must be separated by commas"),
+        (b"path|label|speaker\na.wav|x|s\n", "columns must be separated by commas, semicolons or tabs"),
         (b"\x01\x02\x03\n\x04\n", "is not a text table"),
     ],
 )
-def test_what_is_not_a_comma_separated_table(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_not_a_table_of_columns(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_bytes(content)
     with pytest.raises(CorpusError, match=re.escape(message)):
         prepare(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "separator", "encoding"),
+    [("a.csv", ";", "utf-8-sig"), ("a.tsv", "\t", "utf-8"), ("a.txt", "\t", "utf-16"), ("a.csv", ",", "utf-16-le")],
+)
+def test_tables_of_spreadsheets(tmp_path: Path, name: str, separator: str, encoding: str) -> None:
+    lines = [["text", "label", "speaker"], ['"eins; zwei, drei\nvier"', "ü", "03"], ["no", "y", "4"]]
+    text = "\n".join(separator.join(line) for line in lines)
+    (tmp_path / name).write_bytes(("\ufeff" * (encoding == "utf-16-le") + text).encode(encoding))
+    rows = prepare(tmp_path / name)
+    assert rows.select("text", "label", "speaker").rows() == [("eins; zwei, drei\nvier", "ü", "03"), ("no", "y", "4")]
+
+
 def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text(
-        '{"path": "a.wav", "label": "x", "speaker": 3}\n{"path": "b.wav", "label": "y", "speaker": 4, "end_s": 2}\n'
+        '\ufeff{"path": "a.wav", "label": "x", "speaker": 3}\n{"path": "b.wav", "label": "y", "speaker": 4, "end_s": 2}\n'
     )
     rows = prepare(path)
     assert rows.rows() == [("a", "a.wav", "x", "3", None, 0.0, None), ("b", "b.wav", "y", "4", None, 0.0, 2.0)]
@@ -303,5 +316,5 @@ def test_folders_without_classes(tmp_path: Path) -> None:
 
 def test_unknown_kind_of_table(tmp_path: Path) -> None:
     files(tmp_path, "list.xlsx")
-    with pytest.raises(CorpusError, match=r"list\.xlsx is of an unknown kind \(allowed: \.csv, \.txt, \.parquet"):
+    with pytest.raises(CorpusError, match=r"list\.xlsx is of an unknown kind \(allowed: \.csv, \.tsv, \.txt, \.parquet"):
         prepare(tmp_path / "list.xlsx")

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import get_font_names
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
@@ -39,11 +44,46 @@ FONT, SMALL_FONT = 9.0, 7.0
 """Points, in panels of full size and in a grid of small ones."""
 LINE_HEIGHT = 1.15 / 72
 """Inches that a line of text takes, per point of its font."""
+FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
+    "Malgun Gothic", "WenQuanYi Zen Hei", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Thai",
+    "Arial Unicode MS", "Noto Emoji",
+)  # fmt: skip
+"""Fonts that draw what matplotlib's own cannot, e.g. Chinese names of classes, where they are installed."""
+NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
 LONG_NAME = 3
 """Longer names under a panel are rotated."""
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
 
+
+@contextmanager
+def _fonts() -> Iterator[None]:
+    """Draw with all fonts that help, and say once which characters none of them has."""
+    installed = set(get_font_names())
+    families = ["DejaVu Sans", *(name for name in FONTS if name in installed)]
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it warns that a font has a single weight
+    with warnings.catch_warnings(record=True) as caught, mpl.rc_context({"font.family": families}):
+        warnings.filterwarnings("always", NO_GLYPH.pattern)
+        yield
+    lacking = set()
+    for warning in caught:
+        if found := NO_GLYPH.match(str(warning.message)):
+            lacking.add(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if lacking:
+        _tell_lacking("".join(sorted(lacking)))
+
+
+@cache
+def _tell_lacking(characters: str) -> None:
+    log.warning("figures show boxes for %s: no font that has them is installed, e.g. Noto Sans CJK", characters)
+
+
+@_fonts()
 def pictures(figure: Figure) -> list[Picture]:
     """The figure as one picture, or as several with a part of its views each."""
     views = figure.printed or figure.views
@@ -64,6 +104,7 @@ def pictures(figure: Figure) -> list[Picture]:
     return found
 
 
+@_fonts()
 def png(panels: Sequence[Panel], *, title: str = "", dpi: int = DPI) -> bytes:
     """Panels side by side in full size, as a PNG."""
     canvas = _canvas([panels], title=title, dpi=dpi)
@@ -240,7 +281,6 @@ def _save(canvas: Canvas, form: Literal["png", "pdf"], box: Bbox) -> bytes:
     """Without dates and versions, so that the same figure gives the same bytes."""
     stream = BytesIO()
     names = ("Software",) if form == "png" else ("CreationDate", "Producer", "Creator")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
     with mpl.rc_context({"pdf.fonttype": 42}):  # text stays text
         canvas.savefig(stream, format=form, dpi=canvas.dpi, bbox_inches=box, metadata=dict.fromkeys(names))
     return stream.getvalue()

@@ -2,6 +2,7 @@
 
 import struct
 import warnings
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -115,6 +116,20 @@ def test_shares_are_of_the_actual_class():
     mark = Confusion(np.array([[3, 1], [0, 0]]))
     assert mark.shares.tolist() == [[75.0, 25.0], [0.0, 0.0]]
     assert not mark.many
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_characters_that_no_font_has_are_told_once(helps, monkeypatch, caplog):
+    character = "\u214a"  # matplotlib's font lacks it, another that comes with it does not
+    monkeypatch.setattr(static, "FONTS", ("No such font", *(["STIXGeneral"] if helps else [])))
+    static._tell_lacking.cache_clear()
+    panel = replace(curve(), title=f"Class {character}")
+    figure = Figure("learning", "All.", {("none",): [panel]})
+    first, _ = static.pictures(figure), static.png([panel], title=character)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ([] if helps else [f"figures show boxes for {character}: no font that has them is installed, "
+                                      "e.g. Noto Sans CJK"])  # fmt: skip
+    assert static.pictures(figure) == first
 
 
 def test_a_map_and_its_change():

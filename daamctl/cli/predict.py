@@ -45,6 +45,7 @@ def command(
     ] = None,
 ) -> None:
     """Predict recordings, texts, images or the tags of words with an exported model."""
+    from daamctl.corpora.files import lines_of, read_text
     from daamctl.models.folder import record_file
     from daamctl.models.inputs import files_of
 
@@ -55,7 +56,7 @@ def command(
             files_of(word, ())
     from daamctl.stages import predict
 
-    lines = sys.stdin.read().splitlines() if "-" in words else []
+    lines = lines_of(read_text(sys.stdin.buffer)) if "-" in words else []
     found = predict.run(
         model,
         [word for word in words if word != "-"],

@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON_LINES, read_table
+from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import word_id
@@ -77,7 +77,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     tags: list[str] = []
     document = 0
     start = "" if columns is None else f"; {columns} are expected"
-    for number, line in enumerate([*_lines(path, fix), ""], 1):
+    for number, line in enumerate([*lines_of(read_text(path)), ""], 1):
         fields: list[str] = []  # separated by tabs or else by spaces; none in an empty line
         if line.strip():
             by_tab = "\t" in line
@@ -251,23 +251,6 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     if not found:
         raise CorpusError(f"{path} has no rows", fix=fix)
     return found
-
-
-def _lines(path: Path, fix: str) -> list[str]:
-    """Lines of a file in UTF-8, with or without a byte order mark."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise CorpusError(
-            f"{path}:{line}: not UTF-8 (byte {content[error.start]:#04x})",
-            fix=f"convert it, e.g. iconv -f LATIN1 -t UTF-8 {path.name}",
-        ) from error
-    return text.replace("\r\n", "\n").split("\n")  # not splitlines, which also splits at rare characters within words
 
 
 CORPUS = Corpus(

@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
@@ -82,6 +83,26 @@ def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | N
     wanted = [short((given or "").strip()) for given in ids]
     found = [known.get(name) or known.get(name.rsplit("/", 1)[-1], set()) for name in wanted]
     return [next(iter(one)) if len(one) == 1 else None for one in found]
+
+
+def read_text(source: Path | BinaryIO) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark, or in UTF-16 with one.
+
+    Raises:
+        CorpusError: it cannot be read, or is in another encoding.
+    """
+    try:
+        return decoded(source.read_bytes() if isinstance(source, Path) else source.read())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        name = source if isinstance(source, Path) else "standard input"
+        raise CorpusError(f"{name} cannot be read: {reason}") from error
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines of a text. `splitlines` would also split at rare characters within lines, e.g. form feeds."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError
 from daamctl.store.files import sha256_file
 
@@ -129,15 +130,7 @@ def _lines(path: Path) -> list[str]:
             reason = " ".join(str(error).split())[:200]
             raise CorpusError(f"{path}: no column 'text' can be read: {reason}", fix=GET_IT) from error
         return [(line or "").rstrip("\n") for line in column]
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path} is not UTF-8: byte {error.object[error.start]:#x} at position {error.start}",
-            fix=f"convert it, e.g. iconv -f latin1 -t utf-8 {path.name}",
-        ) from error
-    lines = text.split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    return lines_of(read_text(path))
 
 
 def _articles(part: str, lines: Sequence[str]) -> list[Article]:

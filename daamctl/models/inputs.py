@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, lines_of, read_table, read_text
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 
@@ -99,10 +99,7 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
         )
     if modality != "text":
         return files_as_rows([path])
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise CorpusError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    lines = lines_of(read_text(path))
     return _rows({"item": [f"{path}:{number}" for number in range(1, len(lines) + 1)], "text": lines})
 
 

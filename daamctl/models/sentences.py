@@ -13,6 +13,7 @@ import polars as pl
 
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.conll import TABLES, Sentence, read_columns, read_rows
+from daamctl.corpora.files import lines_of, read_text
 from daamctl.corpora.tags import split_tag, to_bio
 from daamctl.errors import CorpusError
 from daamctl.models.inputs import files_of
@@ -58,7 +59,7 @@ def _of_lines(lines: Iterable[str], prefix: str = "") -> Iterable[tuple[str, lis
 def _of_file(path: Path) -> Iterable[tuple[str, Sequence[str], Sequence[str] | None]]:
     suffix = path.suffix.lower()
     if suffix == PLAIN:
-        lines = _plain(path)
+        lines = lines_of(read_text(path))
         if any(lines) and all(_is_tagged(line) for line in lines if line.strip()):
             raise CorpusError(
                 f"{path} has a word and its tag on each line, but {PLAIN} means one sentence per line",
@@ -75,13 +76,6 @@ def _of_file(path: Path) -> Iterable[tuple[str, Sequence[str], Sequence[str] | N
 def _named(path: Path, sentence: Sentence) -> tuple[str, Sequence[str], Sequence[str] | None]:
     tags = to_bio(sentence.tags) if sentence.tags else None
     return sentence.name or f"{path}:{sentence.place}", sentence.words, tags
-
-
-def _plain(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise CorpusError(f"{path} cannot be read as UTF-8 text: {error}") from error
 
 
 def _is_tagged(line: str) -> bool:

@@ -29,7 +29,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import task_of
@@ -317,8 +317,8 @@ def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[st
     for path in rows["path"]:
         try:
             if (folder / path).stat().st_size <= LONGEST_TEXT:
-                texts[path] = (folder / path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+                texts[path] = read_text(folder / path).strip()
+        except (OSError, CorpusError):
             pass
         if not texts.get(path):
             unread.append(path)

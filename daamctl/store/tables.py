@@ -26,13 +26,14 @@ def decoded(content: bytes) -> str:
     Raises:
         ValueError: it is neither.
     """
-    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return content.decode("utf-16")
+    encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     try:
-        return content.decode("utf-8-sig")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"it is not UTF-8 (line {line}: {error.reason}); save it as UTF-8") from error
+        name, line = encoding.removesuffix("-sig").upper(), content.count(b"\n", 0, error.start) + 1
+        place = f"line {line}: byte {content[error.start]:#04x}"
+        fix = "save it as UTF-8, e.g. iconv -f latin1 -t utf-8"
+        raise ValueError(f"it is not {name} ({place}); {fix}") from error
 
 
 def separator_of(text: str) -> str:

@@ -39,6 +39,12 @@ def test_metrics_go_to_standard_error(texts: Path, tmp_path: Path) -> None:
     assert len(pl.read_csv(io.StringIO(done.stdout))) == 3
 
 
+def test_lines_in_another_encoding_are_refused(texts: Path) -> None:
+    done = CliRunner().invoke(app, ["predict", str(texts), "-"], input="one\nfür\n".encode("latin1"))
+    assert done.exit_code == 3
+    assert "standard input cannot be read: it is not UTF-8 (line 2: byte 0xfc)" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("words", [("model",), ("model", "gone.txt"), ("gone", "-")])
 def test_expected_failures_are_one_line_and_a_remedy(texts: Path, words: tuple[str, ...]) -> None:
     folder, *inputs = words

@@ -133,7 +133,7 @@ def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON lines table"):
         prepare(tmp_path / "bad.parquet")
     (tmp_path / "latin.csv").write_bytes("path,label,speaker\nü.wav,a,s\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"latin\.csv .* not UTF-8 \(line 2: .*save it as UTF-8") as caught:
+    with pytest.raises(CorpusError, match=r"latin\.csv .* not UTF-8 \(line 2: byte 0xfc\); save it as UTF-8") as caught:
         prepare(tmp_path / "latin.csv")
     assert caught.value.fix is None
 

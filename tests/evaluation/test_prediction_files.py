@@ -393,7 +393,7 @@ def test_text_files_of_spreadsheets(tmp_path: Path, encoding: str) -> None:
 def test_other_encodings_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("item,label,prediction\na,Glück,Wut\n".encode("cp1252"))
-    with pytest.raises(ArtifactError, match=r"it is not UTF-8 \(line 2: invalid start byte\); save it as UTF-8"):
+    with pytest.raises(ArtifactError, match=r"it is not UTF-8 \(line 2: byte 0xfc\); save it as UTF-8"):
         read_predictions(path)
 
 

@@ -54,6 +54,9 @@ def test_texts(tmp_path: Path) -> None:
     rows = read_inputs([str(tmp_path / "a.txt")], "text")
     assert rows["text"].to_list() == ["one", "", "two"]
     assert rows["item"][2] == f"{tmp_path / 'a.txt'}:3"
+    for encoding in ("utf-8-sig", "utf-16"):  # form feeds and separators of paragraphs are within a line
+        (tmp_path / "b.txt").write_bytes("ö\x0cne\u2029\r\ntwo".encode(encoding))
+        assert read_inputs([str(tmp_path / "b.txt")], "text")["text"].to_list() == ["ö\x0cne\u2029", "two"]
     (tmp_path / "b.csv").write_text("text,utterance_id\nhello,first\n")
     assert read_inputs([str(tmp_path / "b.csv")], "text").select("item", "text").row(0) == ("first", "hello")
     assert texts_as_rows(["a", "b"])["item"].to_list() == ["1", "2"]
@@ -65,7 +68,8 @@ def test_texts(tmp_path: Path) -> None:
         ("a.csv", b"path,start_s\na.wav,soon\n", "speech", "start_s is not a number: 'soon'"),
         ("a.csv", b"text\nhello\n", "image", "no column 'path'"),
         ("a.parquet", b"no table", "speech", "cannot be read as a CSV, Parquet or JSON lines table"),
-        ("a.txt", b"\xff\xfe\x00", "text", "cannot be read as UTF-8"),
+        ("a.txt", b"\xff\xfe\x00", "text", "cannot be read: it is not UTF-16"),
+        ("a.txt", b"one\ntw\xf6\n", "text", r"it is not UTF-8 \(line 2: byte 0xf6\); save it as UTF-8"),
         ("a.wav", b"", "text", "looks like recordings, the model reads texts"),
         ("a.txt", b"hello", "speech", "looks like texts, the model reads recordings"),
     ],

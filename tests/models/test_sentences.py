@@ -36,7 +36,7 @@ def test_files_of_columns_and_tables_may_have_tags_of_any_scheme(tmp_path: Path)
     [
         ("a.txt", "Ada\tB-PER\nran\tO\n", "rename it to a.conll"),
         ("a.txt", "\n\n", "no sentence to tag"),
-        ("a.txt", b"\xe9t\xe9\n", "UTF-8"),
+        ("a.txt", b"\xe9t\xe9\n", "it is not UTF-8 (line 1: byte 0xe9)"),
         ("a.conll", "Ada\nran\n", "a single column"),
         ("a.conll", "Ada\tPER\n", "'PER' is none of"),
         ("a.jsonl", '{"text": "Ada ran"}\n', "lacks the columns tokens"),

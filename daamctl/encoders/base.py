@@ -22,7 +22,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.devices import autocast
 from daamctl.encoders.cut import cut_of, skip
-from daamctl.encoders.discovery import ModelLayers, find_layers, layer_input
+from daamctl.encoders.discovery import ModelLayers, find_layers, first_of, layer_input
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
@@ -326,7 +326,7 @@ class LayerPooler:
         pooled: dict[int, Tensor] = {}
 
         def average(number: int, frames: Any) -> None:
-            hidden = frames[0] if isinstance(frames, tuple) else frames  # (B, T, D)
+            hidden = first_of(frames)[:, : mask.shape[-1]]  # (B, T, D), without what a model pads itself
             with torch.autocast(hidden.device.type, enabled=False):
                 if words is None:
                     mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())

@@ -55,8 +55,12 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         output = forward()
     finally:
         trace.remove()
+    end = getattr(output, "last_hidden_state", None)
+    if end is None:
+        raise EncoderError(f"{what} gives no last hidden state, by which its layers are found")
     layers = _choose(lists, trace, what)
     states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
+    states = [state[:, : end.shape[1]] for state in states]  # without what e.g. Longformer pads and removes at the end
     for number, state in enumerate(states):
         if not bool(state.isfinite().all()):
             raise EncoderError(
@@ -66,9 +70,9 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     norm, normed = None, states[-1]
     for one in norms:
         for given, out in trace.calls[one]:
-            if out is not given and _same(given, states[-1]) and _same(out, output.last_hidden_state):
+            if out is not given and _same(given, states[-1]) and _same(out, end):
                 norm, normed = one, out
-    if not _same(normed, output.last_hidden_state):
+    if not _same(normed, end):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     theirs = getattr(output, "hidden_states", None) or states  # the library may return none
     if len(theirs) != len(states):
@@ -87,6 +91,11 @@ def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     return args[0] if args else named.get("hidden_states")
 
 
+def first_of(out: Any) -> Any:
+    """The hidden states in the output of a layer, which may be followed by others, e.g. attention weights."""
+    return out[0] if isinstance(out, (tuple, list)) else out
+
+
 class _Trace:
     """Inputs and outputs of every call of the given modules, recorded by hooks."""
 
@@ -95,7 +104,7 @@ class _Trace:
         self.handles = [module.register_forward_hook(self._keep, with_kwargs=True) for module in modules]
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        self.calls[module].append((layer_input(args, named), out[0] if isinstance(out, tuple) else out))
+        self.calls[module].append((layer_input(args, named), first_of(out)))
 
     def remove(self) -> None:
         for handle in self.handles:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
 """Names of depth and width in configurations; for encoder-decoders, the encoder's come first."""
 MOST_LAYERS = 1000
 """Known encoders have up to 130 layers. One of 100,000 would take minutes to build, even without memory."""
+NUMBER = re.compile("(layers?|depths?)$")
+"""Names of numbers of layers in configurations; `layer_norm_eps` and `layer_rope_theta` are something else."""
 PARTS = {"text": "text_config", "image": "vision_config"}
 """Key of a modality's own configuration within that of a multimodal model."""
 
@@ -234,7 +237,7 @@ def read_configuration(source: str, **options: Any) -> Any:
             values = value if isinstance(value, list) else [value]
             parts += [one for one in values if isinstance(one, dict) and name != "label2id"]  # a label is "bricklayer"
             numbers = [one for one in values if isinstance(one, (int, float))]
-            if ("layer" in name or "depth" in name) and max(numbers, default=0) > MOST_LAYERS:
+            if NUMBER.search(name) and max(numbers, default=0) > MOST_LAYERS:
                 said = f"{name} is {max(numbers):,}, supported are up to {MOST_LAYERS:,} layers"
                 raise EncoderError(f"the config.json of encoder '{source}' is not usable: {said}")
     return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)

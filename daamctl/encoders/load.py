@@ -229,6 +229,7 @@ def _pretrained(
     whole = model
     if modality != "speech" and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
         model = whole.get_encoder()
+        model.config = getattr(model, "config", whole.config)
     pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
     # transformers initialises weights that the checkpoint lacks at random; the model may be a part of the whole
     used = {id(value) for value in model.state_dict(keep_vars=True).values()}

@@ -48,7 +48,10 @@ class TextEncoder(Encoder):
         if len(reader) <= len(set(reader.all_special_ids)):
             raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
         self.sends_mask = True
-        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        try:
+            self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        except (NotImplementedError, AttributeError) as error:
+            raise EncoderError(f"{self.what} has no table of token embeddings, so it cannot read text") from error
         self.first, self.last = added_tokens(reader)
         self.pad = padding_id(reader, model.config, self.vocabulary)
         limit = model_limit(model, reader)

@@ -23,6 +23,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 from daamctl.encoders.base import Encoder
+from daamctl.encoders.discovery import first_of
 from daamctl.encoders.image import ImageEncoder
 from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
 from daamctl.encoders.text import TextEncoder
@@ -121,7 +122,7 @@ class Graph(nn.Module):
         found: dict[int, Tensor] = {}
 
         def average(number: int, out: Any) -> None:
-            found[number] = (out[0] if isinstance(out, tuple) else out)[:, kept].float().mean(1)
+            found[number] = first_of(out)[:, kept].float().mean(1)
 
         pooler = self.encoder.pooler
         modules = [*enumerate(pooler.layers, start=1)]

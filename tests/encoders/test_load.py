@@ -88,9 +88,10 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_labels_and_many_tokens_are_no_layers(folder: Path) -> None:
+def test_other_large_numbers_are_no_layers(folder: Path) -> None:
     path = folder / "config.json"
-    labels = {"label2id": {"bricklayer": 9_000}, "id2label": {"9000": "bricklayer"}, "max_position_embeddings": 10**6}
+    labels = {"label2id": {"bricklayer": 9_000}, "id2label": {"9000": "bricklayer"}, "max_position_embeddings": 10**6,
+              "layer_rope_theta": [10_000.0, 500_000]}  # fmt: skip
     path.write_text(json.dumps({**json.loads(path.read_text()), **labels, "num_labels": 1}))
     assert opened(str(folder)).facts["num_layers"] == 2
 

@@ -27,7 +27,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("llama", SIZES, "norm"),
     "grouped-query": ("mistral", {**SIZES, "num_key_value_heads": 1}, "norm"),
     "gpt2": ("gpt2", {"vocab_size": 300, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}, "ln_f"),
+    "openai-gpt": ("openai-gpt", {"vocab_size": 300, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}, ""),
     "bert": ("bert", SIZES, ""),
+    "longformer": ("longformer", {**SIZES, "attention_window": [8, 8, 8]}, ""),
     "roberta": ("roberta", SIZES, ""),
     "distilbert": ("distilbert", {"vocab_size": 300, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24}, ""),
     "modernbert": ("modernbert", {**SIZES, "global_attn_every_n_layers": 2}, "final_norm"),
@@ -124,6 +126,21 @@ def test_the_last_token_alone(case: str, special: bool) -> None:
         torch.testing.assert_close(pooled[row], reference(case, own, place, final_norm=True), **TOLERANCE)
     assert counts.tolist() == [1, 1, 1]
     assert encoder.facts()["pooling"] == "last-token"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "reason"),
+    [
+        ("canine", {**SIZES, "num_hash_buckets": 64}, "has no table of token embeddings, so it cannot read text"),
+        ("dpr", SIZES, "gives no last hidden state, by which its layers are found"),
+    ],
+)
+def test_models_that_cannot_be_read_are_refused(
+    kind: str, sizes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, kind, (kind, sizes, ""))
+    with pytest.raises(EncoderError, match=reason):
+        encoder_of(kind)
 
 
 def test_a_text_has_no_frames() -> None:
@@ -290,7 +307,7 @@ def test_training_is_given_pinned_batches_with_their_mask(monkeypatch: pytest.Mo
 def test_only_causal_models_ignore_padding(case: str) -> None:
     encoder = encoder_of(case)
     items, _ = encoder.tokens(TEXTS, 60)
-    causal = case in ("llama", "grouped-query", "gpt2")
+    causal = case in ("llama", "grouped-query", "gpt2", "openai-gpt")
     assert encoder.ignores_padding(items) == causal
     assert encoder.sends_mask  # on a CPU nothing is gained
     expected, counts = encoder.pool(items)

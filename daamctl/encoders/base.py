@@ -197,9 +197,11 @@ class Encoder(ABC):
         try:
             with torch.inference_mode(), autocast(self.device, self.precision):
                 found = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
-        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
+        if (number := len(found.states[0])) != len(trial):
+            raise EncoderError(f"{self.what} turns {len(trial)} items into {number}, so they cannot be told apart")
         self.set_token_mask(found)
         if (cut := cut_of(self.model.config)) is not None:
             if len(found.layers) != cut.highest_layer:

@@ -55,6 +55,8 @@ class ImageEncoder(Encoder):
         self.processor = reader
         self.values: Tensor | None = None  # (3, 256), what bytes are normalised to, if `pixels` gives bytes
         self.counted = torch.zeros(0, dtype=torch.bool)  # (T,), known after the trial
+        if self.is_mae:
+            model.config.mask_ratio = 0.0  # no patch is hidden
         noise = np.random.default_rng(0)
         trial = [self.pixels(Image.fromarray(noise.integers(0, 256, (*size, 3), np.uint8))) for size in TRIAL_SIZES]
         if trial[0].shape != trial[1].shape or trial[0].ndim != 3:
@@ -64,6 +66,11 @@ class ImageEncoder(Encoder):
         self.discover(trial)
         if self.options.image_bytes and (values := self.values_of_bytes()) is not None:
             self.values = values.to(self.device)
+
+    @property
+    def is_mae(self) -> bool:
+        """Whether the model shuffles patches, and hides some, in the order of a random `noise` unless it is given."""
+        return bool(self.model.config.model_type == "vit_mae")
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
@@ -125,7 +132,12 @@ class ImageEncoder(Encoder):
         pixels = torch.stack(list(items))
         if pixels.dtype != torch.uint8:
             pixels = pixels.to(self.model.dtype)
-        return {"pixel_values": pixels}, self.counted.repeat(len(items), 1)
+        inputs = {"pixel_values": pixels}
+        if self.is_mae:
+            side = self.model.config.patch_size
+            number = (pixels.shape[2] // side) * (pixels.shape[3] // side)
+            inputs["noise"] = torch.linspace(0, 1, number).repeat(len(pixels), 1)
+        return inputs, self.counted.repeat(len(items), 1)
 
     def send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """See `Encoder.send`; pixel values of 0 to 255 are normalised here, on the device."""
@@ -133,7 +145,7 @@ class ImageEncoder(Encoder):
         pixels = inputs["pixel_values"]
         if pixels.dtype == torch.uint8:
             assert self.values is not None
-            inputs = {"pixel_values": looked_up(self.values, pixels).to(self.model.dtype)}
+            inputs |= {"pixel_values": looked_up(self.values, pixels).to(self.model.dtype)}
         return inputs, mask
 
     def facts(self) -> dict[str, Any]:

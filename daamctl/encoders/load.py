@@ -34,6 +34,8 @@ INPUTS = {"input_ids": "text", "pixel_values": "image"}
 """Main input of a model class -> modality; speech models are recognised by `SPEECH_TYPES`."""
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
+LANGUAGE_MODEL = r"^(model\.)?(language_model|text_model)\.(model\.)?(?=(layers|embed_tokens|norm)\.)"
+"""What names of weights of a multimodal model, e.g. Gemma 3, have before those of its language model alone."""
 HEADROOM = 2_000_000_000
 """Memory to leave free for batches on a GPU when placing weights, in bytes."""
 
@@ -207,6 +209,8 @@ def _pretrained(
             own = cut_config(own, highest_layer, f"encoder '{source}'")
         if own is not config:
             where["config"] = own
+        if part is not None:
+            where["key_mapping"] = {LANGUAGE_MODEL: ""}
         headless = _without_head(class_of(own)) if modality != "speech" else {}
         keep_pooler = keep_pooler and bool(headless) and cut_of(own) is None
         if not keep_pooler:

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int, bool]] = {
     "dinov2": ("dinov2", {}, 1, True),
     "dinov2-registers": ("dinov2_with_registers", {"num_register_tokens": 3}, 4, True),
     "siglip": ("siglip_vision_model", {}, 0, True),
+    "mae": ("vit_mae", {"mask_ratio": 0.75}, 1, True),
 }
 NAMES = list(CASES)
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
@@ -107,6 +108,12 @@ def test_class_token_matters(case: str) -> None:
     within, without = (encoder_of(case, pool_class_token=flag) for flag in (True, False))
     pixels = [within.pixels(image) for image in pictures()]
     assert not torch.allclose(within.pool(pixels)[0], without.pool(pixels)[0], atol=1e-4)
+
+
+def test_a_model_that_packs_its_images_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CASES, "pixtral", ("pixtral", {}, 0, False))
+    with pytest.raises(EncoderError, match="'pixtral' turns 2 items into 1, so they cannot be told apart"):
+        encoder_of("pixtral")
 
 
 def test_collate_and_hidden() -> None:

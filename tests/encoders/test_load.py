@@ -541,6 +541,28 @@ def test_towers_of_a_model_of_two_modalities(tmp_path: Path, modality: Modality,
     assert opened(path, modality).encoder.layers == tuple(range(1, layers + 1))
 
 
+@pytest.mark.parametrize(
+    ("kind", "text_type"),
+    [
+        ("Gemma3", "gemma3_text"),
+        ("Llava", "llama"),
+        ("Mistral3", "mistral"),
+        ("Idefics3", "llama"),
+        ("Qwen3VL", "qwen3_vl_text"),
+    ],
+)
+def test_language_model_of_a_multimodal_model(tmp_path: Path, kind: str, text_type: str) -> None:
+    words = {**WORDS, "model_type": text_type, "num_key_value_heads": 1, "head_dim": 8}
+    vision = {} if kind in ("Idefics3", "Qwen3VL") else {"model_type": "siglip_vision_model", **PICTURES}
+    path = saved(tmp_path, f"{kind}ForConditionalGeneration", f"{kind}Config", text_config=words, vision_config=vision)
+    encoder = opened(path, "text").encoder
+    whole = transformers.AutoModel.from_pretrained(path, torch_dtype="float32").eval()
+    language_model = whole.text_model if kind == "Idefics3" else whole.language_model
+    (ids,), _ = encoder.tokens(["a text"], 20)
+    states = language_model(input_ids=ids[None], output_hidden_states=True).hidden_states
+    torch.testing.assert_close(encoder.hidden_layers({"input_ids": ids[None]})[0], states[1])
+
+
 @pytest.mark.parametrize("kind", ["tuned", "self-supervised"])
 def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind: str) -> None:
     """Names as in microsoft/beit-large-patch16-224, and its -pt22k with a shared table and without a pooler."""

@@ -17,9 +17,9 @@ from transformers.pytorch_utils import Conv1D
 from daamctl.errors import MethodError
 
 ROLES = {
-    "query": ("q_proj", "query", "q_lin", "q"),
-    "key": ("k_proj", "key", "k_lin", "k"),
-    "value": ("v_proj", "value", "v_lin", "v"),
+    "query": ("q_proj", "query", "q_lin", "linear_q", "q"),
+    "key": ("k_proj", "key", "k_lin", "linear_k", "k"),
+    "value": ("v_proj", "value", "v_lin", "linear_v", "v"),
 }
 FUSED = ("qkv", "Wqkv", "c_attn", "query_key_value", "qkv_proj")
 """Names of a single linear map that computes query, key and value together."""

@@ -110,6 +110,14 @@ ENCODERS = {
         "facebook/wav2vec2-large-lv60",
         "apache-2.0",
     ),
+    "w2v-bert-2": Preset(
+        "w2v-BERT 2.0 (Seamless Communication et al., 2023): 24 layers x 1024, 143 languages, 4.5 million hours.",
+        "wav2vec2-bert",
+        _LARGE,
+        "facebook/w2v-bert-2.0",
+        "mit",
+        normalize=False,
+    ),
     "whisper-tiny": Preset(
         "Whisper tiny (Radford et al., 2022): encoder of 4 layers x 384, multilingual.",
         "whisper",

@@ -26,10 +26,10 @@ class WaveformEncoder(SpeechEncoder):
         if not hasattr(config, "conv_kernel"):
             raise EncoderError(f"{self.what} ({type(model).__name__}) has no waveform front end")
         # Group norm in the front end averages over time, padding included: such models get equal lengths and no mask.
-        # data2vec's stacked position convolutions leak padding into the clip, even with a mask.
-        padding_leaks = (
-            getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
-        )
+        # Other convolutions leak padding into the clip, even with a mask: data2vec's stacked ones for positions, and
+        # those in the layers of a Conformer.
+        norm, kind = getattr(config, "feat_extract_norm", "layer"), config.model_type
+        padding_leaks = norm == "group" or kind in ("data2vec-audio", "wav2vec2-conformer")
         self.masked = not padding_leaks and not self.all_frames
         self.equal_length_batches = padding_leaks and not self.all_frames
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))

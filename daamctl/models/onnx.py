@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.discovery import first_of
+from daamctl.encoders.filterbank import FilterbankEncoder
 from daamctl.encoders.image import ImageEncoder
 from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
 from daamctl.encoders.text import TextEncoder
@@ -73,6 +74,8 @@ class Graph(nn.Module):
         self.weighs = all(member.weighs_layers for member in members)
         if encoder.options.layer_00 or encoder.options.pooling == "all-frames":
             raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
+        if isinstance(encoder, FilterbankEncoder):
+            raise EncoderError(f"{encoder.what}: its filterbanks cannot be part of an ONNX graph")
         if isinstance(encoder, WhisperEncoder):
             turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
             waves = torch.stack([turns.cos(), turns.sin()]) * torch.hann_window(WINDOW, dtype=torch.float64)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
+from transformers import Wav2Vec2BertConfig, Wav2Vec2BertModel
 
 from daamctl.adapters import module_lookup
 from daamctl.errors import MethodError
-from tests.fixtures.tiny_models import ARCHITECTURES, tiny
+from tests.fixtures.tiny_models import ARCHITECTURES, SMALL, tiny
 
 # Attention, and the map out of the feed-forward part, of the first layer.
 PARTS = {
@@ -71,3 +72,12 @@ def test_encoders_whose_layers_cannot_be_told_are_refused() -> None:
     attention = nn.ModuleDict({role: nn.Linear(4, 4) for role in ("query", "key", "value")})
     with pytest.raises(MethodError, match="no feed-forward part found in the layers of Sequential"):
         module_lookup.feed_forward_outputs(nn.Sequential(attention))
+
+
+def test_parts_of_a_conformer_are_found() -> None:
+    model = Wav2Vec2BertModel(Wav2Vec2BertConfig(**SMALL))
+    layers = [f"encoder.layers.{number}" for number in range(2)]
+    expected = {f"{layer}.self_attn.linear_{role}" for layer in layers for role in "qv"}
+    assert set(module_lookup.projections(model, ("query", "value"))) == expected
+    outputs = tuple(f"{layer}.ffn2.output_dense" for layer in layers)  # of two feed-forward parts the last
+    assert module_lookup.feed_forward_outputs(model) == outputs

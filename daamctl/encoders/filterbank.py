@@ -1,0 +1,57 @@
+"""w2v-BERT 2.0, which reads log-mel filterbanks: 80 bands every 10 ms, two frames of them joined to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.presets import Preset
+from daamctl.encoders.speech import SpeechEncoder, trial_clip
+
+WINDOW_SAMPLES, HOP_SAMPLES = 400, 160
+"""Samples of a mel frame and between two, fixed by the feature extractor."""
+JOINED = 2
+MIN_SAMPLES = WINDOW_SAMPLES + (JOINED - 1) * HOP_SAMPLES
+
+
+class FilterbankEncoder(SpeechEncoder):
+    """Pools the layers of w2v-BERT 2.0; arguments as in `SpeechEncoder`.
+
+    Clips shorter than one frame of the model (35 ms) are zero-padded to it. A mel frame without a partner is left out.
+    """
+
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
+    modality: ClassVar[Modality] = "speech"
+
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Keep the feature extractor, and drop what follows the layers in fine-tuned models; see `Encoder`."""
+        super().set_up(model, reader)
+        self.features = reader
+        model.intermediate_ffn = model.adapter = None
+        self.discover([trial_clip(WINDOW_SAMPLES + 20 * HOP_SAMPLES)])
+
+    @staticmethod
+    def random_reader(preset: Preset, config: Any) -> Any:
+        """Make the usual feature extractor; see `Encoder`."""
+        from transformers import SeamlessM4TFeatureExtractor
+
+        return SeamlessM4TFeatureExtractor()
+
+    def positions(self, size: int) -> int:
+        """Number of frames of a clip; see `Encoder`."""
+        mel_frames = 1 + (max(size, MIN_SAMPLES) - WINDOW_SAMPLES) // HOP_SAMPLES
+        return -(-mel_frames // JOINED)
+
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,); see `Encoder`."""
+        clips = [self.normalized(clip) for clip in items]
+        clips = [torch.nn.functional.pad(clip, (0, max(0, MIN_SAMPLES - len(clip)))) for clip in clips]
+        found = self.features(
+            [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
+        )  # (B, T, 160) and (B, T)
+        mask = found["attention_mask"]
+        return {"input_features": found["input_features"].to(self.model.dtype), "attention_mask": mask}, mask.bool()

@@ -50,13 +50,14 @@ class Model(nn.Module):
             "none": None,
             "shifted": [state + 1 for state in states],
             "short": states[1:],
+            "later": [*states[1:], normed],
         }.get(bend, [*states[:-1], normed])
         return SimpleNamespace(last_hidden_state=2 * normed if bend == "scaled" else normed, hidden_states=states)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
 @pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("bend", ["", "raw", "none"])
+@pytest.mark.parametrize("bend", ["", "raw", "none", "later"])
 def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None:
     model = Model(norm=norm, by_name=by_name)
     found = find_layers(model, lambda: model(bend), "it")

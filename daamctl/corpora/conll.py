@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text
+from daamctl.corpora.files import JSON_LINES, alike, lines_of, read_table, read_text
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import word_id
@@ -191,7 +191,6 @@ def prepare(root: Path) -> pl.DataFrame:
     """Read a file of columns, a table, or a folder with the parts of an official split; `group` is null without one.
 
     Raises:
-    Raises:
         CorpusError: the file or folder is wrong; the message names the line or row.
     """
     files: dict[str | None, Path] = {None: root}
@@ -224,6 +223,8 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
+        renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, table.columns))]
+        fix = f"rename the columns {', '.join(renamed)}" if len(renamed) == len(missing) else fix
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
     for name in lists:
         if table.schema[name] != pl.List(pl.String):

@@ -27,6 +27,8 @@ ALIKE = {
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
         "image_path", "img")),
     "text": ("the text", ("content", "document", "review", "tweet")),
+    "tokens": ("the words", ("words",)),
+    "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", ("class", "target", "emotion", "category", "labels", "y")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (

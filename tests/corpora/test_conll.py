@@ -168,6 +168,7 @@ def test_table(tmp_path: Path, suffix: str) -> None:
     ("columns", "message"),
     [
         ({"tokens": [["a"]]}, "lacks the columns tags; it has tokens"),
+        ({"words": [["a"]], "ner_tags": [["O"]]}, "rename the columns 'words' to tokens, 'ner_tags' to tags"),
         ({"tokens": [["a"]], "tags": [[1]]}, "tags has List.Int64.; lists of strings are expected"),
         ({"tokens": ["a b"], "tags": [["O"]]}, "tokens has String; lists of strings are expected"),
         ({"tokens": [["a"], ["b", "c"]], "tags": [["O"], ["O"]]}, "row 2 has 2 tokens and 1 tag"),

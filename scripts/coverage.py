@@ -5,7 +5,9 @@
 Speakers have 10 to 50 utterances and an accuracy of their own, from a beta distribution around 75 % with a standard
 deviation of 10 points, or around 97 % with 3. A second method has another accuracy for each, correlated with the first,
 and is 3 points worse. `bootstrap` redraws speakers whatever their number; `daamctl` is what the package computes. The
-second table is of items without speakers.
+second table is of items without speakers. The third is of the entity F1 of documents with 10 to 50 entities, or of
+sentences with 1 to 3, that differ as speakers do: half of the errors are entities of a wrong type, half are missed, and
+half as many are made up.
 """
 
 from __future__ import annotations
@@ -14,15 +16,24 @@ import numpy as np
 import typer
 
 from daamctl.artifacts.statistics import Interval
+from daamctl.data.task import Sums, task_of
 from daamctl.evaluation import engine
 from daamctl.evaluation.statistics import grouped_means
+from daamctl.evaluation.trials import trial_intervals
 
+TAGGING = task_of("tokens")
 SPEAKERS = (5, 6, 8, 10, 15, 20, 30, 50)
 ITEMS = (30, 100, 300, 1000)
 MEANS = {0.75: 0.10, 0.97: 0.03}
 """Mean accuracy of speakers -> its standard deviation."""
 ALONE = (0.75, 0.9, 0.97, 0.99)
 GAP, CLASSES = 0.03, 4
+TAGGED = (
+    (10, (10, 50)), (30, (10, 50)), (50, (10, 50)), (30, (1, 3)), (100, (1, 3)), (300, (1, 3)), (1000, (1, 3)),
+)  # fmt: skip
+"""Number of units and the range of their entities."""
+SPREADS = {0.4: 0.1, 0.75: 0.1, 0.95: 0.04, 0.99: 0.01}
+"""Share of entities that are found -> its standard deviation."""
 
 
 def draw(rng: np.random.Generator, speakers: int, mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -51,13 +62,35 @@ def share(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = No
     return found
 
 
+def tagged(rng: np.random.Generator, units: int, entities: tuple[int, int], mean: float) -> np.ndarray:
+    """True, predicted and correct entities of units, (3, U)."""
+    number, total = rng.integers(entities[0], entities[1] + 1, units), mean * (1 - mean) / SPREADS[mean] ** 2 - 1
+    rate = rng.beta(mean * total, (1 - mean) * total, units)
+    correct = rng.binomial(number, rate)
+    predicted = correct + rng.binomial(number - correct, 0.5) + rng.poisson(number * (1 - rate) / 2)
+    return np.stack([number, predicted, correct]).astype(float)
+
+
+def entity_f1(sums: np.ndarray) -> np.ndarray:
+    """F1 of samples, (1, R)."""
+    return TAGGING.figure(sums)[None]
+
+
+def tagged_intervals(sums: np.ndarray) -> list[Interval | None]:
+    """The intervals of an entity F1: of a bootstrap, and the package's."""
+    few, engine.FEW_UNITS = engine.FEW_UNITS, 0
+    (drawn,) = engine.intervals(sums, entity_f1, resamples=1_000)
+    engine.FEW_UNITS = few
+    return [drawn, *trial_intervals(TAGGING, [{1: Sums("sentence", np.arange(sums.shape[1]), sums[:1], sums[1:])}])]
+
+
 def covered(found: list[Interval | None], truths: list[float]) -> list[bool]:
     """Whether each interval contains the true value."""
     pairs = zip(found, truths, strict=True)
     return [one is not None and one.low <= truth <= one.high for one, truth in pairs]
 
 
-def print_row(name: int, hits: list[list[bool]]) -> None:
+def print_row(name: str, hits: list[list[bool]]) -> None:
     """Print the share of the rounds in which each interval contains the true value; none if there never was one."""
     shares = 100 * np.mean(hits, axis=0)
     print(f"| {name} | " + " | ".join(f"{one:.1f}" if one else "none" for one in shares) + " |", flush=True)
@@ -85,7 +118,7 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
             sizes, sums = np.bincount(speaker), np.bincount(speaker, one - two)
             found += [bootstrap(one - two, speaker), engine.flip_interval(sums / sizes.mean(), sizes / sizes.mean())]
             hits.append(covered(found, [mean for mean in MEANS for _ in range(4)] + [gap, gap]))
-        print_row(speakers, hits)
+        print_row(str(speakers), hits)
     print("\n| items | " + " | ".join(f"accuracy {100 * mean:.0f} %: bootstrap | daamctl" for mean in ALONE) + " |")
     print("| --- " * (2 * len(ALONE) + 1) + "|")
     for items in ITEMS:
@@ -94,7 +127,16 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
             answers = [(rng.random(items) < mean).astype(float) for mean in ALONE]
             found = [make(one, units) for one in answers for make in (bootstrap, share)]
             hits.append(covered(found, [mean for mean in ALONE for _ in range(2)]))
-        print_row(items, hits)
+        print_row(str(items), hits)
+    print("\n| units | " + " | ".join(f"F1 {100 * mean:.0f} %: bootstrap | daamctl" for mean in SPREADS) + " |")
+    print("| --- " * (2 * len(SPREADS) + 1) + "|")
+    truths = [float(entity_f1(tagged(rng, 200_000, (10, 50), mean).sum(1, keepdims=True))[0, 0]) for mean in SPREADS]
+    for number, entities in TAGGED:
+        hits = []
+        for _ in range(rounds):
+            found = [one for mean in SPREADS for one in tagged_intervals(tagged(rng, number, entities, mean))]
+            hits.append(covered(found, [truth for truth in truths for _ in range(2)]))
+        print_row(f"{number} of {entities[0]} to {entities[1]} entities", hits)
 
 
 if __name__ == "__main__":

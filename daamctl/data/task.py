@@ -193,6 +193,14 @@ class Task:
         """The primary figure of R samples, (R,), from sums over their units, (A + K, R)."""
         raise NotImplementedError
 
+    def size(self, figure: float, given: float, trials: int) -> float | None:
+        """How many items the primary figure, a mean over trials, is at most a share of; None: it is no share.
+
+        Args:
+            given: sum of what is given to the trials, see `Sums`.
+        """
+        return None
+
 
 class Tagging(Task):
     """Classification of the words of sentences, which marks entities by tags in BIO."""
@@ -233,6 +241,13 @@ class Tagging(Task):
         """Micro-averaged entity F1, 2 correct / (true + predicted); 0 without entities."""
         both = sums[0] + sums[1]
         return np.asarray(np.divide(2 * sums[2], both, out=np.zeros_like(both), where=both > 0))
+
+    def size(self, figure: float, given: float, trials: int) -> float:
+        """Twice the true entities: an entity that is found counts on both sides. See `Task`.
+
+        Nothing tells whether errors are on one side or on both as long as there are none, or nothing else.
+        """
+        return 2 * given * trials if 0 < figure < 1 else given
 
 
 TASKS: dict[str, Task] = {

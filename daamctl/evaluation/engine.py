@@ -42,8 +42,7 @@ def intervals(
     statistic: Statistic,
     *,
     level: float = 0.95,
-    limits: tuple[float, float] = (-np.inf, np.inf),
-    items: float | None = None,
+    items: ArrayLike | None = None,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> list[Interval]:
@@ -63,8 +62,7 @@ def intervals(
     Args:
         sums: (K, U).
         statistic: see the module.
-        limits: smallest and largest possible figure; the ends of an interval are not beyond.
-        items: N, as the figures are shares of so many items, or means of such shares; None: they are not.
+        items: N, one or (F,), as the figures are shares of so many items, or means of such shares; None: they are not.
         resamples: number of draws of the bootstrap.
 
     Raises:
@@ -87,21 +85,21 @@ def intervals(
         reach, samples = special.stdtrit(number - 1, (1 + level) / 2), number
         if items is None:
             method = "jackknife"
-            low, high = np.clip([values - reach * error, values + reach * error], *limits)
+            low, high = values - reach * error, values + reach * error
         else:
             method = "korn-graubard"
-            low, high = _share_ends(values, error, items, reach, level)
+            low, high = _share_ends(values, error, np.asarray(items, dtype=np.float64), reach, level)
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
     found = np.round([values, low, high], SAME) + 0.0
     return [Interval(value, low, high, level, number, samples, method) for value, low, high in found.T.tolist()]
 
 
-def _share_ends(values: Floats, error: Floats, items: float, reach: float, level: float) -> tuple[Floats, Floats]:
+def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, level: float) -> tuple[Floats, Floats]:
     """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
     varies = error > SMALL  # else no unit tells how far units differ
     alike = np.divide(values * (1 - values), error**2, out=np.full(len(values), np.inf), where=varies)
     size = np.minimum(alike + 1, items)  # n independent items have the squared error v(1 - v)/(n - 1)
-    size *= (special.stdtrit(max(items - 1, 1), (1 + level) / 2) / reach) ** 2
+    size *= (special.stdtrit(np.maximum(items - 1, 1), (1 + level) / 2) / reach) ** 2
     right, wrong = values * size, (1 - values) * size
     low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
     high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)

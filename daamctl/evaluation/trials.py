@@ -52,10 +52,8 @@ def mean_figure(task: Task, trials: Iterable[Sums]) -> float:
     return float(np.mean([task.figure(np.vstack([one.given, one.own]).sum(1, keepdims=True)) for one in trials]))
 
 
-def trial_intervals(
-    task: Task, methods: Sequence[Trials], *, resamples: int = RESAMPLES, seed: int = 0
-) -> list[Interval]:
-    """95 % intervals of the primary figure of several methods, which share the draws.
+def trial_intervals(task: Task, methods: Sequence[Trials]) -> list[Interval]:
+    """95 % intervals of the primary figure of several methods.
 
     Args:
         methods: trials of each method, all over the same units in the same order.
@@ -72,7 +70,11 @@ def trial_intervals(
         first, *parts = np.split(sums, ends)
         return np.concatenate([mean(np.vstack([first, part])) for mean, part in zip(means, parts, strict=True)])
 
-    return intervals(np.vstack([given, *tables]), statistic, limits=(0.0, 1.0), resamples=resamples, seed=seed)
+    sums = np.vstack([given, *tables])
+    figures = statistic(sums.sum(1, keepdims=True))[:, 0]
+    sizes = [task.size(figure, given.sum(), len(trials)) for figure, trials in zip(figures, methods, strict=True)]
+    items = [size for size in sizes if size is not None]
+    return intervals(sums, statistic, items=items or None)
 
 
 def compare_trials(

@@ -35,10 +35,7 @@ def methods_text(raw: Evaluation, config: Config, *, corpus: str) -> str:
              for line in (part.lines if isinstance(part, Bullets) else [part.text])]  # fmt: skip
     if units := frames["figures"].select("units", "resampled").drop_nulls().unique().sort("units").rows():
         over = listed([f"{count(number)} {word}s" for number, word in units])
-        text = f"95 % intervals of figures are over {over}: of accuracies, those of Korn and Graubard"
-        if not evaluation.task.by_accuracy:
-            text += "; of F1, Student’s t with the jackknife below 30 of them, from 30 on the percentile bootstrap"
-        tests.append(f"{text}.")
+        tests.append(f"95 % intervals of figures are those of Korn and Graubard, over {over}.")
     paragraphs = {
         "Data": f"{corpus[:1].upper()}{corpus[1:]}. {what(evaluation)} Tested {evaluation.item}s, {known}: {classes}.",
         "Vectors": "" if evaluation.given else _vectors(evaluation, config),

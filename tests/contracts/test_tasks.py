@@ -187,7 +187,7 @@ def test_another_figure_is_a_function_of_sums_over_units(modality: str) -> None:
     assert task.figure(table.sum(axis=1, keepdims=True)) == pytest.approx([primary(folds)])
     assert task.figure(table).shape == (SOURCES,)
     trials = trials_of(task, [(fold, fold.predictions()) for fold in folds])
-    (interval,) = trial_intervals(task, [trials], resamples=200)
+    (interval,) = trial_intervals(task, [trials])
     assert interval.value == pytest.approx(primary(folds))
     order = np.random.default_rng(1).permutation(SOURCES)  # units in another order, their items as they were
     moved = rows[(order[:, None] * ITEMS + np.arange(ITEMS)).ravel()]

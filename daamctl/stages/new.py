@@ -55,6 +55,8 @@ IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
 LONGEST_TEXT = 1_000_000
 """Bytes of a text file that is read."""
+UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg", ".sph")
+"""Endings of recordings and films whose sound is not read."""
 
 
 @dataclass
@@ -123,7 +125,7 @@ def run(
         files = folder.parent
     else:
         modality, found, others = _scan(folder)
-        doubts += [f"left out, of another kind: {first_few(others)}"] if others else []
+        doubts += [f"left out, of another kind: {others}"] if others else []
         known = NamePattern.parse(pattern) if pattern is not None else propose(found)
         rows, left_out = _rows(folder, found, known, labels or {})
         if left_out:
@@ -235,25 +237,29 @@ def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
         raise ConfigError(f"{first_few(taken)} {exist}", fix="take another name, or replace them with --force")
 
 
-def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
-    """Kind of data, its files, and further files of the other kinds, as POSIX paths relative to the folder."""
+def _scan(folder: Path) -> tuple[Modality, list[str], str]:
+    """Kind of data, its files as POSIX paths relative to the folder, and how many of which other kinds there are."""
     if not folder.is_dir():
         if folder.is_file():
             known = ", ".join(dict.fromkeys((*TABLES, *COLUMNS)))
             raise CorpusError(f"{folder} is a file, but no list of items", fix=f"give a folder, or a file in {known}")
         raise CorpusError(f"no file or folder {folder}", fix="correct the path after --from")
-    kinds: dict[Modality, list[str]] = {kind: [] for kind in SUFFIXES}
-    for file in files_below(folder):
-        for kind, suffixes in SUFFIXES.items():
-            if file.suffix.lower() in suffixes:
-                kinds[kind].append(file.relative_to(folder).as_posix())
-    kind = max(kinds, key=lambda kind: len(kinds[kind]))
-    if not kinds[kind]:
+    files = list(files_below(folder))
+    of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
+    kind = max(of_kind, key=lambda kind: len(of_kind[kind]))
+    others = [file for file in files if file.suffix.lower() not in SUFFIXES[kind]]
+    endings = Counter(file.suffix.lower() or file.name for file in others)
+    told = first_few([f"{ending} ({number})" for ending, number in endings.most_common()]) if others else ""
+    example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
+    convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
+    if not of_kind[kind]:
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
-            f"{folder} holds no recordings, images or texts ({known})", fix="correct the path after --from"
+            f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
+            fix=convert or "correct the path after --from",
         )
-    return kind, kinds[kind], [name for other, names in kinds.items() if other != kind for name in names]
+    told += f"; {convert}" if convert else ""
+    return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], told
 
 
 def _rows(

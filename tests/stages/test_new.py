@@ -85,7 +85,7 @@ def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> N
     write_wav(voices / "odd.wav", 97)
     made = new.run(project, "voices", voices)
     assert made.doubts[:6] == [
-        "left out, of another kind: calm/notes.txt",
+        "left out, of another kind: .txt (1)",
         "1 file left out, which the pattern does not fit: odd.wav",
         "1 file is silent: calm/s0_8.wav",
         "1 file is shorter than 0.1 s: calm/s0_9.wav",
@@ -94,6 +94,19 @@ def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> N
     ]
     assert made.doubts[6] == "equal files with different labels: calm/s0_7.wav = sad/s0_0.wav"
     assert len(manifest_of(made)) == 27
+
+
+def test_recordings_that_must_be_converted_are_told(project: Path, voices: Path) -> None:
+    for name in ("b.m4a", "a.mp4", "README"):
+        (voices / "calm" / name).write_bytes(b"x")
+    doubts = new.run(project, "voices", voices).doubts
+    convert = "convert recordings, e.g. ffmpeg -i a.mp4 a.wav"
+    assert f"left out, of another kind: README (1), .mp4 (1), .m4a (1); {convert}" in doubts
+    for path in voices.rglob("*.wav"):
+        path.unlink()
+    with pytest.raises(CorpusError, match=r"; it holds README \(1\), \.mp4 \(1\), \.m4a \(1\)") as caught:
+        new.run(project, "other", voices)
+    assert caught.value.fix == convert
 
 
 def test_codes_get_names(project: Path, voices: Path) -> None:

@@ -29,7 +29,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table, read_text
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import task_of
@@ -195,7 +195,8 @@ def _corpus_of(source: Path) -> str | None:
         return MANIFEST
     with source.open("rb") as lines:  # .txt and .tsv may be either
         heading = lines.readline().decode(errors="replace").strip("\ufeff\n\r")
-    return MANIFEST if "label" in heading.split(separator_of(heading)) else CONLL
+    names = [name.strip(' "') for name in heading.split(separator_of(heading))]
+    return MANIFEST if {"label", "path"} & set(names) or alike("path", names) else CONLL
 
 
 def _columns_of(source: Path) -> list[str]:

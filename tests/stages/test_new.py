@@ -224,9 +224,13 @@ def test_tables_of_texts_and_images(project: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("file,mood\nx.wav,sad\n")
     with pytest.raises(CorpusError, match="lacks the columns path"):
         new.run(project, "bad", tmp_path / "bad.csv")
+    (tmp_path / "clips.tsv").write_text("client_id\tpath\tsentence\nab\tx.wav\thello\n")  # as Common Voice has
+    with pytest.raises(CorpusError, match="lacks the columns label, speaker") as caught:
+        new.run(project, "bad", tmp_path / "clips.tsv")
+    assert "rename the columns 'client_id' to speaker" in str(caught.value.fix)
 
 
-@pytest.mark.parametrize("place", ["news.conll", "news.txt", "news", "news.parquet", "news.jsonl"])
+@pytest.mark.parametrize("place", ["news.conll", "news.txt", "news.tsv", "news", "news.parquet", "news.jsonl"])
 def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     columns = "".join(f"Ada\tB-PER\nsaw\tO\nRome{n}\tB-LOC\n\n" for n in range(6))
     source = project / place
@@ -234,7 +238,7 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
         source.mkdir()
         for part in ("train", "dev", "test"):
             (source / f"{part}.txt").write_text(columns)
-    elif source.suffix in (".conll", ".txt"):
+    elif source.suffix in (".conll", ".txt", ".tsv"):
         source.write_text(columns)
     else:
         rows = pl.DataFrame({"tokens": [["Ada", f"s{n}"] for n in range(6)], "tags": [["B-PER", "O"]] * 6})

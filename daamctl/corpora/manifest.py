@@ -148,7 +148,11 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         lacking = ", ".join(missing).replace("path", "path (or text)")
         renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, found))]
         fix = GET_IT
-        if renamed:
+        packed = alike("path", found)
+        if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
+            lacking += f", and '{packed}' holds the files themselves"
+            fix = "write them as files, and give a table with their paths"
+        elif renamed:
             fix = f"rename the columns {', '.join(renamed)}" + (f"; {GET_IT}" if len(renamed) < len(missing) else "")
         faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
     if CONTENT[modality] in missing:

@@ -164,6 +164,13 @@ def test_tables_of_spreadsheets(tmp_path: Path, name: str, separator: str, encod
     assert rows.select("text", "label", "speaker").rows() == [("eins; zwei, drei\nvier", "ü", "03"), ("no", "y", "4")]
 
 
+def test_files_within_a_table_are_told(tmp_path: Path) -> None:
+    pl.DataFrame({"audio": [{"bytes": b"x", "path": "a.wav"}], "label": [0]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=r"speaker, and 'audio' holds the files themselves; it has audio") as caught:
+        prepare(tmp_path / "a.parquet")
+    assert caught.value.fix == "write them as files, and give a table with their paths"
+
+
 def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text(

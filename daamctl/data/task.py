@@ -243,9 +243,9 @@ class Tagging(Task):
         return np.asarray(np.divide(2 * sums[2], both, out=np.zeros_like(both), where=both > 0))
 
     def size(self, figure: float, given: float, trials: int) -> float:
-        """Twice the true entities: an entity that is found counts on both sides. See `Task`.
+        """Twice the true entities, because an entity counts as true and as predicted; see `Task`.
 
-        Nothing tells whether errors are on one side or on both as long as there are none, or nothing else.
+        With an F1 of 0 or 1 each counts once: nothing tells whether an error would be in one of the two or in both.
         """
         return 2 * given * trials if 0 < figure < 1 else given
 

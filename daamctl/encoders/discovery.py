@@ -79,8 +79,8 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         raise EncoderError(
             f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
         )
-    if _same(states[1], theirs[0]) and _same(normed, theirs[-1]):  # as Mamba: without the input, but with both ends
-        theirs = [states[0], *theirs[:-1]]
+    if not _same(states[0], theirs[0]) and _same(states[1], theirs[0]) and _same(normed, theirs[-1]):
+        theirs = [states[0], *theirs[:-1]]  # as of Mamba: without the input, but with the last layer and the norm
     for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
         last = number == len(states) - 1  # the library's may be before or after the norm
         if not (_same(ours, known) or (last and _same(normed, known))):

@@ -17,8 +17,8 @@ class Interval:
         level: level of the interval, e.g. 0.95.
         n_clusters: number of units.
         resamples: number of samples of the units that it is made of.
-        method: korn-graubard (of a share), bootstrap, jackknife, or sign-flip (all values that the test does not
-            reject).
+        method: korn-graubard (of a share, or of methods that agree on all items), bootstrap, jackknife, or sign-flip
+            (all values that the test does not reject).
     """
 
     value: float

@@ -35,7 +35,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.engine import flip_interval, mean_intervals
+from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     grouped_means,
@@ -217,7 +217,10 @@ def not_worse(
         if (units := _unit_sums(difference, data, "accuracy")) is not None:
             sums, sizes = units
             test = paired_sign_flip(sums + margin * sizes, sizes, one_sided=True, seed=seed)
-            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, seed=seed)
+            alike = None if difference.any() or method == reference else _number(data, "accuracy")
+            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, alike=alike, seed=seed)
+            if interval and alike:
+                test["p"] = max(test["p"], equal_p(interval, margin))
         found[method] = NonInferiority(
             accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),
@@ -379,7 +382,8 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
         row |= flip_columns(test, data.design.unit_word)
         # A large unit has a large sum also where all units agree; only what is left of that is chance.
         row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
-        if interval := flip_interval(sums, sizes, level=1 - alpha, seed=seed):
+        alike = None if (first - second).any() else _number(data, metric)
+        if interval := flip_interval(sums, sizes, level=1 - alpha, alike=alike, seed=seed):
             row |= interval_columns(interval)
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:
@@ -416,14 +420,20 @@ def _interval(correct: Floats, data: _Data, metric: str, level: float) -> Interv
     """Interval of the accuracy, or balanced accuracy, of one method; None without a unit."""
     if data.units is None:
         return None
-    classes, items = _classes(data, metric), float(len(correct))
-    if classes is not None:  # as many items as would give the mean over classes the same variance
-        counts = np.unique(classes, return_counts=True)[1]
-        items = len(counts) ** 2 / float((1 / counts).sum())
+    items = _number(data, metric)
     mean, variance = float(correct.mean()), float(correct.var())
     if variance > 0:  # shares of seeds or draws vary less than right and wrong, as more items would
         items *= mean * (1 - mean) / variance
-    return mean_intervals([correct], data.units, classes=classes, level=level, items=items)[0]
+    return mean_intervals([correct], data.units, classes=_classes(data, metric), level=level, items=items)[0]
+
+
+def _number(data: _Data, metric: str) -> float:
+    """Number of items; of balanced accuracy, as many as would give the mean over classes the same variance."""
+    classes = _classes(data, metric)
+    if classes is None:
+        return float(len(data.folds))
+    counts = np.unique(classes, return_counts=True)[1]
+    return float(len(counts) ** 2 / (1 / counts).sum())
 
 
 def _classes(data: _Data, metric: str) -> ClassIds | None:

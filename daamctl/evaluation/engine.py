@@ -176,6 +176,7 @@ def flip_interval(
     sizes: Floats | None = None,
     *,
     level: float = 0.95,
+    alike: float | None = None,
     seed: int = 0,
 ) -> Interval | None:
     """Interval of the mean of paired differences: all values that the sign-flip test does not reject.
@@ -189,6 +190,7 @@ def flip_interval(
     Args:
         differences: one per unit, (U,).
         sizes: what a unit counts, (U,), with mean 1; None: all the same.
+        alike: N, if two methods agree on all of N items, which have no differences to flip: see `equal_interval`.
 
     Returns:
         None with so few units that the test rejects nothing.
@@ -205,10 +207,31 @@ def flip_interval(
         samples, rank = RANDOM_FLIPS, int(np.floor((1 - level) * (RANDOM_FLIPS + 1) + 1e-9))
     if rank < 1:
         return None
+    if alike is not None:
+        return equal_interval(alike, number, level)
     sums, parts = sets.T
     ratios = np.round(np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9), SAME)
     low, high = np.partition(ratios, [rank - 1, len(ratios) - rank])[[rank - 1, len(ratios) - rank]].tolist()
     return Interval(value, low + 0.0, high + 0.0, level, number, samples, "sign-flip")
+
+
+def equal_interval(items: float, units: int, level: float) -> Interval:
+    """Interval of the difference of two methods that agree on all of N items in U units.
+
+    Its ends are that of the share of items on which they may differ, in favour of one or the other (`intervals`).
+    """
+    none, reach = np.zeros(1), float(special.stdtrit(units - 1, (1 + level) / 2))
+    high = float(_share_ends(none, none, np.array(items), reach, level)[1][0])
+    return Interval(0.0, -high, high, level, units, units, "korn-graubard")
+
+
+def equal_p(interval: Interval, margin: float) -> float:
+    """Probability that two methods agree on all items although one is worse by a margin.
+
+    It is at most (1 - level) / 2 exactly if the lower end of `equal_interval` is above the margin's.
+    """
+    size = np.log((1 - interval.level) / 2) / np.log1p(-interval.high)  # independent items that tell as much
+    return float((1 - margin) ** size)
 
 
 def randomisation(

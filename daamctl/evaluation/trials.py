@@ -19,7 +19,7 @@ from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import interval_columns
-from daamctl.evaluation.engine import FLIPS, Statistic, intervals, randomisation, redrawn
+from daamctl.evaluation.engine import FLIPS, Statistic, equal_interval, equal_p, intervals, randomisation, redrawn
 from daamctl.sign_flip import Floats
 
 RESAMPLES = 2000
@@ -102,7 +102,9 @@ def compare_trials(
         ValueError: units or true answers differ.
     """
     sums, gap, (one, two), mean = _pair(task, first, second)
-    (interval,) = intervals(sums, gap, level=level, resamples=resamples, seed=seed)
+    interval = _alike(task, first, (one, two), level)
+    if interval is None:
+        (interval,) = intervals(sums, gap, level=level, resamples=resamples, seed=seed)
     values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
     test = randomisation(one, two, mean, unit=next(iter(first.values())).word, flips=flips, seed=seed)
     return Compared(
@@ -145,9 +147,11 @@ def trials_not_worse(
     Returns:
         interval of the difference, p, and the smallest p possible. Errors as in `compare_trials`.
     """
-    sums, gap, *_ = _pair(task, first, second)
-    (interval,) = intervals(sums, gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
+    sums, gap, sides, _ = _pair(task, first, second)
     floor = 1 / (resamples + 1)
+    if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
+        return interval, max(equal_p(interval, margin), floor), floor
+    (interval,) = intervals(sums, gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
     p = floor + float((redrawn(sums, gap, resamples, seed) <= -margin).sum()) * floor
     return interval, p, floor
 
@@ -206,6 +210,15 @@ def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
         if not np.array_equal(trial.given, first.given):
             raise ValueError("the true answers of two trials differ")
     return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
+
+
+def _alike(task: Task, trials: Trials, sides: Sequence[Floats], level: float) -> Interval | None:
+    """Interval of the difference of two methods with the same sums in every unit; None if they differ."""
+    one, two = sides
+    given = next(iter(trials.values())).given
+    if not np.array_equal(one, two) or (number := task.size(0.0, float(given.sum()), 1)) is None:
+        return None
+    return equal_interval(number, one.shape[1], level)
 
 
 def _mean(task: Task, given: int, trials: int) -> Statistic:

@@ -216,7 +216,8 @@ def test_identical_methods_do_not_differ():
     table = make_table()
     for part in of_pair({"a": table, "b": table}).values():
         assert (part.wins, part.losses, part.ties) == (0, 0, 300)
-        assert part.difference == part.low == part.high == 0.0
+        assert part.difference == 0.0 == part.low + part.high
+        assert part.high == pytest.approx(1 - 0.025 ** (1 / 300), abs=0.005)  # of so many items, some may differ
         assert part.p == part.p_holm == part.floor == 1.0
         assert part.p_folds is part.p_folds_holm is part.detectable is None
 
@@ -500,6 +501,19 @@ def test_not_worse_by_a_margin_equals_an_independent_computation():
         assert result.low <= result.difference <= result.high
     assert found["all"].difference == 0
     assert found["few"].p <= 0.05 < found["none"].p
+
+
+@pytest.mark.parametrize(("items", "shown"), [(100, False), (200, True)])
+def test_agreeing_on_few_items_does_not_show_that_a_method_is_not_worse(items, shown):
+    """If 2 % of the items tell two methods apart, none of 100 does in 13 % of cases, none of 200 in 2 %."""
+    table = official(0.9, rng=1, seeds=(1,)).head(items)
+    for level, margin in ((0.9, 0.02), (0.95, 0.02)):
+        _, found = not_worse({"all": table, "same": table}, reference="all", margin=margin, alpha=(1 - level) / 2)
+        same = found["same"]
+        assert same.low == pytest.approx(((1 - level) / 2) ** (1 / items) - 1)
+        assert same.p == pytest.approx(0.98**items)
+        assert (same.p <= (1 - level) / 2) == (same.low >= -margin) == shown
+    assert found["all"].p < 0.001  # a method is not worse than itself
 
 
 def test_not_worse_without_units():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daamctl.evaluation.engine import flip_interval, mean_intervals, randomisation
+from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, randomisation
 from daamctl.sign_flip import paired_sign_flip
 
 
@@ -237,3 +237,14 @@ def test_swaps_of_one_sum_are_the_sign_flip_test(units):
     assert swapped.mean == pytest.approx(flipped["mean"])
     assert swapped.p == pytest.approx(flipped["p"], abs=1e-12 if units == 9 else 0.02)
     assert (swapped.exact, swapped.unit) == (units == 9, "speaker")
+
+
+@pytest.mark.parametrize(("items", "units"), [(60, 60), (300, 10)])
+def test_methods_that_agree_may_differ_on_other_items(items, units):
+    interval = flip_interval(np.zeros(units), level=0.9, alike=items)
+    assert interval.value == interval.low + interval.high == 0.0
+    independent = 1 - 0.05 ** (1 / items)
+    assert interval.high >= independent - 1e-12
+    assert (interval.high == pytest.approx(independent)) == (items == units)
+    for margin in (0.99 * interval.high, 1.01 * interval.high):
+        assert (equal_p(interval, margin) <= 0.05) == (interval.low >= -margin)

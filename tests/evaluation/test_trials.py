@@ -134,7 +134,11 @@ def test_equal_methods_have_no_difference() -> None:
     rng = np.random.default_rng(3)
     one = method(rng, rng.poisson(1.5, 40), 0.5)
     found = compare_trials(TASK, one, one, NAMES, resamples=100)
-    assert (found.difference, found.p, found.low, found.high) == (0, 1, 0, 0)
+    assert (found.difference, found.p, found.low + found.high) == (0, 1, 0)
+    assert 0.05 < found.high < 0.07  # of 58 entities, some may differ
+    interval, p, _ = trials_not_worse(TASK, one, dict(one), 0.06, resamples=100)
+    assert (p <= 0.05) == (interval.low > -0.06)
+    assert trials_not_worse(TASK, one, one, 0.06, resamples=100)[1] < 0.05  # a method is not worse than itself
 
 
 def test_trials_must_be_comparable() -> None:

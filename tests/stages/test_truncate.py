@@ -66,8 +66,8 @@ def run(project: Path, name: str = "toy", **options: Any) -> Truncation:
 
 @pytest.mark.usefixtures("measured")
 def test_layers_behind_the_class_are_not_needed(project: Path) -> None:
-    found = run(project, margin=0.05)
-    assert (found.method, found.unit, found.design.unit, found.margin) == ("ridge-concat", "utterance", "speaker", 0.05)
+    found = run(project, margin=0.08)
+    assert (found.method, found.unit, found.design.unit, found.margin) == ("ridge-concat", "utterance", "speaker", 0.08)
     assert found.whole.layers == LAYERS
     assert [one.layers for one in found.prefixes] == [LAYERS[:k] for k in range(1, 10)]
     assert [one.layers for one in found.singles] == [(layer,) for layer in LAYERS]
@@ -145,15 +145,15 @@ def test_what_is_refused(project: Path) -> None:
 @pytest.mark.usefixtures("measured", "few")
 def test_the_command_prints_the_answer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    result = CliRunner().invoke(app, ["truncate", "toy", "--margin", "5"])
+    result = CliRunner().invoke(app, ["truncate", "toy", "--margin", "8"])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[-1] == "data/truncate/toy/truncation.json"
     assert lines[-2].startswith("Layers 1–")
     assert "are enough" in lines[-2]
     assert sum(line.startswith("1–10 ") for line in lines) == 1
-    shown = json.loads(CliRunner().invoke(app, ["truncate", "toy", "--margin", "5", "--json"]).stdout)
-    assert (shown["margin"], shown["smallest"]) == (0.05, 9)
+    shown = json.loads(CliRunner().invoke(app, ["truncate", "toy", "--margin", "8", "--json"]).stdout)
+    assert (shown["margin"], shown["smallest"]) == (0.08, 9)
     assert {row["set"]: row["enough"] for row in shown["layers"]} == {
         "layers-1-to-10": None, "layers-1-to-9": True, "layer-9": None,
     }  # fmt: skip

@@ -1,11 +1,14 @@
 """`python -m daamctl` is the same as `daamctl`."""
 
+import io
 import os
 import sys
 
 
 def main() -> None:
     """Entry point of the console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # e.g. Windows' cp1252 lacks the minus sign
     try:
         if "DVC_STAGE" in os.environ:
             from daamctl.cli import stage_server

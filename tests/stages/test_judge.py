@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -194,7 +195,10 @@ def test_one_model_is_none() -> None:
 
 def test_equal_models_are_equal() -> None:
     verdict = daamctl.judge(table(0.8, 1), table(0.8, 1))
-    assert sentences(verdict)[0].startswith("table 1 and table 2 have the same accuracy")
+    assert re.match(
+        r"table 1 and table 2 have the same accuracy, [\d.]+ %, 95 % interval of the difference −(\d\.\d) to \+\1\.",
+        sentences(verdict)[0],
+    )
     assert verdict.tiers == [["table 1", "table 2"]]
 
 

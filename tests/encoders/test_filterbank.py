@@ -1,4 +1,4 @@
-"""w2v-BERT 2.0 and the Conformer form of wav2vec 2.0: means of hidden states, whatever stands beside a clip."""
+"""w2v-BERT 2.0: means of hidden states, whatever stands beside a clip."""
 
 from __future__ import annotations
 
@@ -6,36 +6,25 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    SeamlessM4TFeatureExtractor,
-    Wav2Vec2BertConfig,
-    Wav2Vec2BertModel,
-    Wav2Vec2ConformerConfig,
-    Wav2Vec2ConformerModel,
-    Wav2Vec2FeatureExtractor,
-)
+from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders.filterbank import MIN_SAMPLES
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.errors import EncoderError
-from tests.fixtures.tiny_models import LARGE, SMALL, SPEECH
+from tests.fixtures.tiny_models import SMALL
 
 LENGTHS = (16000, 5600, 2801, 9999)  # the second has an odd number of mel frames
 
 
-@pytest.fixture(params=["wav2vec2-bert", "wav2vec2-bert-ctc", "wav2vec2-conformer"], scope="module")
+@pytest.fixture(params=[False, True], ids=["pretrained", "with an adapter"], scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp(request.param)
+    path = tmp_path_factory.mktemp("encoder")
     torch.manual_seed(0)
-    if request.param == "wav2vec2-conformer":
-        Wav2Vec2ConformerModel(Wav2Vec2ConformerConfig(**SPEECH, **LARGE)).save_pretrained(path)
-        Wav2Vec2FeatureExtractor(do_normalize=True).save_pretrained(path)
-    else:
-        further = {"add_adapter": True, "use_intermediate_ffn_before_adapter": True} if "ctc" in request.param else {}
-        Wav2Vec2BertModel(Wav2Vec2BertConfig(**SMALL, **further)).save_pretrained(path)
-        SeamlessM4TFeatureExtractor(padding_value=1.0).save_pretrained(path)  # as in the published checkpoint
+    further = {"add_adapter": True, "use_intermediate_ffn_before_adapter": True} if request.param else {}
+    Wav2Vec2BertModel(Wav2Vec2BertConfig(**SMALL, **further)).save_pretrained(path)
+    SeamlessM4TFeatureExtractor(padding_value=1.0).save_pretrained(path)  # as in the published checkpoint
     return str(path)
 
 
@@ -54,9 +43,7 @@ def clips(*lengths: int) -> list[torch.Tensor]:
 @torch.inference_mode()
 def test_vectors_are_means_of_hidden_states_whatever_stands_beside(folder: str) -> None:
     encoder = opened(folder, layer_00=True)
-    batches = [[clip] for clip in clips(*LENGTHS)] if encoder.equal_length_batches else [clips(*LENGTHS)]
-    pooled, frames = (torch.cat(parts) for parts in zip(*map(encoder.pool, batches), strict=True))
-    assert encoder.equal_length_batches == ("conformer" in folder)
+    pooled, frames = encoder.pool(clips(*LENGTHS))
     assert (pooled.shape[1], encoder.layers) == (3, (0, 1, 2))
     for row, clip in enumerate(clips(*LENGTHS)):
         inputs, mask = encoder.collate([clip])
@@ -68,13 +55,11 @@ def test_vectors_are_means_of_hidden_states_whatever_stands_beside(folder: str) 
 
 
 def test_clips_shorter_than_a_frame_have_one(folder: str) -> None:
-    if "conformer" not in folder:
-        pooled, frames = opened(folder).pool(clips(3, MIN_SAMPLES - 1, 8000))
-        assert frames[:2].tolist() == [1, 1]
-        assert bool(pooled.isfinite().all())
+    pooled, frames = opened(folder).pool(clips(3, MIN_SAMPLES - 1, 8000))
+    assert frames[:2].tolist() == [1, 1]
+    assert bool(pooled.isfinite().all())
 
 
 def test_what_filterbanks_cannot_do_is_refused(folder: str) -> None:
-    if "conformer" not in folder:
-        with pytest.raises(EncoderError, match="cannot pool by all-frames"):
-            opened(folder, pooling="all-frames")
+    with pytest.raises(EncoderError, match="cannot pool by all-frames"):
+        opened(folder, pooling="all-frames")

@@ -123,6 +123,19 @@ def test_family_is_told_in_words() -> None:
     assert "Intervals resample only 10 speakers." in text
 
 
+@pytest.mark.parametrize("others", ["sign-flip", "bootstrap"])
+def test_intervals_are_told_in_words(others: str) -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
+    same, other = (row for row in data["tables"]["comparisons"] if row["metric"] == "accuracy")
+    same["interval"], other["interval"], other["resamples"] = "korn-graubard", others, 2000
+    usual = {"sign-flip": "all values that the primary test does not reject", "bootstrap": "percentile bootstrap over"}
+    text = lines(data)
+    assert f"95 %, {usual[others]}" in text
+    assert "for a method that agrees with the reference on every item, that of the share of items" in text
+    same["interval"] = others
+    assert "agrees with the reference" not in lines(data)
+
+
 def test_family_without_whole_methods_says_why() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["comparison"] |= {"family": None, "left_out": ["none"]}

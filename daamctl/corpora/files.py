@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -12,7 +13,7 @@ import polars as pl
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
-from daamctl.errors import CorpusError
+from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import decoded, read_texts
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
@@ -117,7 +118,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         The table; names of columns have no spaces around them.
 
     Raises:
-        CorpusError: the file is no such table.
+        CorpusError: the file is no such table, or two of its columns have one name.
     """
     try:
         if path.suffix.lower() == ".parquet":
@@ -131,4 +132,11 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         told = isinstance(error, ValueError)  # it says itself what to do
         what = f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}"
         raise CorpusError(what, fix=None if told else fix) from error
+    names = [
+        re.sub(r"_duplicated_\d+$", "", name).strip() for name in table.columns
+    ]  # what polars adds to a second one
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise CorpusError(
+            f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"
+        )
     return table.rename({name: name.strip() for name in table.columns})

@@ -164,6 +164,17 @@ def test_tables_of_spreadsheets(tmp_path: Path, name: str, separator: str, encod
     assert rows.select("text", "label", "speaker").rows() == [("eins; zwei, drei\nvier", "ü", "03"), ("no", "y", "4")]
 
 
+@pytest.mark.parametrize("head", ["text,label,label", "text,label, label", "text,text ,label"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, head: str) -> None:
+    with pytest.raises(CorpusError, match=r"has several columns named (label|text)") as caught:
+        prepare(csv(tmp_path, f"{head}\na,b,x\nc,d,y\n"))
+    assert caught.value.fix == "remove or rename all but one of them"
+
+
+def test_columns_without_a_name_are_kept(tmp_path: Path) -> None:  # as pandas writes its index
+    assert len(prepare(csv(tmp_path, ",,text,label\n0,0,a,x\n1,1,c,y\n"))) == 2
+
+
 def test_files_within_a_table_are_told(tmp_path: Path) -> None:
     pl.DataFrame({"audio": [{"bytes": b"x", "path": "a.wav"}], "label": [0]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(CorpusError, match=r"speaker, and 'audio' holds the files themselves; it has audio") as caught:

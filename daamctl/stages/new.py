@@ -193,9 +193,8 @@ def _corpus_of(source: Path) -> str | None:
         return CONLL if "tokens" in names else MANIFEST
     if suffix == ".csv":
         return MANIFEST
-    with source.open("rb") as lines:  # .txt and .tsv may be either
-        heading = lines.readline().decode(errors="replace").strip("\ufeff\n\r")
-    names = [name.strip(' "') for name in heading.split(separator_of(heading))]
+    text = read_text(source)  # .txt and .tsv may be either
+    names = [name.strip(' "\r') for name in text.partition("\n")[0].split(separator_of(text))]
     return MANIFEST if {"label", "path"} & set(names) or alike("path", names) else CONLL
 
 

@@ -213,6 +213,8 @@ def test_tables_of_texts_and_images(project: Path, tmp_path: Path) -> None:
     config = load_config(project, "texts")
     assert (config.download.source, config.extract.encoder) == ("texts.csv", "roberta-large")  # within the project
     assert "speakers" not in made.facts
+    (project / "sheet.txt").write_bytes(texts.write_csv(separator="\t").encode("utf-16"))  # as spreadsheets write it
+    assert new.run(project, "sheet", project / "sheet.txt").facts["classes"] == made.facts["classes"]
     for number in range(4):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"{number}.png")
     pictures = pl.DataFrame({"path": [f"{n}.png" for n in (0, 1, 2, 3, 9)], "label": ["a", "b", "a", "b", "a"]})

@@ -48,12 +48,17 @@ def draw(rng: np.random.Generator, speakers: int, mean: float) -> tuple[np.ndarr
     return speaker, classes, one, two
 
 
-def bootstrap(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
+def redrawn(sums: engine.Sums, statistic: engine.Statistic) -> Interval:
     """The interval of a bootstrap, however few the units are."""
     few, engine.FEW_UNITS = engine.FEW_UNITS, 0
-    (found,) = engine.mean_intervals([values], units, classes=classes, resamples=1_000)
+    (found,) = engine.intervals(sums, statistic, resamples=1_000)
     engine.FEW_UNITS = few
     return found
+
+
+def bootstrap(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
+    """The interval of a mean by a bootstrap."""
+    return redrawn(*engine.mean_sums([values], units, classes))
 
 
 def share(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
@@ -78,10 +83,10 @@ def entity_f1(sums: np.ndarray) -> np.ndarray:
 
 def tagged_intervals(sums: np.ndarray) -> list[Interval | None]:
     """The intervals of an entity F1: of a bootstrap, and the package's."""
-    few, engine.FEW_UNITS = engine.FEW_UNITS, 0
-    (drawn,) = engine.intervals(sums, entity_f1, resamples=1_000)
-    engine.FEW_UNITS = few
-    return [drawn, *trial_intervals(TAGGING, [{1: Sums("sentence", np.arange(sums.shape[1]), sums[:1], sums[1:])}])]
+    return [
+        redrawn(sums, entity_f1),
+        *trial_intervals(TAGGING, [{1: Sums("sentence", np.arange(sums.shape[1]), sums[:1], sums[1:])}]),
+    ]
 
 
 def covered(found: list[Interval | None], truths: list[float]) -> list[bool]:

@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON_LINES, alike, lines_of, read_table, read_text
+from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text, renames
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import word_id
@@ -223,7 +223,7 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
-        renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, table.columns))]
+        renamed = renames(missing, table.columns)
         fix = f"rename the columns {', '.join(renamed)}" if len(renamed) == len(missing) else fix
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
     for name in lists:

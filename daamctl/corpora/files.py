@@ -14,7 +14,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import CorpusError, first_few
-from daamctl.store.tables import decoded, read_texts
+from daamctl.store.tables import decoded, read_separated
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
@@ -66,6 +66,11 @@ def alike(role: str, columns: Sequence[str]) -> str | None:
     """The first of some columns that others use for what is in ours; None: none."""
     others = ALIKE[role][1] if role in ALIKE else ()
     return next((name for name in columns if name.strip().lower() in others), None)
+
+
+def renames(missing: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """What to rename for some missing columns, `'other' to name`; nothing for those that are not there at all."""
+    return [f"'{other}' to {name}" for name in missing if (other := alike(name, columns))]
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:
@@ -124,14 +129,12 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         if path.suffix.lower() == ".parquet":
             table = pl.read_parquet(path)
         elif path.suffix.lower() in JSON_LINES:
-            table = pl.read_ndjson(io.StringIO(decoded(path.read_bytes())), infer_schema_length=None)
+            table = pl.read_ndjson(io.StringIO(read_text(path)), infer_schema_length=None)
         else:
-            table = read_texts(decoded(path.read_bytes()))
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+            table = read_separated(read_text(path))
+    except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told = isinstance(error, ValueError)  # it says itself what to do
-        what = f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}"
-        raise CorpusError(what, fix=None if told else fix) from error
+        raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=fix) from error
     names = [
         re.sub(r"_duplicated_\d+$", "", name).strip() for name in table.columns
     ]  # what polars adds to a second one

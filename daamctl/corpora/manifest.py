@@ -25,7 +25,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, tell_unused
+from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, renames, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -146,7 +146,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
         commas = "; columns must be separated by commas, semicolons or tabs" if "|" in shown else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
-        renamed = [f"'{other}' to {name}" for name in missing if (other := alike(name, found))]
+        renamed = renames(missing, found)
         fix = GET_IT
         packed = alike("path", found)
         if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.presets import Preset
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 
@@ -25,12 +24,10 @@ class FilterbankEncoder(SpeechEncoder):
     """
 
     poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
-    modality: ClassVar[Modality] = "speech"
 
     def set_up(self, model: Any, reader: Any) -> None:
-        """Keep the feature extractor, and drop what follows the layers in fine-tuned models; see `Encoder`."""
+        """Drop what follows the layers in fine-tuned models; see `Encoder`."""
         super().set_up(model, reader)
-        self.features = reader
         model.intermediate_ffn = model.adapter = None
         self.discover([trial_clip(WINDOW_SAMPLES + 20 * HOP_SAMPLES)])
 
@@ -50,7 +47,7 @@ class FilterbankEncoder(SpeechEncoder):
         """Batch waveforms (T,); see `Encoder`."""
         clips = [self.normalized(clip) for clip in items]
         clips = [torch.nn.functional.pad(clip, (0, max(0, MIN_SAMPLES - len(clip)))) for clip in clips]
-        found = self.features(
+        found = self.reader(
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
         )  # (B, T, 160) and (B, T)
         mask = found["attention_mask"]

@@ -198,17 +198,18 @@ def flip_interval(
     array = finite(differences)
     number, value = len(array), round(float(array.mean()), SAME) + 0.0
     rows = np.stack([array, np.ones(number) if sizes is None else sizes], axis=1)
-    if number <= EXACT_FLIPS_UP_TO:
-        sets = all_sets(rows)[1:]
-        samples, rank = len(sets), int(np.floor((1 - level) * 2.0 ** (number - 1) + 1e-9))
-    else:
-        half = random_sets(rows, RANDOM_FLIPS, seed)
-        sets = np.concatenate([half, rows.sum(0) - half])
-        samples, rank = RANDOM_FLIPS, int(np.floor((1 - level) * (RANDOM_FLIPS + 1) + 1e-9))
+    every = number <= EXACT_FLIPS_UP_TO
+    rank = int(np.floor((1 - level) * (2.0 ** (number - 1) if every else RANDOM_FLIPS + 1) + 1e-9))
     if rank < 1:
         return None
     if alike is not None:
         return equal_interval(alike, number, level)
+    if every:
+        sets = all_sets(rows)[1:]
+        samples = len(sets)
+    else:
+        half = random_sets(rows, RANDOM_FLIPS, seed)
+        sets, samples = np.concatenate([half, rows.sum(0) - half]), RANDOM_FLIPS
     sums, parts = sets.T
     ratios = np.round(np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9), SAME)
     low, high = np.partition(ratios, [rank - 1, len(ratios) - rank])[[rank - 1, len(ratios) - rank]].tolist()

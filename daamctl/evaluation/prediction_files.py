@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.errors import ArtifactError, ConfigError, first_few
-from daamctl.store.tables import decoded, read_texts, separator_of
+from daamctl.store.tables import decoded, read_separated, separator_of
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
@@ -383,7 +383,7 @@ def _beside(path: Path) -> str | None:
 
 def _csv(text: str) -> Opened:
     # 007 is no number
-    names = {column.name: pl.String for column in read_texts(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
+    names = {column.name: pl.String for column in read_separated(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
     separator = separator_of(text)
     frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, schema_overrides=names)
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)

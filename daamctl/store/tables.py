@@ -41,7 +41,7 @@ def separator_of(text: str) -> str:
     return max(SEPARATORS, key=text.partition("\n")[0].count)
 
 
-def read_texts(text: str) -> pl.DataFrame:
+def read_separated(text: str) -> pl.DataFrame:
     """Read a text with a heading and separated columns; all cells stay text (speaker 03 is not 3).
 
     Raises:

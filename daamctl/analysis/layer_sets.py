@@ -31,6 +31,8 @@ def choose_sets(
 ) -> dict[str, tuple[int, ...]]:
     """The k highest and k lowest layers for every k, then the given sets, then those of the papers; each once.
 
+    A k above half the number of layers has no sets, because highest and lowest would overlap.
+
     Args:
         ranking: layers from most to least important; if empty, there are no highest and lowest sets.
 
@@ -38,25 +40,21 @@ def choose_sets(
         Name, e.g. `highest-3`, -> layers, ascending.
 
     Raises:
-        ConfigError: a k is more than half the layers, so that highest and lowest would overlap, or a layer that is
-            given or in a preset does not exist.
+        ConfigError: a layer that is given or in a preset does not exist.
     """
     found: dict[str, tuple[int, ...]] = {}
     for k in dict.fromkeys(ks if ranking else ()):
-        if 2 * k > len(ranking):
-            raise ConfigError(
-                f"ablate.k: the {k} highest and {k} lowest of {len(ranking)} layers overlap; "
-                f"at most {len(ranking) // 2}"
-            )
-        found |= {f"highest-{k}": tuple(sorted(ranking[:k])), f"lowest-{k}": tuple(sorted(ranking[-k:]))}
+        if 2 * k <= len(ranking):
+            found |= {f"highest-{k}": tuple(sorted(ranking[:k])), f"lowest-{k}": tuple(sorted(ranking[-k:]))}
     named = [("ablate.layers", group) for group in given]
     named += [(f"ablate.presets: {name}", group) for name in presets for group in PRESETS[name]]
     for where, group in named:
         absent = sorted(set(group) - set(layers))
         if absent or not group:
+            deeper = "it is meant for a deeper encoder; leave it out: --set 'ablate.presets=[]'"
             raise ConfigError(
                 f"{where}: {absent or 'an empty group'} is not among the layers {min(layers)} to {max(layers)}",
-                fix="leave the preset out; it is meant for a deeper encoder" if "presets" in where else None,
+                fix=deeper if "presets" in where else None,
             )
         chosen = tuple(sorted(set(group)))
         found.setdefault(set_name(chosen), chosen)

@@ -67,10 +67,16 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     rank_by, score, notes, cautions = _rank(layout, config, features)
     order = ranked(score)
     sets = choose_sets(order, settings.k, settings.layers, features.layers, settings.presets)
+    ks = [k for k in settings.k if f"highest-{k}" in sets]
+    notes += [
+        f"k = {k} is left out: the {k} highest and the {k} lowest of {len(order)} layers overlap (ablate.k)."
+        for k in settings.k
+        if order and k not in ks
+    ]
     method, choice = _choose(layout, config, features, sets)
     if method is None:
         sets = {}
-    for name, (inside, outside) in (cut_ties(order, settings.k, score) if sets else {}).items():
+    for name, (inside, outside) in (cut_ties(order, ks, score) if sets else {}).items():
         notes.append(
             f"Layers {inside} and {outside} have the same score, but only the first is in {name}: ties are broken by "
             "layer number."
@@ -122,7 +128,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
                 f"{'baseline' if name == ALL else name}: {judged.mark}: {'; '.join(judged.reasons)}. Training, rather "
                 f"than the layers, may explain this figure{probe}."
             )
-    pairs = {f"highest-{k} minus lowest-{k}": (f"highest-{k}", f"lowest-{k}") for k in settings.k if order}
+    pairs = {f"highest-{k} minus lowest-{k}": (f"highest-{k}", f"lowest-{k}") for k in ks}
     pairs |= {name: (set_name(PRESETS[name][0]), set_name(PRESETS[name][1])) for name in settings.presets}
     for name, (high, low) in pairs.items() if sets else ():
         gap = over_runs(minus(found.runs(high), found.runs(low)).values())

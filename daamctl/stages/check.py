@@ -209,7 +209,7 @@ def _finetune_problems(config: Config) -> Iterator[str]:
 
 
 def _misfits(config: Config) -> list[str]:
-    """Methods that cannot be built for the layers of the encoder, if its depth and width are known."""
+    """Methods and sets of layers that do not fit the layers of the encoder, if its depth and width are known."""
     corpus = config.download.corpus
     if not config.has_encoder:  # their file tells the layers; `train` reports methods that do not fit
         return []
@@ -226,6 +226,14 @@ def _misfits(config: Config) -> list[str]:
             groups = [*config.ablate.k, *groups]
         to_build += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
     problems = []
+    if config.ablate.layers or config.ablate.presets:
+        from daamctl.analysis.layer_sets import choose_sets  # imports SciPy
+
+        layers = range(0 if config.extract.layer_00 else 1, num_layers + 1)
+        try:
+            choose_sets((), (), config.ablate.layers, layers, config.ablate.presets)
+        except ConfigError as error:
+            problems.append(str(error))
     for where, method, number in to_build:
         try:
             settings = settings_of(method, config.method_settings)

@@ -23,6 +23,10 @@ def test_highest_lowest_and_given_layers() -> None:
     }
 
 
+def test_numbers_above_half_the_layers_have_no_sets() -> None:
+    assert choose_sets(RANKING, (2, 4), (), LAYERS) == {"highest-2": (2, 4), "lowest-2": (3, 5)}
+
+
 def test_without_a_ranking_only_given_layers_are_left() -> None:
     assert choose_sets((), (1, 3), ((5,),), LAYERS) == {"layers-5": (5,)}
 
@@ -30,7 +34,6 @@ def test_without_a_ranking_only_given_layers_are_left() -> None:
 @pytest.mark.parametrize(
     ("ks", "given", "message"),
     [
-        ((4,), (), r"ablate.k: the 4 highest and 4 lowest of 6 layers overlap; at most 3"),
         ((1,), ((2, 9),), r"ablate.layers: \[9\] is not among the layers 1 to 6"),
         ((1,), ((),), r"ablate.layers: an empty group is not among"),
     ],

@@ -248,6 +248,13 @@ def test_a_border_that_cuts_through_a_tie_is_told(layout):
     assert not any("have the same score" in note for note in run(layout, settings(k=[1])).notes)
 
 
+def test_numbers_that_the_encoder_has_too_few_layers_for_are_told(layout):
+    result = run(layout, settings(k=[1, 13]))
+    assert list(result.sets) == ["highest-1", "lowest-1"]
+    assert [one.name for one in result.contrasts] == ["highest-1 minus lowest-1"]
+    assert result.notes[1] == ("k = 13 is left out: the 13 highest and the 13 lowest of 24 layers overlap (ablate.k).")
+
+
 def test_without_a_method_that_measures_layers_nothing_is_trained(layout, untrained):
     result = run(layout, settings(["daam-v1", "mha-published"], method=None, presets=["speech-9-23"]))
     assert (result.rank_by, result.method, result.rows, result.contrasts) == ("daam-v1", None, [], [])

@@ -232,6 +232,30 @@ def test_what_else_depends_on_depth_and_width(project: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("ablate: {k: [1, 3], layers: [[1, 4]]}", None),  # 3 of 4 layers are left out
+        ("ablate: {layers: [[0, 4]]}", ["pipeline 'mine': ablate.layers: [0] is not among the layers 1 to 4"]),
+        ("ablate: {layers: [[0, 4]]}\nextract: {encoder: whisper-tiny, layer_00: true}", None),
+        (
+            "ablate: {presets: [speech-9-23]}",
+            [
+                "pipeline 'mine': ablate.presets: speech-9-23: [9] is not among the layers 1 to 4",
+                "  it is meant for a deeper encoder; leave it out: --set 'ablate.presets=[]'",
+            ],
+        ),
+    ],
+)
+def test_layers_of_an_ablation_that_the_encoder_lacks(project: Path, settings: str, told: list[str] | None) -> None:
+    text = settings if "extract" in settings else f"extract: {{encoder: whisper-tiny}}\n{settings}"
+    if told is None:
+        (project / "pipelines/mine.yaml").write_text(f"{text}\n")
+        assert check.run(project, ["mine"]) == ["mine"]
+    else:
+        assert problems(project, f"{text}\n") == told
+
+
 def test_depth_of_a_local_folder(project: Path, tmp_path: Path) -> None:
     text = f"extract: {{encoder: {tmp_path}}}\nmethods: [daam-v1]\nmethod_settings: {{daam-v1: {{num_heads: 8}}}}\n"
     (tmp_path / "config.json").write_text(json.dumps({"d_model": 512, "encoder_layers": 6, "decoder_layers": 8}))

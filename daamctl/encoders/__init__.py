@@ -25,6 +25,7 @@ FAMILIES = Registry(
         "unispeech-sat": "daamctl.encoders.waveform:WaveformEncoder",
         "data2vec-audio": "daamctl.encoders.waveform:WaveformEncoder",
         "wav2vec2-bert": "daamctl.encoders.filterbank:FilterbankEncoder",
+        "audio-spectrogram-transformer": "daamctl.encoders.spectrogram:SpectrogramEncoder",
         "whisper": "daamctl.encoders.whisper:WhisperEncoder",
         "text": "daamctl.encoders.text:TextEncoder",
         "image": "daamctl.encoders.image:ImageEncoder",

@@ -12,6 +12,7 @@ from torch import Tensor
 from daamctl.devices import autocast
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.cut import cut_config
+from daamctl.encoders.discovery import hook_layers
 
 SPEECH_S, TEXT_TOKENS = 3, 128
 """Length of the items of a measurement."""
@@ -61,7 +62,11 @@ def _pass(encoder: Encoder, items: list[Tensor]) -> list[float]:
             torch.cuda.synchronize()
         marks.append(time.perf_counter())
 
-    handles = [layers[0].register_forward_pre_hook(mark), *(layer.register_forward_hook(mark) for layer in layers)]
+    def mark_input(*_: Any) -> None:
+        if len(marks) == 1:  # a module that is all layers is called again
+            mark()
+
+    handles = [layers[0].register_forward_pre_hook(mark_input), *hook_layers(layers, mark)]
     try:
         mark()
         with torch.inference_mode(), autocast(encoder.device, encoder.precision):
@@ -76,7 +81,8 @@ def _pass(encoder: Encoder, items: list[Tensor]) -> list[float]:
 def parameter_shares(encoder: Encoder) -> list[float]:
     """Share of an encoder's parameters up to each layer: N + 1 shares, for layer 0 to N."""
     whole = _number(encoder.model)
-    above = [sum(_number(layer) for layer in encoder.pooler.layers[k:]) for k in range(len(encoder.pooler.layers) + 1)]
+    layers = encoder.pooler.layers  # those above k that do not run below it as well
+    above = [sum(map(_number, {*layers[k:]} - {*layers[:k]})) for k in range(len(layers) + 1)]
     return [(whole - number) / whole for number in above]
 
 

@@ -1,6 +1,7 @@
 """Find the transformer layers and the final norm of a model by running it once on a tiny input.
 
-There is no list of model families. The layers are the module list of `num_hidden_layers` modules that each run once.
+There is no list of model families. The layers are the module list whose modules run `num_hidden_layers` times
+together: once each, or again and again, as the layers of ALBERT, which share their weights.
 The final norm is a norm called after the last layer, on exactly that layer's output, whose own output is the model's.
 The modules found must reproduce the library's hidden states on that input. Otherwise the model is refused, because its
 vectors would not match their layer numbers.
@@ -8,12 +9,14 @@ vectors would not match their layer numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from daamctl.errors import EncoderError
 
@@ -23,7 +26,7 @@ class ModelLayers:
     """Layers and final norm found in a model.
 
     Args:
-        layers: the N transformer layers, in order.
+        layers: the N transformer layers, in the order in which they run; a module that runs several times is repeated.
         final_norm: the norm after the last layer; None if there is none.
         states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, all before the final norm.
         normed: (B, T, D) output of the final norm, or of the last layer if there is none.
@@ -45,9 +48,8 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         EncoderError: it has no list of equally wide layers, or they do not reproduce the library's hidden states.
     """
     number = getattr(model.config, "num_hidden_layers", None)
-    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == number]
-    if not lists:
-        raise EncoderError(f"{what} has no list of {number or 'transformer'} layers that could be pooled one by one")
+    found = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    lists = [one for one in found if len(one) == number] or [one for one in found if len(one) < (number or 0)]
     inner = {module for layers in lists for layer in layers for module in layer.modules()}
     norms = {module for module in model.modules() if "norm" in type(module).__name__.lower()} - inner
     trace = _Trace({layer for layers in lists for layer in layers} | norms)
@@ -58,8 +60,9 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     end = getattr(output, "last_hidden_state", None)
     if end is None:
         raise EncoderError(f"{what} gives no last hidden state, by which its layers are found")
-    layers = _choose(lists, trace, what)
-    states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
+    runs = _choose(lists, trace, number or 0, what)
+    layers = [layer for layer, _, _ in runs]
+    states = [runs[0][1], *(out for _, _, out in runs)]
     states = [state[:, : end.shape[1]] for state in states]  # without what e.g. Longformer pads and removes at the end
     for number, state in enumerate(states):
         if not bool(state.isfinite().all()):
@@ -69,7 +72,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
             )
     norm, normed = None, states[-1]
     for one in norms:
-        for given, out in trace.calls[one]:
+        for given, out in ((given, out) for module, given, out in trace.calls if module is one):
             if out is not given and _same(given, states[-1]) and _same(out, end):
                 norm, normed = one, out
     if not _same(normed, end):
@@ -98,36 +101,53 @@ def first_of(out: Any) -> Any:
     return out[0] if isinstance(out, (tuple, list)) else out
 
 
+def hook_layers(layers: Sequence[nn.Module], then: Callable[[int, Any], None]) -> list[RemovableHandle]:
+    """Have `then(number, output)` called behind each layer, 1 to N. Layers may be one module that runs several times.
+
+    Returns:
+        Handles that remove the hooks.
+    """
+    handles = []
+    for layer in dict.fromkeys(layers):
+        turns = cycle([number for number, one in enumerate(layers, start=1) if one is layer])
+        handles.append(layer.register_forward_hook(lambda _m, _i, out, turns=turns: then(next(turns), out)))
+    return handles
+
+
 class _Trace:
-    """Inputs and outputs of every call of the given modules, recorded by hooks."""
+    """Every call of the given modules, in order: the module, its input and its output, recorded by hooks."""
 
     def __init__(self, modules: set[nn.Module]) -> None:
-        self.calls: dict[nn.Module, list[tuple[Any, Any]]] = {module: [] for module in modules}
+        self.calls: list[tuple[nn.Module, Any, Any]] = []
         self.handles = [module.register_forward_hook(self._keep, with_kwargs=True) for module in modules]
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        self.calls[module].append((layer_input(args, named), first_of(out)))
+        self.calls.append((module, layer_input(args, named), first_of(out)))
 
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
 
 
-def _choose(lists: list[list[nn.Module]], trace: _Trace, what: str) -> list[nn.Module]:
-    """The module list whose modules each ran once and mapped (B, T, D) to the same shape."""
+def _choose(
+    lists: list[list[nn.Module]], trace: _Trace, number: int, what: str
+) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """The calls of the module list that ran `number` times in all and mapped (B, T, D) to the same shape."""
     shapes: list[tuple[int, ...]] = []
     for layers in lists:
-        if any(len(trace.calls[layer]) != 1 for layer in layers):
+        runs = [call for call in trace.calls if call[0] in layers]
+        if len(runs) != number or {layer for layer, _, _ in runs} != set(layers):
             continue
-        states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
+        states = [runs[0][1], *(out for _, _, out in runs)]
         shapes = [tuple(state.shape) for state in states if isinstance(state, Tensor)]
         if len(shapes) == len(states) and len(set(shapes)) == 1 and len(shapes[0]) == 3:
-            return layers
+            return runs
     if len(set(shapes)) > 1:
         widths = ", ".join("x".join(map(str, shape[1:])) for shape in shapes)
         raise EncoderError(f"{what} is hierarchical: its layers have no common width, from layer 0 on {widths}")
-    given = f"they give {shapes[0]}" if shapes else "they do not each run once"
-    raise EncoderError(f"the layers of {what} do not give one (batch, tokens, features) each: {given}")
+    if not shapes:
+        raise EncoderError(f"{what} has no list of {number or 'transformer'} layers that run one after another")
+    raise EncoderError(f"the layers of {what} do not give one (batch, tokens, features) each: they give {shapes[0]}")
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:

@@ -118,6 +118,14 @@ ENCODERS = {
         "mit",
         normalize=False,
     ),
+    "ast-audioset": Preset(
+        "AST (Gong et al., 2021): 12 layers x 768, fine-tuned on AudioSet; clips of at most 10.24 s.",
+        "audio-spectrogram-transformer",
+        {"hidden_size": 768, "num_hidden_layers": 12},
+        "MIT/ast-finetuned-audioset-10-10-0.4593",
+        "bsd-3-clause",
+        normalize=False,
+    ),
     "whisper-tiny": Preset(
         "Whisper tiny (Radford et al., 2022): encoder of 4 layers x 384, multilingual.",
         "whisper",

@@ -62,6 +62,19 @@ class SpeechEncoder(Encoder):
             return clip
         return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()
 
+    def refuse_longer(self, longest: int, limit: int) -> None:
+        """Refuse a clip whose samples are more than the model has positions for.
+
+        Raises:
+            EncoderError: it is longer.
+        """
+        if longest > limit:
+            seconds, most = (number / self.sampling_rate for number in (longest, limit))
+            raise EncoderError(
+                f"a clip of {seconds:g} s is longer than the {most:g} s that {self.what} can take",
+                fix="lower segment.max_duration_s",
+            )
+
     def published_samples(self, longest: int) -> int:
         """Number of samples that the published pooling (`all_frames`) pads every clip to.
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
-from daamctl.errors import EncoderError
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate again
 SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
@@ -64,14 +63,8 @@ class WhisperEncoder(SpeechEncoder):
             EncoderError: a clip is longer than the model's positional range.
         """
         clips = [self.normalized(clip) for clip in items]
-        limit = self.max_frames * SAMPLES_PER_FRAME
         longest = max(len(clip) for clip in clips)
-        if longest > limit:
-            raise EncoderError(
-                f"a clip of {longest / self.sampling_rate:.1f} s is longer than the {limit / self.sampling_rate:.0f} s "
-                "this Whisper can take",
-                fix="lower segment.max_duration_s",
-            )
+        self.refuse_longer(longest, self.max_frames * SAMPLES_PER_FRAME)
         mels = self.features(
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
         ).input_features  # (B, mels, 2 T)

@@ -23,9 +23,10 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.discovery import first_of
+from daamctl.encoders.discovery import first_of, hook_layers
 from daamctl.encoders.filterbank import FilterbankEncoder
 from daamctl.encoders.image import ImageEncoder
+from daamctl.encoders.spectrogram import SpectrogramEncoder
 from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
 from daamctl.encoders.text import TextEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, SAMPLES_PER_FRAME, WhisperEncoder
@@ -74,8 +75,8 @@ class Graph(nn.Module):
         self.weighs = all(member.weighs_layers for member in members)
         if encoder.options.layer_00 or encoder.options.pooling == "all-frames":
             raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
-        if isinstance(encoder, FilterbankEncoder):
-            raise EncoderError(f"{encoder.what}: its filterbanks cannot be part of an ONNX graph")
+        if isinstance(encoder, (FilterbankEncoder, SpectrogramEncoder)):
+            raise EncoderError(f"{encoder.what}: its mel spectrogram cannot be part of an ONNX graph")
         if isinstance(encoder, WhisperEncoder):
             turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
             waves = torch.stack([turns.cos(), turns.sin()]) * torch.hann_window(WINDOW, dtype=torch.float64)
@@ -128,10 +129,9 @@ class Graph(nn.Module):
             found[number] = first_of(out)[:, kept].float().mean(1)
 
         pooler = self.encoder.pooler
-        modules = [*enumerate(pooler.layers, start=1)]
+        handles = hook_layers(pooler.layers, average)
         if pooler.final_norm is not None:
-            modules.append((len(pooler.layers), pooler.final_norm))
-        handles = [module.register_forward_hook(lambda _m, _i, out, n=n: average(n, out)) for n, module in modules]
+            handles += hook_layers([pooler.final_norm], lambda _, out: average(len(pooler.layers), out))
         try:
             self.model(**inputs)
         finally:

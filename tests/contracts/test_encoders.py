@@ -131,8 +131,8 @@ def reference(case: str, wave: Tensor, *, final_norm: bool = True, frames: int |
 
 def test_every_family_is_met() -> None:
     assert len(NAMES) == 11
-    of_filterbanks = {"wav2vec2-bert"}  # tests/encoders/test_filterbank.py
-    assert {kind for kind, _ in CASES.values()} | of_filterbanks == set(SPEECH_TYPES)
+    of_mels = {"wav2vec2-bert", "audio-spectrogram-transformer"}  # tests/encoders: test_filterbank, test_spectrogram
+    assert {kind for kind, _ in CASES.values()} | of_mels == set(SPEECH_TYPES)
 
 
 @pytest.mark.parametrize("final_norm", [True, False])
@@ -265,7 +265,7 @@ def test_whisper_refuses_what_it_cannot_take() -> None:
     with pytest.raises(EncoderError) as caught:
         encoder_of("whisper").pool(waves(96001))
     assert str(caught.value) == (
-        "a clip of 6.0 s is longer than the 6 s this Whisper can take\n  lower segment.max_duration_s"
+        "a clip of 6.00006 s is longer than the 6 s that encoder 'whisper' can take\n  lower segment.max_duration_s"
     )
 
 

@@ -79,7 +79,7 @@ def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None
         ("scaled", "it ends neither in its last layer nor in a norm after it, which is not supported"),
         (
             "twice",
-            "the layers of it do not give one (batch, tokens, features) each: they do not each run once",
+            "it has no list of 3 layers that run one after another",
         ),
         (
             "nan",
@@ -99,5 +99,5 @@ def test_what_does_not_fit_is_refused(bend: str, reason: str) -> None:
 @pytest.mark.parametrize(("number", "named"), [(5, "5"), (None, "transformer")])
 def test_no_list_of_layers(number: int | None, named: str) -> None:
     model = Model(number=number)
-    with pytest.raises(EncoderError, match=rf"^it has no list of {named} layers that could be pooled one by one$"):
+    with pytest.raises(EncoderError, match=rf"^it has no list of {named} layers that run one after another$"):
         find_layers(model, model, "it")

@@ -20,6 +20,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, load, presets_of
 from daamctl.encoders.base import weights_hash
+from daamctl.encoders.cost import parameter_shares, time_shares
 from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.encoders.image import plain_processor
 from daamctl.encoders.load import OpenedEncoder, open_encoder
@@ -246,7 +247,7 @@ def test_text_model_is_refused_before_its_weights_are_read(tmp_path: Path) -> No
     assert refused(str(tmp_path)) == (
         f"encoder '{tmp_path}' reads text, the corpus holds speech\n"
         "  presets that fit: wavlm-micro, wavlm-demo, wavlm-base-plus, wavlm-large, hubert-large, wav2vec2-large, "
-        "w2v-bert-2, whisper-tiny, whisper-large-v3; daamctl ls encoders"
+        "w2v-bert-2, ast-audioset, whisper-tiny, whisper-large-v3; daamctl ls encoders"
     )
 
 
@@ -523,6 +524,25 @@ def test_checkpoints_without_pooling_weights_load_and_none_are_made_up(
     assert first.facts["weights_sha256"] == again.facts["weights_sha256"]
     assert first.encoder.layers == (1, 2)
     assert first.facts["final_norm"] is (True if name.startswith("ViT") else None)
+
+
+def test_layers_that_share_their_weights(tmp_path: Path) -> None:
+    sizes = {**WORDS, "embedding_size": 8, "num_hidden_layers": 4}
+    encoder: Any = opened(saved(tmp_path, "AlbertForMaskedLM", "AlbertConfig", **sizes), "text", layer_00=True).encoder
+    assert encoder.layers == (0, 1, 2, 3, 4)
+    assert len(set(encoder.pooler.layers)) == 1
+    ids = [torch.arange(10, 10 + length) for length in (4, 7)]
+    for _ in range(2):  # the turns are counted anew in every pass
+        pooled, _ = encoder.pool(ids)
+        for row, one in enumerate(ids):
+            with torch.no_grad():
+                states = encoder.model(input_ids=one[None], output_hidden_states=True).hidden_states
+            expected = torch.stack([state[0, 1:].mean(0) for state in states])
+            torch.testing.assert_close(pooled[row], expected, atol=1e-5, rtol=1e-4)
+    assert parameter_shares(encoder) == pytest.approx([0.3, 1, 1, 1, 1], abs=0.3)  # the first layer has all weights
+    shares = time_shares(encoder)
+    assert shares == sorted(shares)
+    assert (len(shares), shares[-1]) == (5, 1.0)
 
 
 def test_encoder_of_an_encoder_decoder(tmp_path: Path) -> None:

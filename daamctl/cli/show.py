@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from daamctl.layout import Layout
 
 PLAIN_WIDTH = 200
+CORRECTED = "p is corrected for the number of comparisons (Holm), intervals are not."
 TABLE_NAMES = (
     "figures", "scores", "comparisons", "confusion", "speakers", "entities", "history", "layers", "audit", "protocols",
 )  # fmt: skip
@@ -112,7 +113,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.errors import UnknownNameError
     from daamctl.evaluation.consistency import scored_folds
     from daamctl.reporting.answers import fusing
-    from daamctl.reporting.document import percent, points
+    from daamctl.reporting.document import Number, percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
     if layout.task == "reconstruct":
@@ -128,20 +129,23 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
     names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
     cells = []
-    figure = f"accuracy % per {evaluation.item}" if evaluation.by_accuracy else f"{evaluation.task.metric} %"
-    head = ("method", figure, "95 % interval", f"minus {reference} (points) [95 %, not corrected]", "verdict")
+    figure = "accuracy" if evaluation.by_accuracy else evaluation.task.metric
+    head = ("method", f"{figure} % [95 %]", f"minus {reference} [95 %]", "p", "verdict")
     for name in names:
         if only not in (None, name) and name != reference:
             continue
         shown, gap = evaluation.primary(name) or evaluation.accuracy(name), gaps.get(name)
         text = "" if gap is None else points(gap.difference)
         text += f" [{points(gap.low)}, {points(gap.high)}]" if gap and gap.low is not None else ""
-        limits = "–" if shown.low is None else f"{percent(shown.low)} to {percent(shown.high)}"
-        cells.append((name, percent(shown.mean), limits, text, _verdict(evaluation, name, gap)))
+        level = percent(shown.mean)
+        level += "" if shown.low is None else f" [{percent(shown.low)}, {percent(shown.high)}]"
+        p = "" if gap is None or gap.p_holm is None else str(Number(gap.p_holm, "p"))
+        cells.append((name, level, text, p, _verdict(evaluation, name, gap)))
     show_line(f"[bold]{escaped(evaluation.run)}[/]")
     print_table(head, cells, width=PLAIN_WIDTH, bold=True)
-    if evaluation.by_accuracy and evaluation.num_folds > 1:
-        show_line("Accuracies are means over folds; intervals and differences are over all items.")
+    over = f" and means over folds; intervals and differences are over all {evaluation.item}s"
+    over = f"Accuracies are per {evaluation.item}{over if evaluation.num_folds > 1 else ''}. "
+    show_line(f"{over if evaluation.by_accuracy else ''}Differences are in points. {CORRECTED}")
     if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
         told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
         show_line(f"Tiers, in each the methods that may be the best of those left: {'; '.join(told)}.")
@@ -155,7 +159,7 @@ def _show_arms(found: ArmScores, arm: str | None) -> None:
     """Print what blocks do to reconstructions, with their differences in the score that ranks."""
     from daamctl.artifacts.reconstruction import METRICS
     from daamctl.errors import UnknownNameError
-    from daamctl.reporting.document import Number, p_value
+    from daamctl.reporting.document import Number
     from daamctl.reporting.reconstruction import FIRST, WITH_INTERVAL, gaps, judged, verdict
 
     if arm is not None and arm not in found.arms:
@@ -168,12 +172,13 @@ def _show_arms(found: ArmScores, arm: str | None) -> None:
         ]
         row = rows.get(name)
         gap = row and f"{Number(row.difference, 'signed')} [{Number(row.low, 'signed')}, {Number(row.high, 'signed')}]"
-        says = "reference" if row is None else f"{judged(row)}, {p_value(row.p_holm)} (Holm)"
-        cells.append((name, *figures, gap or "", says))
+        p = "" if row is None else str(Number(row.p_holm, "p"))
+        cells.append((name, *figures, gap or "", p, "reference" if row is None else judged(row)))
     show_line(f"[bold]{escaped(found.run)}[/]")
     labels = [label for label, _ in METRICS.values()]
-    head = ("block", *labels, f"minus {found.reference} (dB PSNR) [95 %, not corrected]", "verdict")
+    head = ("block", *labels, f"minus {found.reference} (dB PSNR) [95 %]", "p", "verdict")
     print_table(head, cells, width=PLAIN_WIDTH, bold=True)
+    show_line(CORRECTED)
     if arm is None:
         for sentence in verdict(found):
             show_line(escaped(sentence.replace("`", "")))
@@ -181,7 +186,6 @@ def _show_arms(found: ArmScores, arm: str | None) -> None:
 
 def _verdict(evaluation: Evaluation, name: str, gap: Compared | None) -> str:
     """What the corrected test says about a method; whoever is badly trained, on either side, puts it in doubt."""
-    from daamctl.reporting.document import p_value
     from daamctl.reporting.verdict import doubtful
 
     reference, family = evaluation.comparison.reference, evaluation.comparison.family
@@ -191,4 +195,4 @@ def _verdict(evaluation: Evaluation, name: str, gap: Compared | None) -> str:
         return "not tested"
     words = ("better" if gap.difference > 0 else "worse") if gap.p_holm <= family.alpha else "no difference shown"
     doubt = "; training may explain it" if doubtful(evaluation, [name, str(reference)]) else ""
-    return f"{words}, {p_value(gap.p_holm)} (Holm){doubt}"
+    return f"{words}{doubt}"

@@ -34,7 +34,7 @@ def print_table(
     markup: bool = False,
     styles: Sequence[str | None] = (),
 ) -> None:
-    """Print a table without lines.
+    """Print a table without lines. Where it does not fit, columns stand one space apart instead of two.
 
     Args:
         head: names of the columns; if all are empty, they are not printed.
@@ -47,6 +47,9 @@ def print_table(
     """
     from rich.table import Table
 
+    console = _console()
+    if width is not None and not console.is_terminal:
+        console.width = width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(head))
     for index, name in enumerate(head):
         lead = bold and index == 0
@@ -60,9 +63,8 @@ def print_table(
     for index, row in enumerate(rows):
         cells = ("" if cell is None else cell if markup else escaped(cell) for cell in row)
         table.add_row(*cells, style=styles[index] if styles else None)
-    console = _console()
-    if width is not None and not console.is_terminal:
-        console.width = width
+    if console.measure(table, options=console.options.update(max_width=10_000)).maximum > console.width:
+        table.padding = (0, 1, 0, 0)
     console.print(table)
 
 

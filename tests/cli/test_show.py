@@ -52,15 +52,18 @@ def test_every_method_with_its_verdict(shown: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "demo"
     assert lines[1].split("  ")[0] == "method"
-    assert "minus ridge-best-layer (points) [95 %, not corrected]" in lines[1]
+    assert "  minus ridge-best-layer [95 %]  p" in lines[1]
     rows = {line.split()[0]: " ".join(line.split()) for line in lines[2:6]}
     assert list(rows) == ["daam-v1", "ridge-mean", "ridge-best-layer", "mha"]  # best first
-    assert rows["daam-v1"] == "daam-v1 60.0 55.0 to 65.0 +10.0 [+8.0, +11.0] better, p = 0.010 (Holm)"
-    assert rows["ridge-best-layer"] == "ridge-best-layer 50.0 45.0 to 55.0 reference"
-    assert rows["mha"].startswith("mha (undertrained) 45.0 40.0 to 50.0 −5.0 [−7.0, −4.0] worse, p = 0.010 (Holm)")
-    assert rows["mha"].endswith("; training may explain it")
+    assert rows["daam-v1"] == "daam-v1 60.0 [55.0, 65.0] +10.0 [+8.0, +11.0] 0.010 better"
+    assert rows["ridge-best-layer"] == "ridge-best-layer 50.0 [45.0, 55.0] reference"
+    told = "mha (undertrained) 45.0 [40.0, 50.0] −5.0 [−7.0, −4.0] 0.010 worse; training may explain it"
+    assert rows["mha"] == told
     assert "training may explain" not in rows["daam-v1"]
-    assert lines[6] == "Accuracies are means over folds; intervals and differences are over all items."
+    assert lines[6] == (
+        "Accuracies are per utterance and means over folds; intervals and differences are over all utterances. "
+        "Differences are in points. p is corrected for the number of comparisons (Holm), intervals are not."
+    )
     assert "This comparison is not fair: training alone may explain the results of mha." in lines[7]
     assert lines[-1] == fusing(labelled(parsed(data)))  # as the report says it
 
@@ -80,7 +83,7 @@ def test_methods_that_may_be_the_best_share_a_tier(shown: Path) -> None:
     assert "Tiers" not in call("demo/mha").stdout
 
 
-@pytest.mark.parametrize(("p", "verdict"), [(0.4, "no difference shown, p = 0.400 (Holm)"), (None, "not tested")])
+@pytest.mark.parametrize(("p", "verdict"), [(0.4, "0.400  no difference shown"), (None, "  not tested")])
 def test_without_a_significant_difference(shown: Path, p: float | None, verdict: str) -> None:
     write(shown, p_holm=p)
     (row,) = (line for line in call("demo").stdout.splitlines() if line.startswith("ridge-mean"))

@@ -115,6 +115,8 @@ def _show_settings(rows: Sequence[SettingDifference], heading: str) -> None:
 
 
 def _show_paired(result: PairedResult, item: str) -> None:
+    from daamctl.reporting.document import plural
+
     design = result.pairs[0].design
     show_line(
         "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points, its interval not corrected; "
@@ -134,7 +136,7 @@ def _show_paired(result: PairedResult, item: str) -> None:
     show_line(
         f"p: {f'{tested.test} over {tested.unit}s' if tested.test else 'no test'}; p folds: "
         f"{'nadeau-bengio over folds' if design.n_folds > 1 else 'no test'}; Holm correction over "
-        f"{len(result.pairs)} tests",
+        f"{plural(len(result.pairs), 'test')}",
     )
     seeds = "; ".join(
         f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design.seeds.values(), strict=True)

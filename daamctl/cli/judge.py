@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from daamctl.cli.options import Run
-from daamctl.cli.terminal import escaped, print_table, show_line, show_path
+from daamctl.cli.terminal import escaped, print_wide, show_line, show_path
 
 
 class Metric(StrEnum):
@@ -78,7 +78,7 @@ def command(
 
     if len(files) > 2:
         table = ranking(verdict)
-        print_table(table.columns, [[str(cell) for cell in row] for row in table.rows])
+        print_wide(table.columns, [[str(cell) for cell in row] for row in table.rows], keys=1)
     for line in sentences(verdict):
         show_line(escaped(line))
     for note in verdict.notes:

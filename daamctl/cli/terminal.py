@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,7 +36,7 @@ def print_table(
     markup: bool = False,
     styles: Sequence[str | None] = (),
 ) -> None:
-    """Print a table without lines. Where it does not fit, columns stand one space apart instead of two.
+    """Print a table without lines. Where it does not fit, names of columns are wrapped, and cells only after these.
 
     Args:
         head: names of the columns; if all are empty, they are not printed.
@@ -45,13 +47,21 @@ def print_table(
         markup: cells may hold Rich's markup.
         styles: one per row.
     """
+    from rich.cells import cell_len
+    from rich.markup import render
     from rich.table import Table
+    from rich.text import Text
 
-    console = _console()
+    shown = [[render(cell or "") if markup else Text(cell or "") for cell in row] for row in rows]
+    console, needs = _console(), _widths(head, [[cell.plain for cell in row] for row in shown])
     if width is not None and not console.is_terminal:
         console.width = width
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(head))
-    for index, name in enumerate(head):
+    names = list(head)
+    if sum(max(need, cell_len(name)) + 2 for need, name in zip(needs, names, strict=True)) > console.width:
+        names = ["\n".join(wrap(name, need)) for need, name in zip(needs, names, strict=True)]
+    gap = 2 if sum(needs) + 2 * len(needs) <= console.width else 1
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=any(head))
+    for index, name in enumerate(names):
         lead = bold and index == 0
         table.add_column(
             escaped(name),
@@ -60,12 +70,17 @@ def print_table(
             no_wrap=lead or not fold,
             style="bold" if lead else None,
         )
-    for index, row in enumerate(rows):
-        cells = ("" if cell is None else cell if markup else escaped(cell) for cell in row)
-        table.add_row(*cells, style=styles[index] if styles else None)
-    if console.measure(table, options=console.options.update(max_width=10_000)).maximum > console.width:
-        table.padding = (0, 1, 0, 0)
+    for index, row in enumerate(shown):
+        table.add_row(*row, style=styles[index] if styles else None)
     console.print(table)
+
+
+def _widths(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
+    """Widths of columns in which no cell is wrapped; their names may be, between words."""
+    from rich.cells import cell_len
+
+    words = [max(name.split(), key=len, default="") for name in head]
+    return [max(map(cell_len, column)) for column in zip_longest(words, *rows, fillvalue="")]
 
 
 def print_wide(
@@ -82,7 +97,7 @@ def print_wide(
     """
     console = _console()
     width = console.width if console.is_terminal else width
-    sizes = [2 + max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    sizes = [2 + size for size in _widths(head, rows)]
     every, same = list(range(len(head))), list[int]()
     if sum(sizes) > width and len(rows) > FEW_ROWS:
         same = [at for at in every if len({row[at] for row in rows}) == 1]
@@ -107,7 +122,7 @@ def print_content(tables: Iterable[Content], notes: Iterable[str], sentence: str
     for table in tables:
         if captions:
             show_line(f"[bold]{escaped(table.caption)}[/]")
-        print_table(table.columns, [[str(cell) for cell in row] for row in table.rows])
+        print_wide(table.columns, [[str(cell) for cell in row] for row in table.rows], keys=1)
     for note in notes:
         show_line(f"- {escaped(note)}")
     show_line(f"[bold]{escaped(sentence)}[/]")

@@ -16,7 +16,7 @@ import daamctl
 from daamctl.artifacts.scores import TABLES
 from daamctl.cli.app import app
 from daamctl.cli.show import TABLE_NAMES
-from daamctl.cli.terminal import print_wide
+from daamctl.cli.terminal import print_table, print_wide
 from daamctl.config import Config
 from daamctl.reporting.answers import fusing
 from daamctl.reporting.verdict import labelled
@@ -191,3 +191,22 @@ def test_a_wide_table_is_cut_into_several_with_the_first_columns(capsys: pytest.
     assert (first.split(), len(others)) == (head, 4)
     print_wide(head, rows[:3], width=40, keys=2, right=range(2, 9))  # few rows may be alike by chance
     assert "in all rows" not in capsys.readouterr().out
+
+
+def test_a_table_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    head = ("method", "accuracy % [95 %]", "minus the mean of layers")
+    rows = [("ridge-best-layer", "92.4 [88.1, 95.8]", "−2.9 [−5.4, 0.0]"), ("mean", "95.3", "")]
+
+    def printed(columns: int) -> list[str]:
+        print_table(head, rows, width=columns)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    assert printed(70)[1] == "ridge-best-layer  92.4 [88.1, 95.8]  −2.9 [−5.4, 0.0]"
+    wrapped = [
+        "                                     minus the mean",
+        "method            accuracy % [95 %]  of layers",
+        "ridge-best-layer  92.4 [88.1, 95.8]  −2.9 [−5.4, 0.0]",
+        "mean              95.3",
+    ]
+    assert printed(56) == wrapped  # names of columns are wrapped first
+    assert printed(53)[2] == "ridge-best-layer 92.4 [88.1, 95.8] −2.9 [−5.4, 0.0]"  # then columns move together

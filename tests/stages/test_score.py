@@ -73,7 +73,7 @@ def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.Monkey
     shown = CliRunner().invoke(app, ["show", "vqvae/daam"])
     assert shown.exit_code == 0, shown.output
     of_gap = next(row for row in found.scores.comparisons("psnr")).turned()
-    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["vqvae", "block", "daam", "identity"]
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["vqvae", "block", "daam", "identity", "p"]
     assert f"{of_gap.difference:+.3f} [".replace("-", "−") in shown.stdout
     unknown = CliRunner().invoke(app, ["show", "vqvae/none"])
     assert unknown.exit_code == 3

@@ -38,11 +38,26 @@ class Progress:
 
     def line(self) -> str:
         """One line: description, progress, rate and remaining time."""
-        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
         if self.done > self.total:
-            return f"{self.what}: {self.done} {self.unit}, {rate:.1f} {self.unit}/s"
-        left = f", {(self.total - self.done) / rate:.0f} s left" if rate > 0 else ""
-        return f"{self.what}: {self.done} of {self.total} {self.unit}, {rate:.1f} {self.unit}/s{left}"
+            return f"{self.what}: {self.done} {self.unit}, {self.rate()}"
+        new = self.done - self.done_before
+        left = (self.total - self.done) * (time.monotonic() - self.started) / new if new else None
+        text = "" if left is None else f", {duration(left)} left"
+        return f"{self.what}: {self.done} of {self.total} {self.unit}, {self.rate()}{text}"
+
+    def rate(self) -> str:
+        """Units per second; of slow ones, seconds each."""
+        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
+        return f"{duration(1 / rate)} each" if 0 < rate < 0.1 else f"{rate:.1f} {self.unit}/s"
+
+
+def duration(seconds: float) -> str:
+    """84 -> "84 s", 5400 -> "1.5 h"; at least a second."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            number = seconds / size
+            return f"{number:.{0 if number >= 10 else 1}f} {unit}"
+    return f"{max(1, round(seconds))} s"
 
 
 class _Bar(Progress):
@@ -63,8 +78,7 @@ class _Bar(Progress):
 
     def advance(self, units: int = 1) -> None:
         self.done += units
-        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
-        self.bar.update(self.task, advance=units, total=max(self.total, self.done), rate=f"{rate:.1f} {self.unit}/s")
+        self.bar.update(self.task, advance=units, total=max(self.total, self.done), rate=self.rate())
 
 
 @contextmanager

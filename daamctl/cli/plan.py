@@ -11,6 +11,7 @@ import typer
 
 from daamctl.cli.options import Run
 from daamctl.cli.terminal import escaped, print_table, show_line
+from daamctl.progress import duration
 
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
@@ -128,7 +129,7 @@ def _state(row: dict[str, Any]) -> str:
 def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     """Disk, memory, time, and the basis of the time estimate."""
     if row["state"] == "done":
-        return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
+        return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {duration(row['took_s'])}", ""
     sign = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
     memory = _bytes(row["memory_bytes"], "≥ " if row["memory_at_least"] else sign)
     if memory and row["memory_on"] != "cpu":
@@ -139,7 +140,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     if row["time_s"] is None:
         return disk, memory, "?", str(row["basis"])
     sign = "≥ " if row.get("time_at_least") or row["at_least"] else "≈ "
-    return disk, memory, sign + _seconds(row["time_s"]), str(row["basis"])
+    return disk, memory, sign + duration(row["time_s"]), str(row["basis"])
 
 
 def _totals(result: dict[str, Any]) -> list[str]:
@@ -169,7 +170,7 @@ def _totals(result: dict[str, Any]) -> list[str]:
             lines.append(f"[bold]{name:<11}[/]{sign(figure)}{asked} needed, {found or 'none'} {word}{short}")
     unknown = [row for row in todo if row["basis"] == "not known"]
     if totals["time_s"]:
-        time = sign("time_s") + _seconds(totals["time_s"])
+        time = sign("time_s") + duration(totals["time_s"])
     else:
         time = "not known yet" if unknown else "seconds"
     lines.append(f"[bold]{'time left':<11}[/]{time}" + (f"; unknown for: {_names(unknown)}" if unknown else ""))
@@ -223,11 +224,3 @@ def _joules(joules: float) -> str:
         if joules >= size:
             return f"{joules / size:.1f} {unit}"
     return f"{max(1, round(joules))} J"
-
-
-def _seconds(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * size:
-            number = seconds / size
-            return f"{number:.{0 if number >= 10 else 1}f} {unit}"
-    return f"{max(1, round(seconds))} s"

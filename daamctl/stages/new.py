@@ -286,7 +286,7 @@ def _rows(
 def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
     """Read every recording once."""
     decoded = _Decoded()
-    with progress(len(paths), f"reading {folder}", "recording") as bar:
+    with progress(len(paths), f"reading {folder}", "recordings") as bar:
         for path in paths:
             try:
                 samples, rate = audio.read_piece(folder / path)

@@ -26,6 +26,7 @@ from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora import CORPORA
+from daamctl.corpora.base import class_counts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
@@ -393,8 +394,8 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
 
 
 def _facts(rows: pl.DataFrame) -> dict[str, str]:
-    counts = rows["label"].value_counts(sort=True).iter_rows()
-    facts = {"items": f"{len(rows):,}", "classes": ", ".join(f"{label} {count}" for label, count in counts)}
+    classes = tuple(rows["label"].value_counts(sort=True)["label"])
+    facts = {"items": f"{len(rows):,}", "classes": class_counts(rows, classes)}
     if "speaker" in rows.columns:
         sizes = rows["speaker"].value_counts()["count"].to_list()
         items = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"

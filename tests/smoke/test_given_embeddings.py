@@ -26,7 +26,7 @@ from tests.fixtures.pictures import blank_pictures
 
 YAML = """# Which layers of given embeddings tell the classes apart?
 download: {corpus: embeddings, source: mine.npz}
-train: {epochs: 3, search: none, refit: false, lr: 0.01, device: cpu}
+train: {steps: 30, passes: 0, search: none, refit: false, lr: 0.01, device: cpu}
 methods: [none-mlp, daam-v1-mlp, ridge-best-layer]
 ablate: {k: [1]}
 importance: {dpi: 60, audit_clips: 20}

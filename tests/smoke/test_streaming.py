@@ -18,7 +18,7 @@ def test_both_ways_are_measured_on_what_it_makes(tmp_path: Path) -> None:
     assert len(vectors.paths) == 3
     assert stored > vectors.nbytes / 2
     assert dict(clips["group"].value_counts().iter_rows()) == {"test": 60, "train": 1140}
-    settings = {"batch_size": 16, "device": "cpu", "selection": "last", "epochs": 2, "lr": 0.01}
+    settings = {"batch_size": 16, "device": "cpu", "selection": "last", "steps": None, "epochs": 2, "lr": 0.01}
     for way in streaming.WAYS:
         found = streaming.measure(tmp_path, "weighted-sum", {**settings, "features": way})
         assert found["accuracy"] > 0.6  # chance is 0.25

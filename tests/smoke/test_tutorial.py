@@ -37,7 +37,7 @@ PITCH = {letter: 150 * 1.6**step for step, letter in enumerate(LABELS)}
 QUICK: dict[str, dict[str, Any]] = {
     "download": {"num_groups": 3},
     "extract": {"device": "cpu"},
-    "train": {"epochs": 2, "search": "none", "refit": False, "device": "cpu"},
+    "train": {"steps": 20, "passes": 0, "search": "none", "refit": False, "device": "cpu"},
     "ablate": {"k": [1]},
     "importance": {"audit": False},
     "report": {"interactive": False},

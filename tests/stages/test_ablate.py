@@ -16,7 +16,7 @@ from daamctl.repair import repair_of
 from daamctl.reporting.document import Table, Text
 from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
-from tests.fixtures.embeddings import write_embeddings
+from tests.fixtures.embeddings import FIXED, write_embeddings
 from tests.fixtures.folds import make_layout, random_density, random_predictions, write_fold, write_method
 
 
@@ -29,7 +29,7 @@ def settings(methods=(), **ablate_settings):
         {
             "methods": list(dict.fromkeys([*methods, *named])),
             "method_settings": small,
-            "train": {"epochs": 2, "lr": 0.01, "batch_size": 16, "device": "cpu", "search": "none", "refit": False},
+            "train": {"steps": 10, "passes": 0, "lr": 0.01, "batch_size": 16, "device": "cpu", **FIXED},
             "ablate": ablated,
         }
     )
@@ -360,7 +360,7 @@ def test_streamed_embeddings_are_ablated(layout, monkeypatch):
     monkeypatch.setattr("daamctl.artifacts.embeddings.free_memory", lambda: nbytes)
     for way, expected in (("auto", "memory"), ("stream", "stream")):
         config = settings()
-        config = config.model_copy(update={"train": config.train.model_copy(update={"features": way, "epochs": 1})})
+        config = config.model_copy(update={"train": config.train.model_copy(update={"features": way})})
         result = run(layout, config)
         assert list(result.sets) == ["highest-1", "lowest-1"]
         folder = layout.stage("ablate")

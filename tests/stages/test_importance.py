@@ -35,7 +35,7 @@ from daamctl.stages import ablate, evaluate, importance, preflight, train, trunc
 from daamctl.store.files import read_json
 from daamctl.store.records import write_record
 from daamctl.store.tables import read_frame
-from tests.fixtures.embeddings import CLASSES, rehash, write_embeddings
+from tests.fixtures.embeddings import CLASSES, FIXED, rehash, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, seal_fold, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
@@ -230,15 +230,7 @@ PLANTED = Config.model_validate(
     {
         "methods": ["none-mlp", "mean", "weighted-sum", "daam-v1-mlp"],
         "method_settings": {"daam-v1-mlp": {"hidden_dim": 8}},
-        "train": {
-            "epochs": 12,
-            "lr": 0.01,
-            "batch_size": 16,
-            "device": "cpu",
-            "search": "none",
-            "standardize": "none",
-            "refit": False,
-        },
+        "train": {"steps": 100, "passes": 0, "lr": 0.01, "batch_size": 16, "device": "cpu", **FIXED},
         "importance": {"dpi": 50, "audit_clips": 60},
         "ablate": {"rank_by": "daam-v1-mlp", "method": "none-mlp", "k": [1], "layers": [[HIGH], [LOW]]},
     }
@@ -415,7 +407,7 @@ def test_audit_from_disk_is_that_from_memory(copied, monkeypatch):
 def test_official_split_is_audited_as_it_was_trained(tmp_path):
     """What is held out of the training part for selection has no group of its own, and trains no probe."""
     layout = make_layout(tmp_path)
-    train_settings = {**PLANTED.section("train"), "epochs": 1, "seeds": (1, 2), "dev_fraction": 0.25}
+    train_settings = {**PLANTED.section("train"), "steps": 10, "seeds": (1, 2), "dev_fraction": 0.25}
     config = ONE.model_copy(update={"train": TrainConfig.model_validate(train_settings)})
     clips = write_embeddings(layout.embeddings, config, clips_per_group=80, num_groups=2, shards=1)
     parts = pl.when(pl.col("group") == "group1").then(pl.lit("train")).otherwise(pl.lit("test"))

@@ -136,7 +136,7 @@ def folds(out: Out, tiny: Tiny = False) -> None:
 @app.command()
 def finetune(out: Out, tiny: Tiny = False) -> None:
     """LoRA: whether it repeats bit by bit with and without deterministic kernels, ms and waits a step, evaluation."""
-    encoder, number, steps = ("wavlm-micro", 12, 2) if tiny else ("wavlm-large", 96, 15)
+    encoder, number, warm, steps = ("wavlm-micro", 6, 1, 1) if tiny else ("wavlm-large", 96, 5, 15)
     device = resolve_device("auto")
     precision = resolve_precision("auto", device, work="other")
     given = {"extract": {"encoder": encoder, "weights": "random", "device": device},
@@ -156,7 +156,7 @@ def finetune(out: Out, tiny: Tiny = False) -> None:
             run = bench_of.lora(bench, config, fresh)
             torch.use_deterministic_algorithms(True, warn_only=warn_only)
             read = [run.opened.items.read(int(row)) for row in batch]
-            for _ in range(5):
+            for _ in range(warm):
                 run.step(read, batch)
             started = waited(device)
             for _ in range(steps):

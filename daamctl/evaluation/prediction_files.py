@@ -116,6 +116,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
+    twice = [name for name in found.values() if name and f"{name}_duplicated_0" in frame.columns]  # as polars calls it
+    if twice:
+        raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
     taken = {role: _text(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
     label = taken.get("label")
     if label is not None and "label" not in columns and found["prediction"] is None:

@@ -237,6 +237,15 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         rows(tmp_path / "t.csv", columns={"item": "nothing"})
 
 
+def test_two_columns_of_one_name_are_refused_if_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("id,label,prediction,prediction,note,note\n1,a,a,b,x,y\n")
+    with pytest.raises(ConfigError, match=r"two\.csv has several columns named prediction"):
+        read_predictions(path)
+    path.write_text("id,label,prediction,note,note\n1,a,a,x,y\n")
+    assert read_predictions(path).rows["correct"].to_list() == [1.0]
+
+
 def test_a_missing_answer_is_wrong() -> None:
     found = of_table(pl.DataFrame({"label": ["a", "b"], "pred": ["a", None]}), {}, "m")
     assert found.rows["correct"].to_list() == [1.0, 0.0]

@@ -58,7 +58,7 @@ def print_table(
         console.width = width
     names = list(head)
     if sum(max(need, cell_len(name)) + 2 for need, name in zip(needs, names, strict=True)) > console.width:
-        names = ["\n".join(wrap(name, need)) for need, name in zip(needs, names, strict=True)]
+        names = ["\n".join(wrap(name, max(need, 1))) for need, name in zip(needs, names, strict=True)]
     gap = 2 if sum(needs) + 2 * len(needs) <= console.width else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=any(head))
     for index, name in enumerate(names):

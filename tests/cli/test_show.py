@@ -210,3 +210,5 @@ def test_a_table_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys:
     ]
     assert printed(56) == wrapped  # names of columns are wrapped first
     assert printed(53)[2] == "ridge-best-layer 92.4 [88.1, 95.8] −2.9 [−5.4, 0.0]"  # then columns move together
+    print_table(("", "", ""), [("a" * 30, "b" * 30, "")], width=40)  # a column may have neither a name nor a cell
+    assert "a" * 15 in capsys.readouterr().out

@@ -199,7 +199,8 @@ class Encoder(ABC):
                 found = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
+            half = "use --set extract.weights_dtype=float32" if self.model.dtype != torch.float32 else None
+            raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}", fix=half) from error
         if (number := len(found.states[0])) != len(trial):
             raise EncoderError(f"{self.what} turns {len(trial)} items into {number}, so they cannot be told apart")
         self.set_token_mask(found)

@@ -39,16 +39,18 @@ class Progress:
     def line(self) -> str:
         """One line: description, progress, rate and remaining time."""
         if self.done > self.total:
-            return f"{self.what}: {self.done} {self.unit}, {self.rate()}"
-        new = self.done - self.done_before
-        left = (self.total - self.done) * (time.monotonic() - self.started) / new if new else None
-        text = "" if left is None else f", {duration(left)} left"
-        return f"{self.what}: {self.done} of {self.total} {self.unit}, {self.rate()}{text}"
+            return f"{self.what}: {self.done} {self.unit}, {self.speed()}"
+        rate = self._rate()
+        left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 else ""
+        return f"{self.what}: {self.done} of {self.total} {self.unit}, {self.speed()}{left}"
 
-    def rate(self) -> str:
+    def speed(self) -> str:
         """Units per second; of slow ones, seconds each."""
-        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
+        rate = self._rate()
         return f"{duration(1 / rate)} each" if 0 < rate < 0.1 else f"{rate:.1f} {self.unit}/s"
+
+    def _rate(self) -> float:
+        return (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
 
 
 def duration(seconds: float) -> str:
@@ -78,7 +80,7 @@ class _Bar(Progress):
 
     def advance(self, units: int = 1) -> None:
         self.done += units
-        self.bar.update(self.task, advance=units, total=max(self.total, self.done), rate=self.rate())
+        self.bar.update(self.task, advance=units, total=max(self.total, self.done), rate=self.speed())
 
 
 @contextmanager

@@ -115,9 +115,10 @@ def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int
             sums += rng.binomial(count, 0.5, (samples, 1)) * kind
     else:
         sums, at = np.empty((samples, units.shape[1])), 0
+        rows = max(1, CACHED // len(units))
+        signs = np.empty((rows, len(units)))
         for size in blocks(samples, len(units)):
-            drawn, rows = rng.integers(0, 256, (size, -(-len(units) // 8)), np.uint8), max(1, CACHED // len(units))
-            signs = np.empty((min(rows, size), len(units)))
+            drawn = rng.integers(0, 256, (size, -(-len(units) // 8)), np.uint8)
             for start in range(0, size, rows):
                 bits = np.unpackbits(drawn[start : start + rows], axis=1, count=len(units))
                 signs[: len(bits)] = bits

@@ -143,9 +143,11 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         cells.append((name, level, text, p, _verdict(evaluation, name, gap)))
     show_line(f"[bold]{escaped(evaluation.run)}[/]")
     print_table(head, cells, width=PLAIN_WIDTH, bold=True)
-    over = f" and means over folds; intervals and differences are over all {evaluation.item}s"
-    over = f"Accuracies are per {evaluation.item}{over if evaluation.num_folds > 1 else ''}. "
-    show_line(f"{over if evaluation.by_accuracy else ''}Differences are in points. {CORRECTED}")
+    over = ""
+    if evaluation.by_accuracy:
+        folds = f" and means over folds; intervals and differences are over all {evaluation.item}s"
+        over = f"Accuracies are per {evaluation.item}{folds if evaluation.num_folds > 1 else ''}. "
+    show_line(f"{over}Differences are in points. {CORRECTED}")
     if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
         told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
         show_line(f"Tiers, in each the methods that may be the best of those left: {'; '.join(told)}.")

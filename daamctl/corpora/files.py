@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +13,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import CorpusError, first_few
-from daamctl.store.tables import decoded, read_separated
+from daamctl.store.tables import decoded, read_separated, written_name
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
@@ -135,9 +134,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=fix) from error
-    names = [
-        re.sub(r"_duplicated_\d+$", "", name).strip() for name in table.columns
-    ]  # what polars adds to a second one
+    names = [written_name(name).strip() for name in table.columns]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise CorpusError(
             f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"

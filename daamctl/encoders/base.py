@@ -22,7 +22,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.devices import autocast
 from daamctl.encoders.cut import cut_of, skip
-from daamctl.encoders.discovery import ModelLayers, find_layers, first_of, hook_layers, layer_input
+from daamctl.encoders.discovery import ModelLayers, find_layers, first_of, hook_layers
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
@@ -337,13 +337,7 @@ class LayerPooler:
                     mean = torch.bmm(weights.to(hidden.device), hidden.float())[words.to(hidden.device)]
             pooled[number] = mean.to(mask.device)  # layers may be on different GPUs
 
-        def average_input(_module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if 0 not in pooled:  # a module that is all layers is called again
-                average(0, layer_input(args, named))
-
-        handles = hook_layers(self.layers, average)
-        if self.layer_00:
-            handles.append(self.layers[0].register_forward_pre_hook(average_input, with_kwargs=True))
+        handles = hook_layers(self.layers, average, with_input=self.layer_00)
         if self.final_norm is not None:
             last = len(self.layers)
             handles.append(self.final_norm.register_forward_hook(lambda _m, _i, out: average(last, out)))

@@ -62,11 +62,7 @@ def _pass(encoder: Encoder, items: list[Tensor]) -> list[float]:
             torch.cuda.synchronize()
         marks.append(time.perf_counter())
 
-    def mark_input(*_: Any) -> None:
-        if len(marks) == 1:  # a module that is all layers is called again
-            mark()
-
-    handles = [layers[0].register_forward_pre_hook(mark_input), *hook_layers(layers, mark)]
+    handles = hook_layers(layers, mark, with_input=True)
     try:
         mark()
         with torch.inference_mode(), autocast(encoder.device, encoder.precision):

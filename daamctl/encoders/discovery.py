@@ -71,10 +71,9 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
                 fix="use --set extract.precision=float32 --set extract.weights_dtype=float32",
             )
     norm, normed = None, states[-1]
-    for one in norms:
-        for given, out in ((given, out) for module, given, out in trace.calls if module is one):
-            if out is not given and _same(given, states[-1]) and _same(out, end):
-                norm, normed = one, out
+    for module, given, out in trace.calls:
+        if module in norms and out is not given and _same(given, states[-1]) and _same(out, end):
+            norm, normed = module, out
     if not _same(normed, end):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     theirs = getattr(output, "hidden_states", None) or states  # the library may return none
@@ -101,16 +100,30 @@ def first_of(out: Any) -> Any:
     return out[0] if isinstance(out, (tuple, list)) else out
 
 
-def hook_layers(layers: Sequence[nn.Module], then: Callable[[int, Any], None]) -> list[RemovableHandle]:
+def hook_layers(
+    layers: Sequence[nn.Module], then: Callable[[int, Any], None], *, with_input: bool = False
+) -> list[RemovableHandle]:
     """Have `then(number, output)` called behind each layer, 1 to N. Layers may be one module that runs several times.
+
+    Args:
+        with_input: call `then(0, input)` before the first layer, too.
 
     Returns:
         Handles that remove the hooks.
     """
+    turns_of = {one: [number for number, other in enumerate(layers, start=1) if other is one] for one in layers}
     handles = []
-    for layer in dict.fromkeys(layers):
-        turns = cycle([number for number, one in enumerate(layers, start=1) if one is layer])
+    for layer, numbers in turns_of.items():
+        turns = cycle(numbers)
         handles.append(layer.register_forward_hook(lambda _m, _i, out, turns=turns: then(next(turns), out)))
+    starts = cycle(turns_of[layers[0]])
+
+    def before(_module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if next(starts) == 1:
+            then(0, layer_input(args, named))
+
+    if with_input:
+        handles.append(layers[0].register_forward_pre_hook(before, with_kwargs=True))
     return handles
 
 

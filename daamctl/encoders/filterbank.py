@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from daamctl.encoders.presets import Preset
-from daamctl.encoders.speech import SpeechEncoder, trial_clip
+from daamctl.encoders.speech import HOP_SAMPLES, WINDOW_SAMPLES, SpeechEncoder, mel_frames, padded_to, trial_clip
 
-WINDOW_SAMPLES, HOP_SAMPLES = 400, 160
-"""Samples of a mel frame and between two, fixed by the feature extractor."""
 JOINED = 2
 MIN_SAMPLES = WINDOW_SAMPLES + (JOINED - 1) * HOP_SAMPLES
 
@@ -40,13 +37,11 @@ class FilterbankEncoder(SpeechEncoder):
 
     def positions(self, size: int) -> int:
         """Number of frames of a clip; see `Encoder`."""
-        mel_frames = 1 + (max(size, MIN_SAMPLES) - WINDOW_SAMPLES) // HOP_SAMPLES
-        return -(-mel_frames // JOINED)
+        return -(-mel_frames(max(size, MIN_SAMPLES)) // JOINED)
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,); see `Encoder`."""
-        clips = [self.normalized(clip) for clip in items]
-        clips = [torch.nn.functional.pad(clip, (0, max(0, MIN_SAMPLES - len(clip)))) for clip in clips]
+        clips = [padded_to(self.normalized(clip), MIN_SAMPLES) for clip in items]
         found = self.reader(
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
         )  # (B, T, 160) and (B, T)

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.presets import Preset
-from daamctl.encoders.speech import SpeechEncoder, trial_clip
-
-WINDOW_SAMPLES, HOP_SAMPLES = 400, 160
-"""Samples of a mel frame and between two, fixed by the feature extractor (25 and 10 ms at 16 kHz)."""
+from daamctl.encoders.speech import HOP_SAMPLES, WINDOW_SAMPLES, SpeechEncoder, mel_frames, padded_to, trial_clip
 
 
 class SpectrogramEncoder(SpeechEncoder):
@@ -58,9 +55,9 @@ class SpectrogramEncoder(SpeechEncoder):
         longest = max(len(clip) for clip in clips)
         self.refuse_longer(longest, self.mel_frames * HOP_SAMPLES)
         samples = [self.published_samples(longest) if self.all_frames else len(clip) for clip in clips]
-        clips = [torch.nn.functional.pad(clip, (0, max(0, WINDOW_SAMPLES - len(clip)))) for clip in clips]
-        found = self.reader([clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt")
-        frames = torch.tensor([1 + (max(n, WINDOW_SAMPLES) - WINDOW_SAMPLES) // HOP_SAMPLES for n in samples])
+        waves = [padded_to(clip, WINDOW_SAMPLES).numpy() for clip in clips]
+        found = self.reader(waves, sampling_rate=self.sampling_rate, return_tensors="pt")
+        frames = torch.tensor([mel_frames(max(number, WINDOW_SAMPLES)) for number in samples])
         columns = (1 + (frames - self.patch) // self.stride).clamp(1, self.columns)
         inside = torch.arange(self.columns) < columns[:, None]  # (B, columns); patches are in order of bands
         tokens = torch.zeros(len(clips), 2, dtype=torch.bool)

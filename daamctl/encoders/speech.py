@@ -12,6 +12,8 @@ from daamctl.encoders.base import Encoder
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
 
+WINDOW_SAMPLES, HOP_SAMPLES = 400, 160
+"""Samples of a frame of Kaldi's mel filterbanks and between two, which their feature extractors fix (16 kHz)."""
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 
 
@@ -89,6 +91,16 @@ class SpeechEncoder(Encoder):
                 fix="use extract.pooling=valid-frames, or a segment.tail other than merge",
             )
         return samples
+
+
+def mel_frames(samples: int) -> int:
+    """Number of filterbank frames that lie whole within a clip of at least one window."""
+    return 1 + (samples - WINDOW_SAMPLES) // HOP_SAMPLES
+
+
+def padded_to(clip: Tensor, samples: int) -> Tensor:
+    """A clip (T,), with zeros at its end if it is shorter than `samples`."""
+    return torch.nn.functional.pad(clip, (0, max(0, samples - len(clip))))
 
 
 def trial_clip(samples: int) -> Tensor:

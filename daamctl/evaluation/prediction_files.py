@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.errors import ArtifactError, ConfigError, first_few
-from daamctl.store.tables import decoded, read_separated, separator_of
+from daamctl.store.tables import decoded, read_separated, separator_of, written_name
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
@@ -116,8 +116,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
-    twice = [name for name in found.values() if name and f"{name}_duplicated_0" in frame.columns]  # as polars calls it
-    if twice:
+    written = [written_name(column) for column in frame.columns]
+    if twice := [name for name in found.values() if name and written.count(name) > 1]:
         raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
     taken = {role: _text(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
     label = taken.get("label")

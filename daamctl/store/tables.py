@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,11 @@ def read_separated(text: str) -> pl.DataFrame:
     import polars as pl
 
     return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False)
+
+
+def written_name(column: str) -> str:
+    """Name of a column as its file has it; polars numbers further columns of the same name."""
+    return re.sub(r"_duplicated_\d+$", "", column)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

@@ -13,6 +13,7 @@ from daamctl.encoders.filterbank import MIN_SAMPLES
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.errors import EncoderError
+from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import SMALL
 
 LENGTHS = (16000, 5600, 2801, 9999)  # the second has an odd number of mel frames
@@ -33,11 +34,6 @@ def opened(folder: str, **options: Any) -> SpeechEncoder:
     encoder = open_encoder(config, modality="speech", max_duration_s=5.0, device="cpu", precision="float32").encoder
     assert isinstance(encoder, SpeechEncoder)
     return encoder
-
-
-def clips(*lengths: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return [0.1 * torch.randn(length, generator=generator) for length in lengths]
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ from daamctl.config import ExtractConfig
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.spectrogram import SpectrogramEncoder
 from daamctl.errors import EncoderError
+from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import SMALL
 
 FRAMES, BANDS, COLUMNS = 104, 4, 9  # a second; patches of 16 every 10 frames, and every 10 of 48 mel bands
@@ -38,11 +39,6 @@ def opened(folder: str, **options: Any) -> SpectrogramEncoder:
     encoder = open_encoder(config, modality="speech", max_duration_s=1.0, device="cpu", precision="float32").encoder
     assert isinstance(encoder, SpectrogramEncoder)
     return encoder
-
-
-def clips(*lengths: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return [0.1 * torch.randn(length, generator=generator) for length in lengths]
 
 
 @torch.inference_mode()

@@ -11,6 +11,7 @@ from transformers import WavLMConfig, WavLMModel
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders.waveform import WaveformEncoder
+from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import LARGE, SPEECH
 
 LENGTHS = (3000, 2301, 777, 3100)
@@ -27,11 +28,6 @@ def wavlm(pad_to_s: float = 5.0, **options: Any) -> WaveformEncoder:
     reader = SimpleNamespace(sampling_rate=8000)
     usual: dict[str, Any] = {"device": "cpu", "precision": "float32", "pad_to_s": pad_to_s}
     return WaveformEncoder("wavlm", model, reader, **usual, options=ExtractConfig(**options))
-
-
-def clips(*lengths: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return [0.1 * torch.randn(length, generator=generator) for length in lengths]
 
 
 def test_the_longest_input_of_a_number_of_frames(encoder: WaveformEncoder) -> None:

@@ -424,8 +424,8 @@ class AblateConfig(Section):
     themselves: a DAAM over one layer is the identity at start; `mha-published` is what the released ablation trains
     (D6)."""
     k: tuple[Count, ...] = (1, 3)
-    """Numbers of highest- and lowest-ranked layers to train on; numbers above half the layers are left out. Empty (and no
-    `layers`): no ablation."""
+    """Numbers of highest- and lowest-ranked layers to train on; numbers above half the layers are left out. Empty (and
+    no `layers`): no ablation."""
     layers: tuple[tuple[int, ...], ...] = ()
     """Further groups of layers to train on, e.g. [[9], [22, 23, 24]]."""
     presets: tuple[Literal["speech-9-23", "vision-10-12-22-24", "text-19-21-37-39"], ...] = ()

@@ -35,8 +35,8 @@ MOST_LAYERS = 1000
 """Known encoders have up to 130 layers. One of 100,000 would take minutes to build, even without memory."""
 NUMBER = re.compile("(layers?|depths?)$")
 """Names of numbers of layers in configurations; `layer_norm_eps` and `layer_rope_theta` are something else."""
-PARTS = {"text": "text_config", "image": "vision_config"}
-"""Key of a modality's own configuration within that of a multimodal model."""
+PARTS = {"text": ("text_config",), "image": ("vision_config",), "speech": ("audio_config", "encoder_config")}
+"""Keys of a modality's own configuration within that of a larger model, e.g. with a language model or a decoder."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,10 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None  # opening it will report the error
-        if modality is None and any(part in values for part in PARTS.values()):
+        if modality is None and any(key in values for keys in PARTS.values() for key in keys):
             return None
-        values = values.get(PARTS.get(encoder_input(modality) if modality else "", ""), values)
+        keys = PARTS.get(encoder_input(modality), ()) if modality else ()
+        values = next((values[key] for key in keys if key in values), values)
     depth, width = (next((values[name] for name in names if name in values), None) for names in (LAYERS, WIDTH))
     if not isinstance(depth, int) or not isinstance(width, int):
         return None
@@ -125,11 +126,10 @@ def _config_file(config: ExtractConfig) -> Path | None:
 
 def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | None:
     """Size of the configured encoder; None if this machine does not know it."""
-    found = configuration_of(config)
+    found = configuration_of(config, modality)
     if found is None:
         return None
-    configuration, here = found
-    part = getattr(configuration, PARTS.get(encoder_input(modality), ""), None) or configuration
+    part, here = found
     layers, width = getattr(part, "num_hidden_layers", None), getattr(part, "hidden_size", None)
     number = num_parameters(part)
     if number is None or not isinstance(layers, int) or not isinstance(width, int):
@@ -203,8 +203,8 @@ def is_cached(hub_id: str, revision: str | None) -> bool:
     return False
 
 
-def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
-    """The Hugging Face configuration, and whether its weights are on this machine."""
+def configuration_of(config: ExtractConfig, modality: Modality) -> tuple[Any, bool] | None:
+    """A modality's Hugging Face configuration (see `part_of`), and whether its weights are on this machine."""
     from transformers import AutoConfig
 
     name = config.encoder
@@ -214,13 +214,19 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
         revision = {} if config.revision is None else {"revision": config.revision}
         try:
-            return read_configuration(source, local_files_only=True, **revision), True
+            return part_of(read_configuration(source, local_files_only=True, **revision), modality), True
         except Exception:  # a library may refuse a file in any way
             return None  # opening it will report the error
     if preset is None:
         return None
     made_here = config.weights == "random" or preset.source is None
     return AutoConfig.for_model(preset.model_type, **preset.shape), made_here
+
+
+def part_of(configuration: Any, modality: Modality) -> Any:
+    """A modality's own configuration within that of a larger model; the same one if it has none."""
+    parts = (getattr(configuration, key, None) for key in PARTS.get(encoder_input(modality), ()))
+    return next((part for part in parts if part is not None), configuration)
 
 
 def read_configuration(source: str, **options: Any) -> Any:

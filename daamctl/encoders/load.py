@@ -17,9 +17,9 @@ from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
 from daamctl.encoders.encoder_size import (
-    PARTS,
     check_name,
     num_parameters,
+    part_of,
     read_configuration,
     use_cache_without_hub,
     weights_format,
@@ -34,8 +34,11 @@ INPUTS = {"input_ids": "text", "pixel_values": "image"}
 """Main input of a model class -> modality; speech models are recognised by `SPEECH_TYPES`."""
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
-LANGUAGE_MODEL = r"^(model\.)?(language_model|text_model)\.(model\.)?(?=(layers|embed_tokens|norm)\.)"
-"""What names of weights of a multimodal model, e.g. Gemma 3, have before those of its language model alone."""
+PREFIXES = {
+    "text": r"^(model\.)?(language_model|text_model)\.(model\.)?(?=(layers|embed_tokens|norm)\.)",
+    "speech": r"^(model\.)?(audio_tower|encoder)\.",
+}
+"""What names of weights of a larger model, e.g. Gemma 3, have before those of its part for a modality."""
 HEADROOM = 2_000_000_000
 """Memory to leave free for batches on a GPU when placing weights, in bytes."""
 
@@ -198,19 +201,18 @@ def _pretrained(
     try:
         config = read_configuration(source, **options)
         options["trust_remote_code"] = False
-        part = getattr(config, PARTS.get(encoder_input(modality), ""), None)
-        own = config if part is None else part
+        own = part_of(config, modality)
         _check_reads(source, own, modality)
         family = _family(own, modality)
         reader = family.load_reader(source, **options)
         # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
         where: dict[str, Any] = {"device_map": {"": numbered(device)}} if device.startswith("cuda") else {}
+        if own is not config and (prefix := PREFIXES.get(encoder_input(modality))):
+            where["key_mapping"] = {prefix: ""}
         if highest_layer is not None:
             own = cut_config(own, highest_layer, f"encoder '{source}'")
         if own is not config:
             where["config"] = own
-        if part is not None:
-            where["key_mapping"] = {LANGUAGE_MODEL: ""}
         headless = _without_head(class_of(own)) if modality != "speech" else {}
         keep_pooler = keep_pooler and bool(headless) and cut_of(own) is None
         if not keep_pooler:

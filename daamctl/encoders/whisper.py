@@ -1,4 +1,7 @@
-"""Whisper's encoder: the log-mel input always spans 30 s, and only the clip's own frames are averaged."""
+"""Whisper's encoder, and those of audio language models that have its form.
+
+The log-mel input always spans 30 s, and only the clip's own frames are averaged.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from daamctl.encoders.base import Encoder
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate again
@@ -74,3 +78,35 @@ class WhisperEncoder(SpeechEncoder):
         n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
         mask = torch.arange(self.max_frames) < n_frames[:, None]  # (B, T)
         return {"input_features": mels.to(self.model.dtype)}, mask
+
+
+class AudioTowerEncoder(WhisperEncoder):
+    """Pools the audio encoder of Voxtral, Qwen2-Audio or Audio Flamingo 3; arguments as in `SpeechEncoder`.
+
+    In the last two, as in the whole models, the frames of a clip do not attend to the padding. The mean over pairs of
+    frames between their last layer and the final norm is left out: the norm here follows the last layer.
+    """
+
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Leave out the mean over pairs of frames; see `Encoder`."""
+        model.avg_pooler = nn.Identity()
+        super().set_up(model, reader)
+
+    @staticmethod
+    def load_model(source: str, **options: Any) -> Any:
+        """Load the audio encoder by its configuration; see `Encoder`."""
+        return Encoder.load_model(source, **options)
+
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,), with the mask that the model takes; see `WhisperEncoder`."""
+        inputs, mask = super().collate_cpu(items)
+        if self.model.config.model_type == "audioflamingo3_encoder":
+            inputs["input_features_mask"] = mask.repeat_interleave(2, dim=1)  # of mel frames
+        elif self.model.config.model_type == "qwen2_audio_encoder":
+            from transformers.masking_utils import create_bidirectional_mask
+
+            shape = torch.empty(*mask.shape, 1, dtype=self.model.dtype)
+            attended = create_bidirectional_mask(self.model.config, inputs_embeds=shape, attention_mask=mask)
+            if isinstance(attended, Tensor):  # None: nothing is padded
+                inputs["attention_mask"] = attended
+        return inputs, mask

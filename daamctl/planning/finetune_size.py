@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from daamctl.adapters import build_finetune
-from daamctl.artifacts.utterances import Modality, encoder_input
+from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders.encoder_size import PARTS, configuration_of
+from daamctl.encoders.encoder_size import configuration_of
 
 
 class FinetuneSize(NamedTuple):
@@ -29,9 +29,9 @@ def finetune_size(name: str, config: ExtractConfig, modality: Modality, num_clas
     """
     from transformers import AutoModel
 
-    if (found := configuration_of(config)) is None:
+    if (found := configuration_of(config, modality)) is None:
         return None
-    part = getattr(found[0], PARTS.get(encoder_input(modality), ""), None) or found[0]
+    part = found[0]
     try:
         with torch.device("meta"):
             model: Any = AutoModel.from_config(part)

@@ -20,11 +20,10 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.cost import outline_shares, parameter_shares, time_shares
-from daamctl.encoders.encoder_size import PARTS, configuration_of
+from daamctl.encoders.encoder_size import configuration_of
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import ConfigError, EncoderError
 from daamctl.evaluation.comparison import item_table, not_worse
@@ -153,7 +152,7 @@ def _cost(config: Config, features: Features) -> _Cost:
     if not config.has_encoder:
         return _Cost(note="The embeddings are given, so the cost of their layers is unknown.")
     modality: Any = features.head.modality
-    found = configuration_of(config.extract)
+    found = configuration_of(config.extract, modality)
     if found is None:
         return _Cost(note="The encoder is not on this machine, so the cost of its layers is unknown.")
     configuration, here = found
@@ -163,8 +162,7 @@ def _cost(config: Config, features: Features) -> _Cost:
             return _measured(config, features, modality)
         except (ConfigError, EncoderError) as error:  # of the device, or of the encoder
             note = f"The encoder's time was not measured: {error.message}."
-    part = getattr(configuration, PARTS.get(encoder_input(modality), ""), None) or configuration
-    return _Cost(parameters=_matching(outline_shares(part), features), note=note)
+    return _Cost(parameters=_matching(outline_shares(configuration), features), note=note)
 
 
 def _measured(config: Config, features: Features, modality: Any) -> _Cost:

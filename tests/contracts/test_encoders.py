@@ -131,8 +131,9 @@ def reference(case: str, wave: Tensor, *, final_norm: bool = True, frames: int |
 
 def test_every_family_is_met() -> None:
     assert len(NAMES) == 11
-    of_mels = {"wav2vec2-bert", "audio-spectrogram-transformer"}  # tests/encoders: test_filterbank, test_spectrogram
-    assert {kind for kind, _ in CASES.values()} | of_mels == set(SPEECH_TYPES)
+    of_mels = {"wav2vec2-bert", "parakeet_encoder", "audio-spectrogram-transformer"}  # test_filterbank, -_spectrogram
+    towers = {"qwen2_audio_encoder", "audioflamingo3_encoder", "voxtral_encoder"}  # tests/encoders: test_whisper
+    assert {kind for kind, _ in CASES.values()} | of_mels | towers == set(SPEECH_TYPES)
 
 
 @pytest.mark.parametrize("final_norm", [True, False])

@@ -1,4 +1,4 @@
-"""w2v-BERT 2.0: means of hidden states, whatever stands beside a clip."""
+"""w2v-BERT 2.0 and Parakeet: means of hidden states, whatever stands beside a clip."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
+from transformers import (
+    ParakeetCTCConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    SeamlessM4TFeatureExtractor,
+    Wav2Vec2BertConfig,
+    Wav2Vec2BertModel,
+)
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders.filterbank import MIN_SAMPLES
@@ -59,3 +66,38 @@ def test_clips_shorter_than_a_frame_have_one(folder: str) -> None:
 def test_what_filterbanks_cannot_do_is_refused(folder: str) -> None:
     with pytest.raises(EncoderError, match="cannot pool by all-frames"):
         opened(folder, pooling="all-frames")
+
+
+@pytest.fixture(scope="module")
+def parakeet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("parakeet")
+    torch.manual_seed(0)
+    encoder = {**SMALL, "num_mel_bins": 16, "subsampling_conv_channels": 8}
+    model = ParakeetForCTC(ParakeetCTCConfig(vocab_size=20, pad_token_id=19, encoder_config=encoder))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn(p.shape))
+    model.save_pretrained(path)
+    ParakeetFeatureExtractor(feature_size=16).save_pretrained(path)
+    return str(path)
+
+
+@torch.inference_mode()
+def test_parakeet_is_read_without_its_decoder(parakeet: str) -> None:
+    encoder = opened(parakeet, layer_00=True)
+    whole = ParakeetForCTC.from_pretrained(parakeet).eval()
+    reader = ParakeetFeatureExtractor.from_pretrained(parakeet)
+    pooled, frames = encoder.pool(clips(*LENGTHS))
+    assert (encoder.layers, frames.tolist()) == ((0, 1, 2), [13, 5, 3, 8])  # of 80 ms
+    for row, clip in enumerate(clips(*LENGTHS)):
+        inputs = reader(clip.numpy(), sampling_rate=16000, return_tensors="pt")
+        states = whole.encoder(**inputs, output_hidden_states=True).hidden_states
+        assert encoder.positions(len(clip)) == frames[row]
+        expected = torch.stack([state[0, : frames[row]].mean(0) for state in states])
+        torch.testing.assert_close(pooled[row], expected, atol=2e-5, rtol=1e-4)
+
+
+def test_parakeet_takes_clips_shorter_than_a_mel_frame(parakeet: str) -> None:
+    pooled, frames = opened(parakeet).pool(clips(3, 319, 8000))
+    assert frames.tolist() == [1, 1, 7]
+    assert bool(pooled.isfinite().all())

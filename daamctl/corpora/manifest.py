@@ -51,7 +51,8 @@ _IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMA
 EXAMPLE = "path,label,speaker[,group][,start_s,end_s][,utterance_id]"
 GET_IT = (
     f"write a CSV file with the columns {EXAMPLE}, for texts text,label, for images path,label, and register it: "
-    "daamctl download manifest --from FILE.csv; or give a folder with one folder of images per class"
+    "daamctl download manifest --from FILE.csv; or give a folder with one folder of images per class, or words with "
+    "tags in a .conll file"
 )
 
 

@@ -70,7 +70,7 @@ class RidgeFit(Fit):
         result.maps = maps_of(model, fusion.test, device)
         result.search = search_part(self.solution, self.layers)
         if fitted < clips:
-            result.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
+            result.notes.append(f"fitted on {fitted:,} of {clips:,} training vectors")
             log.info("%s", result.notes[-1])
         result.model, self.ended = model, True
         result.history.append(entry)

@@ -33,7 +33,7 @@ from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
-from daamctl.data.task import task_of
+from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
 from daamctl.store.files import write_text
@@ -163,7 +163,10 @@ def run(
             download["num_groups"] = number
         if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
             download["num_groups"], train["selection"] = 2, "last"
-    doubts += _class_doubts(rows, modality)
+    task = task_of(modality)
+    if modality == "tokens" and "speaker" in rows.columns:
+        task = task.with_sources(rows["utterance_id"], rows["speaker"])
+    doubts += _class_doubts(rows, modality, task)
     if modality == "embeddings" and encoder is not None:
         raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
     extract = {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]}
@@ -173,7 +176,7 @@ def run(
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
-    facts |= _facts(rows)
+    facts |= _facts(rows, task)
     return NewPipeline(path, manifest if known else None, known.text if known else "", facts, doubts)
 
 
@@ -357,9 +360,9 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
     return told
 
 
-def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
+def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:
     """What is doubtful about classes and speakers."""
-    task, told = task_of(modality), []
+    told = []
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
     if counts[most] > IMBALANCE * counts[least] and task.by_accuracy:
@@ -393,13 +396,13 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
     return told
 
 
-def _facts(rows: pl.DataFrame) -> dict[str, str]:
+def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
     classes = tuple(rows["label"].value_counts(sort=True)["label"])
     facts = {"items": f"{len(rows):,}", "classes": class_counts(rows, classes)}
     if "speaker" in rows.columns:
         sizes = rows["speaker"].value_counts()["count"].to_list()
         items = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
-        facts["speakers"] = f"{len(sizes)}, with {items} items each"
+        facts[f"{task.source}s"] = f"{len(sizes)}, with {items} items each"
     if "group" in rows.columns:
         groups = sorted(set(rows["group"]))
         split = ", an official split" if all(group.lower() in PARTS for group in groups) else ""

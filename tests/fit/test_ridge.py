@@ -193,8 +193,8 @@ def test_sample_of_the_training_clips_is_recorded(
     monkeypatch.setattr(probes, "MAX_KERNEL_CLIPS", 40)
     caplog.set_level("INFO")
     fold = make(features, project, "ridge-concat")
-    assert fold.result["run"]["notes"] == ["fitted on 40 of 72 training clips"]
-    assert "fitted on 40 of 72 training clips" in caplog.text
+    assert fold.result["run"]["notes"] == ["fitted on 40 of 72 training vectors"]
+    assert "fitted on 40 of 72 training vectors" in caplog.text
     assert "notes" not in make(features, project, "ridge-average").result["run"]
 
 

@@ -256,6 +256,14 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     assert ("groups" in made.facts) == (place == "news")
 
 
+def test_words_have_documents_where_the_file_tells_them(project: Path) -> None:
+    text = "-DOCSTART- O\n\nAda B-PER\n\nsaw O\n\n-DOCSTART- O\n\nRome B-LOC\n\nis O\n\n"
+    (project / "news.conll").write_text(text)
+    made = new.run(project, "news", project / "news.conll", encoder="llama-micro")
+    assert made.facts["documents"] == "2, with 2 items each"
+    assert made.doubts[0].startswith("2 documents: with so few")
+
+
 def test_a_new_pipeline_trains_what_is_quick_and_its_report_answers_both_questions(project: Path) -> None:
     (project / "texts.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(12)))
     new.run(project, "mine", project / "texts.csv", encoder="llama-micro")

@@ -132,7 +132,7 @@ class NonInferiority(NamedTuple):
 
     accuracy: over all items, averaged over seeds; primary: the primary figure if it is another. difference: the primary
     figure minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by the
-    margin or more; floor: the smallest p that the units allow. None without independent units.
+    margin or more. None without independent units.
     """
 
     accuracy: float
@@ -140,5 +140,4 @@ class NonInferiority(NamedTuple):
     low: float | None
     high: float | None
     p: float | None
-    floor: float | None
     primary: float | None = None

@@ -35,7 +35,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.data.metrics import ClassIds
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals
+from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     grouped_means,
@@ -186,19 +186,16 @@ def not_worse(
     margin: float,
     task: Task = TASKS["speech"],
     alpha: float = 0.05,
-    seed: int = 0,
 ) -> tuple[Design, dict[str, NonInferiority]]:
     """Test of each method that it is less than a margin worse than a reference (docs/sources.md#shortest-encoder).
 
-    A one-sided sign-flip test of the units' differences in accuracy, with the margin added to that of every item. The
-    interval of the difference has the level 1 - 2 alpha, so its lower end is a one-sided bound of the level 1 - alpha.
-    The p-values are not corrected.
+    The interval of the difference has the level 1 - 2 alpha, so its lower end is a one-sided bound of the level
+    1 - alpha. The p-values are not corrected.
 
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of accuracy; choose it before looking at results.
         alpha: one-sided level.
-        seed: of random sign flips.
 
     Returns:
         The units of the tests, and the result of every method, the reference included.
@@ -213,21 +210,18 @@ def not_worse(
     found = {}
     for method, values in correct.items():
         difference = values - correct[reference]
-        test = interval = None
+        low = high = p = None
         if (units := _unit_sums(difference, data, "accuracy")) is not None:
-            sums, sizes = units
-            test = paired_sign_flip(sums + margin * sizes, sizes, one_sided=True, seed=seed)
-            alike = None if difference.any() or method == reference else _number(data, "accuracy")
-            interval = flip_interval(sums, sizes, level=1 - 2 * alpha, alike=alike, seed=seed)
-            if interval and alike:
-                test["p"] = max(test["p"], equal_p(interval, margin))
+            interval, p = non_inferiority(difference, *units, margin, level=1 - 2 * alpha)
+            low, high = interval.low, interval.high
+            if method == reference:
+                low = high = p = 0.0
         found[method] = NonInferiority(
             accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
-            p=test["p"] if test else None,
-            floor=test["floor"] if test else None,
+            low=low,
+            high=high,
+            p=p,
         )
     return _design(data, tables), found
 

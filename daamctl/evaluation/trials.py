@@ -134,7 +134,7 @@ def trials_not_worse(
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
-) -> tuple[Interval, float, float]:
+) -> tuple[Interval, float]:
     """Test that the primary figure of one method is less than a margin below that of another.
 
     p is the share of bootstrap draws in which the first is worse by the margin or more
@@ -145,15 +145,15 @@ def trials_not_worse(
         alpha: one-sided level; the interval has the level 1 - 2 alpha.
 
     Returns:
-        interval of the difference, p, and the smallest p possible. Errors as in `compare_trials`.
+        interval of the difference, and p. Errors as in `compare_trials`.
     """
     sums, gap, sides, _ = _pair(task, first, second)
     floor = 1 / (resamples + 1)
     if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
-        return interval, max(equal_p(interval, margin), floor), floor
+        return interval, max(equal_p(interval, margin), floor)
     (interval,) = intervals(sums, gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
     p = floor + float((redrawn(sums, gap, resamples, seed) <= -margin).sum()) * floor
-    return interval, p, floor
+    return interval, p
 
 
 def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:
@@ -191,8 +191,8 @@ def primary_not_worse(
         gap = values[name] - values[reference]
         found[name] = result._replace(primary=values[name], difference=gap, low=None, high=None)
         if result.p is not None:
-            interval, p, floor = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
-            found[name] = found[name]._replace(low=interval.low, high=interval.high, p=p, floor=floor)
+            interval, p = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
+            found[name] = found[name]._replace(low=interval.low, high=interval.high, p=p)
     return found
 
 

@@ -109,7 +109,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
         time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
         rows.append(
             LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,
-                     difference_high=found.high, p=found.p, floor=found.floor, time=time, parameters=parameters)
+                     difference_high=found.high, p=found.p, time=time, parameters=parameters)
         )  # fmt: skip
     result = Truncation(
         run=layout.run_name,
@@ -127,10 +127,6 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     )
     if design.unit != "speaker":
         result.notes.append(f"{design.reason[0].upper()}{design.reason[1:]}.")
-    floor = max((row.floor for row in result.prefixes if row.floor is not None), default=0.0)
-    if floor > ALPHA:
-        units = counted(design.n_units or 0, design.unit_word)
-        result.notes.append(f"With {units}, no p-value below {floor:.2g} exists.")
     result.notes.extend([*notes, *([cost.note] if cost.note else [])])
     return write_layer_sets(folder / TRUNCATION, result, (fold for own in folds.values() for fold in own))
 

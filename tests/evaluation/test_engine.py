@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, randomisation
+from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, non_inferiority, randomisation
 from daamctl.sign_flip import paired_sign_flip
 
 
@@ -248,3 +248,29 @@ def test_methods_that_agree_may_differ_on_other_items(items, units):
     assert (interval.high == pytest.approx(independent)) == (items == units)
     for margin in (0.99 * interval.high, 1.01 * interval.high):
         assert (equal_p(interval, margin) <= 0.05) == (interval.low >= -margin)
+
+
+def test_score_interval_is_the_published_one():
+    """21 children, of whom 7 changed one way and 1 the other (Fagerland, Lydersen and Laake 2014, table 1)."""
+    gaps = np.array([1.0] + [-1.0] * 7 + [0.0] * 13)
+    interval, _ = non_inferiority(gaps, gaps, np.ones(21), 0.1, level=0.95)
+    assert (interval.low, interval.high) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.02, 0.3, 1.0])
+def test_score_test_agrees_with_its_interval(margin):
+    for lost, won in ((0, 1), (3, 0), (3, 8), (30, 0), (0, 30), (15, 15)):
+        gaps = np.repeat([-1.0, 1.0, 0.0], [lost, won, 30 - lost - won])
+        interval, p = non_inferiority(gaps, gaps, np.ones(30), margin, level=0.9)
+        assert interval.low <= interval.value <= interval.high
+        assert (p <= 0.05) == (interval.low > -margin)
+
+
+def test_few_lost_items_pass_no_more_often_than_the_level():
+    """All outcomes where 5 % of 100 items are lost: the sign-flip test with that margin passes 11.8 %."""
+    chance = 0.0
+    for lost in range(30):
+        gaps = np.repeat([-1.0, 0.0], [lost, 100 - lost])
+        p = non_inferiority(gaps, gaps, np.ones(100), 0.05, level=0.9)[1]
+        chance += stats.binom.pmf(lost, 100, 0.05) * (p <= 0.05)
+    assert 0.02 < chance <= 0.05

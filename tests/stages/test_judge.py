@@ -128,12 +128,16 @@ def test_how_many_more_would_do() -> None:
 def test_a_margin_is_tested_against_the_first() -> None:
     one, other = table(0.75, 1), table(0.75, 3)
     verdict = daamctl.judge(one, other, margin=0.2)
-    (name,) = verdict.not_worse
-    gaps = by_speaker(other, one) + 0.2
-    signs = 1 - 2 * ((np.arange(2**12)[:, None] >> np.arange(12)) & 1)
-    expected = float(((signs * gaps).sum(1) >= gaps.sum() - 1e-12).mean())
-    assert (name, verdict.not_worse[name].p) == ("table 2", pytest.approx(expected))
+    ((name, found),) = verdict.not_worse.items()
+    assert (name, found.difference) == ("table 2", pytest.approx(by_speaker(other, one).mean()))
+    assert found.p is not None
+    assert found.low is not None
+    assert (found.p <= 0.05, found.low > -0.2) == (True, True)
     assert any("less than 20 points of accuracy worse than table 1 is shown" in one for one in sentences(verdict))
+    strict = daamctl.judge(one, other, margin=0.99 * -found.low).not_worse["table 2"]
+    assert strict.low == found.low
+    assert strict.p is not None
+    assert strict.p > 0.05
 
 
 def test_scores_without_labels_have_no_classes() -> None:

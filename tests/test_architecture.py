@@ -257,6 +257,7 @@ ENGINE = {
             (CORPORA,),
             {
                 "base",
+                "dataset",
                 "fetch",
                 "file_names",
                 "files",

@@ -19,7 +19,8 @@ def command(
         typer.Option(
             "--from",
             metavar="PATH",
-            help="Folder of recordings, images or texts, a table of them, tagged words, or a file of embeddings.",
+            help="Folder of recordings, images or texts, a table of them, tagged words, a file of embeddings, or a "
+            "data set of the Hugging Face hub (Parquet files, or a folder of save_to_disk).",
         ),
     ],
     pattern: Annotated[
@@ -32,6 +33,10 @@ def command(
     labels: Annotated[
         str | None, typer.Option(metavar="CODE=NAME,...", help="Class names for the labels in the paths.")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN=NAME,...", help="Columns of a data set, e.g. label=EmoClass,speaker=SpkrID."),
+    ] = None,
 ) -> None:
     """Make a pipeline from recordings, images, texts, tagged words or embeddings."""
     from daamctl.artifacts.dag import write_stages
@@ -42,7 +47,8 @@ def command(
     root = find_root()
     if run.encoder is not None:
         check_name(run.encoder)
-    made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=run.encoder, force=run.force)
+    given = {"labels": _pairs("--labels", labels), "columns": _pairs("--columns", columns)}
+    made = new.run(root, name, source, pattern=pattern, **given, encoder=run.encoder, force=run.force)
     rows = ({"pattern": made.pattern} if made.pattern else {}) | made.facts
     width = max(map(len, rows))
     for heading, text in rows.items():
@@ -63,13 +69,14 @@ def command(
     show_line(f"Then: {then}")
 
 
-def _pairs(text: str | None) -> dict[str, str]:
+def _pairs(option: str, text: str | None) -> dict[str, str]:
     from daamctl.errors import ConfigError
 
     pairs = {}
     for item in filter(None, (text or "").split(",")):
-        code, sign, label = (part.strip() for part in item.partition("="))
-        if not (code and sign and label) or code in pairs:
-            raise ConfigError(f"--labels takes CODE=NAME, each code once, got '{item}'", fix="e.g. 01=neutral,02=calm")
-        pairs[code] = label
+        code, sign, name = (part.strip() for part in item.partition("="))
+        if not (code and sign and name) or code in pairs:
+            example = "01=neutral,02=calm" if option == "--labels" else "label=EmoClass,speaker=SpkrID"
+            raise ConfigError(f"{option} takes A=B, each A once, got '{item}'", fix=f"e.g. {example}")
+        pairs[code] = name
     return pairs

@@ -2,7 +2,8 @@
 
 Data are a folder of recordings, texts or images, a table of them, or sentences with tagged words. In a folder, names of
 files say what label and speaker are (`corpora/file_names.py`). Every recording is decoded once, so that what is wrong
-with the data is told before anything is computed. Nothing is copied.
+with the data is told before anything is computed. Nothing is copied, except the files that a data set of the Hugging
+Face hub holds (`corpora/dataset.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import class_counts
 from daamctl.corpora.conll import part_files
+from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, files_below, read_table, read_text
@@ -95,6 +97,7 @@ def run(
     *,
     pattern: str | None = None,
     labels: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     encoder: str | None = None,
     force: bool = False,
 ) -> NewPipeline:
@@ -102,10 +105,11 @@ def run(
 
     Args:
         name: of the pipeline and of the manifest.
-        folder: recordings, images or texts, in any depth; or a table of them, tagged words (`corpora.conll`), or a file
-            of embeddings (`corpora.vector_file`).
+        folder: recordings, images or texts, in any depth; or a table of them, tagged words (`corpora.conll`), a file
+            of embeddings (`corpora.vector_file`), or a data set of the Hugging Face hub (`corpora.dataset`).
         pattern: where the label and the speaker are in a path; None: look at the names.
         labels: label in the names -> class name.
+        columns: column of a manifest -> column of the data set; the others are found by their names.
         encoder: preset, Hugging Face id or folder; None: one for the kind of data.
         force: replace a pipeline and a manifest of this name.
 
@@ -114,10 +118,18 @@ def run(
         CorpusError: the folder holds no such files, or no labels can be found.
     """
     path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
-    corpus = _corpus_of(folder)
-    _check_name(name, [path] if corpus else [path, manifest], force=force)
     facts: dict[str, str] = {}
     doubts: list[str] = []
+    held, made = is_dataset(folder), manifest
+    corpus = None if held else _corpus_of(folder)
+    if columns and not held:
+        raise ConfigError(f"{folder} is no data set of the Hugging Face hub", fix="leave out --columns")
+    if held:
+        made = manifest.with_suffix("")
+    _check_name(name, [path] if corpus else [path, made], force=force)
+    if held:
+        folder, facts, doubts = unpack(folder, made, columns or {})
+        corpus = _corpus_of(folder)
     known, files = None, folder
     if corpus is not None:
         if pattern is not None or labels:
@@ -177,7 +189,9 @@ def run(
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
     facts |= _facts(rows, task)
-    return NewPipeline(path, manifest if known else None, known.text if known else "", facts, doubts)
+    return NewPipeline(
+        path, manifest if known else folder if held else None, known.text if known else "", facts, doubts
+    )
 
 
 def _corpus_of(source: Path) -> str | None:

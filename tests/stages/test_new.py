@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import soundfile as sf
+from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
 from daamctl.config import load_config, pipeline_names
@@ -254,6 +255,22 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     assert check.problems_of(config) == []
     download.run(Layout.of(project, "news", config), config)
     assert ("groups" in made.facts) == (place == "news")
+
+
+def test_a_data_set_of_the_hub_becomes_a_pipeline(project: Path) -> None:
+    rows = {"review": [f"text {n}" for n in range(12)], "label": [n % 2 for n in range(12)]}
+    features = Features({"review": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    Dataset.from_dict(rows, features=features).to_parquet(project / "train.parquet")
+    made = new.run(project, "reviews", project / "train.parquet", encoder="llama-micro")
+    assert made.manifest == project / "manifests/reviews/reviews.csv"
+    assert made.facts == {"columns": "text = review", "items": "12", "classes": "bad 6, good 6"}
+    config = load_config(project, "reviews")
+    assert config.download.source == "manifests/reviews/reviews.csv"
+    download.run(Layout.of(project, "reviews", config), config)
+    with pytest.raises(ConfigError, match=r"pipelines/reviews\.yaml, .*manifests/reviews exist already"):
+        new.run(project, "reviews", project / "train.parquet")
+    with pytest.raises(ConfigError, match=r"reviews\.csv is no data set of the Hugging Face hub"):
+        new.run(project, "other", made.manifest, columns={"label": "text"})
 
 
 def test_words_have_documents_where_the_file_tells_them(project: Path) -> None:

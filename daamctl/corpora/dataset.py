@@ -1,0 +1,277 @@
+"""Data sets of the Hugging Face hub that hold their recordings or images: written out as files and a table of them.
+
+A data set is a Parquet file, a folder of them as the hub has it (`data/train-00000-of-00002.parquet`), or a folder
+written by `save_to_disk`. The table is one that `corpora.manifest` reads, or `corpora.conll` for tagged words. Integers
+that stand for classes get their names. Code in a data set is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from daamctl.artifacts.terms import counted
+from daamctl.corpora.files import SUFFIXES, alike, files_below
+from daamctl.corpora.groups import PARTS
+from daamctl.errors import CorpusError, first_few
+from daamctl.progress import progress
+from daamctl.store.files import atomic_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAVED = ("dataset_dict.json", "state.json")
+"""Files that `save_to_disk` writes."""
+SHARD = re.compile(r"(.+?)-\d+-of-\d+(-\w+)?")
+"""Name of one of several files of a part."""
+ROWS = 64
+"""Rows that are read at once: recordings are large."""
+ROLES = ("label", "speaker", "group", "sentence")
+TAKEN = ("path", "text", "utterance_id", "index", "start_s", "end_s", "duration_s", "sampling_rate", "n_channels")
+"""Columns that mean something else to a manifest."""
+STARTS = {
+    b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3",
+    b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"II*": ".tif", b"MM\x00*": ".tif",
+}  # fmt: skip
+"""First bytes of a file -> its suffix, where the data set names none."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a data set, e.g. `train`, with its Arrow columns and what the hub says of them."""
+
+    name: str
+    rows: int
+    schema: pa.Schema
+    features: Mapping[str, Any]
+    batches: Callable[[], Iterator[pa.Table]]
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether a path is a data set: a folder of Parquet files or of `save_to_disk`, or a Parquet file like these."""
+    import pyarrow.parquet as pq
+
+    if path.is_dir():
+        endings = {file.suffix.lower() for file in files_below(path)}
+        held = {*SUFFIXES["speech"], *SUFFIXES["image"]} & endings
+        return any((path / name).is_file() for name in SAVED) or (".parquet" in endings and not held)
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, ValueError):
+        return False  # whoever reads it says what is wrong
+    classes = any(_names(feature) for feature in _features(schema).values())
+    return classes or any(_holds_files(field.type) for field in schema)
+
+
+def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path, dict[str, str], list[str]]:
+    """Write the items of a data set to a new folder: a table of the same name, and the files that they hold.
+
+    Args:
+        folder: replaced if it exists.
+        columns: column of the table -> column of the data set; the others are found by their names.
+
+    Returns:
+        The table (.csv, or .parquet for tagged words), facts by heading, and doubts.
+
+    Raises:
+        CorpusError: a file is damaged, columns are missing, or an item has no file.
+    """
+    parts = _saved(source) if any((source / name).is_file() for name in SAVED) else _parquet(source)
+    first = parts[0]
+    if unlike := next((part.name for part in parts if set(part.schema.names) != set(first.schema.names)), None):
+        raise CorpusError(f"{source}: the parts {first.name} and {unlike} have different columns")
+    taken = _columns(source, first.schema, columns, one_part=len(parts) == 1)
+    free = set(first.schema.names) - set(taken.values()) - {*TAKEN, *taken, "group"}
+    kept = [field.name for field in first.schema if field.name in free and not _is_nested(field.type)]
+    names = {name: _names(first.features.get(name)) for name in (*taken.values(), *kept)}
+    label = "label" if "label" in taken else "tags"
+    rows: list[dict[str, Any]] = []
+    with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
+        new.mkdir()
+        for part in parts:
+            for number, values in enumerate((row for table in part.batches() for row in table.to_pylist()), 1):
+                row = {role: _told(values[name], names[name]) for role, name in taken.items() if role != "path"}
+                if "path" in taken and row[label] is not None:
+                    content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
+                    row["path"] = f"{part.name}-{number:06d}{suffix}"
+                    (new / row["path"]).write_bytes(content)
+                rows.append(row | {name: _told(values[name], names[name]) for name in kept})
+                if len(parts) > 1:
+                    rows[-1]["group"] = part.name
+                bar.advance(1)
+        table = pl.DataFrame(rows, infer_schema_length=None).filter(pl.col(label).is_not_null())
+        if table.is_empty():
+            raise CorpusError(f"no item of {source} has a label", fix="name its column: --columns label=NAME")
+        missing = len(rows) - len(table)
+        doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+        if "group" in table.columns:
+            groups = {PARTS.get(name.lower(), name): name for name in table["group"].unique()}
+            if groups.keys() == {"train", "dev"}:
+                doubts.append(f"no labels of a test part, so '{groups['dev']}' is the test part")
+                table = table.with_columns(pl.col("group").replace({groups["dev"]: "test"}))
+            elif len(groups) == 1:
+                table = table.drop("group")
+        if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():
+            table = table.drop("id")  # numbers that begin anew in every part
+        file = new / f"{folder.name}{'.parquet' if label == 'tags' else '.csv'}"
+        (table.write_parquet if label == "tags" else table.write_csv)(file)
+    others = [f"{role} = {name}" for role, name in taken.items() if role != name]
+    return folder / file.name, {"columns": ", ".join(others)} if others else {}, doubts
+
+
+def _parquet(source: Path) -> list[_Part]:
+    """The parts of a Parquet file or of a folder of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = (
+        [source] if source.is_file() else [path for path in files_below(source) if path.suffix.lower() == ".parquet"]
+    )
+    of_part: dict[str, list[Path]] = {}
+    for path in files:
+        shard = SHARD.fullmatch(path.stem)
+        of_part.setdefault(shard[1] if shard else path.parent.name if path.stem.isdigit() else path.stem, []).append(
+            path
+        )
+    for name, own in of_part.items():
+        if len({path.parent for path in own}) > 1:
+            places = first_few([str(path.parent) for path in own])
+            raise CorpusError(
+                f"{source} holds several data sets with a part '{name}': {places}", fix="give one of them"
+            )
+
+    def batches(paths: list[Path]) -> Iterator[pa.Table]:
+        for path in paths:
+            with _reading(path), pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(ROWS):
+                    yield pa.table(batch)
+
+    parts = []
+    for name, own in of_part.items():
+        with _reading(own[0]):
+            schema = pq.read_schema(own[0])
+            rows = sum(pq.read_metadata(path).num_rows for path in own)
+        parts.append(_Part(name, rows, schema, _features(schema), partial(batches, own)))
+    return parts
+
+
+def _saved(source: Path) -> list[_Part]:
+    """The parts that `save_to_disk` wrote."""
+    from datasets import Dataset, load_from_disk  # type: ignore[import-untyped]
+
+    with _reading(source):
+        found = load_from_disk(str(source))
+    sets = {str(found.split or "all"): found} if isinstance(found, Dataset) else dict(found)
+    return [
+        _Part(name, len(one), one.features.arrow_schema, one.features.to_dict(),
+              partial(one.with_format("arrow").iter, batch_size=ROWS))
+        for name, one in sets.items()
+    ]  # fmt: skip
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a library raises for a damaged file into a CorpusError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        reason = " ".join(str(error).split())[:200]
+        raise CorpusError(f"{path} cannot be read: {reason}", fix="copy it again") from error
+
+
+def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_part: bool) -> dict[str, str]:
+    """Column of the table -> column of the data set."""
+    shown = ", ".join(schema.names)[:200]
+    known = ("path", "text", "tokens", "tags", *ROLES)
+    for role, name in given.items():
+        if role not in known or name not in schema.names:
+            raise CorpusError(
+                f"--columns has {role}={name}; {source} has the columns {shown}", fix=f"known: {', '.join(known)}"
+            )
+    held = [field.name for field in schema if _holds_files(field.type)]
+    taken = dict(given)
+    if not taken.keys() & {"path", "text", "tokens"}:
+        if len(held) > 1:
+            raise CorpusError(f"{source} holds files in {first_few(held)}", fix=f"choose: --columns path={held[0]}")
+        role = "path" if held else "tokens" if _found("tokens", schema.names) else "text"
+        sentence = "sentence" if "sentence" in schema.names else None  # what texts are often called
+        content = held[0] if held else _found(role, schema.names) or sentence
+        if content is None:
+            raise CorpusError(
+                f"{source} has no recordings, images, texts or words; its columns are {shown}",
+                fix="name the one to read: --columns text=NAME",
+            )
+        taken[role] = content
+    wanted = ("tags", "sentence") if "tokens" in taken else ROLES
+    for role in wanted:
+        found = _found(role, [name for name in schema.names if name not in taken.values()])
+        if role not in taken and found is not None and (role != "group" or one_part):
+            taken[role] = found
+    if wanted[0] not in taken:
+        raise CorpusError(
+            f"{source} has no column {wanted[0]}; its columns are {shown}", fix=f"name it: --columns {wanted[0]}=NAME"
+        )
+    if wanted[0] == "label" and _is_nested(schema.field(taken["label"]).type):
+        raise CorpusError(f"{source}: an item has several labels in '{taken['label']}'; one is expected")
+    return taken
+
+
+def _found(role: str, names: list[str]) -> str | None:
+    return role if role in names else alike(role, names)
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    """What the hub says of the columns; it is stored in the metadata of a file."""
+    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    return dict((stored.get("info") or {}).get("features") or {})
+
+
+def _names(feature: Any) -> list[str] | None:
+    """Names of the classes of a column, or of a column of lists; None: it has no classes."""
+    if isinstance(feature, list):
+        return _names(feature[0])
+    if not isinstance(feature, Mapping):
+        return None
+    return list(feature["names"]) if feature.get("names") else _names(feature.get("feature"))
+
+
+def _told(value: Any, names: list[str] | None) -> Any:
+    """A value, or the names of the classes that it stands for; None for -1, which says that a class is not known."""
+    if isinstance(value, list):
+        return [_told(one, names) for one in value]
+    if names is None or not isinstance(value, int):
+        return value
+    return names[value] if 0 <= value < len(names) else None
+
+
+def _holds_files(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _file(held: Mapping[str, Any] | None, item: str) -> tuple[bytes, str]:
+    """Content and suffix of the file of an item, which may be beside the data set."""
+    path = Path((held or {}).get("path") or "")
+    content = (held or {}).get("bytes") or (path.read_bytes() if path.is_file() else None)
+    if not content:
+        raise CorpusError(f"{item} holds no file, and there is none at '{path}'", fix="save it with its files in it")
+    if path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"]):
+        return content, path.suffix.lower()
+    return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), path.suffix)

@@ -1,0 +1,170 @@
+"""Data sets of the Hugging Face hub, made with the datasets library: files, classes, parts, and what is wrong."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import soundfile
+from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
+from PIL import Image as Pillow
+
+from daamctl.corpora import conll, manifest
+from daamctl.corpora.dataset import is_dataset, unpack
+from daamctl.errors import CorpusError
+
+MOODS = ["calm", "sad"]
+
+
+def wav(number: int) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, 0.1 * np.random.default_rng(number).normal(size=1600), 16000, format="WAV")
+    return file.getvalue()
+
+
+def recordings(numbers: range, *, named: bool = True, **columns: list[Any]) -> Dataset:
+    held = {"bytes": Value("binary"), "path": Value("string")}
+    rows = {
+        "audio": [{"bytes": wav(number), "path": f"{number}.wav" if named else None} for number in numbers],
+        "emotion": [number % 2 for number in numbers],
+        "speaker_id": [number // 3 for number in numbers],
+        "sampling_rate": [8000] * len(numbers),
+        **columns,
+    }
+    features = {"audio": held, "emotion": ClassLabel(names=MOODS), "speaker_id": Value("int32")}
+    features |= {name: Value("int32") for name in rows.keys() - features.keys()}
+    return Dataset.from_dict(rows, features=Features(features)).cast_column("audio", Audio(16000))
+
+
+def shards(data: Dataset, folder: Path, part: str) -> None:
+    for number in range(2):
+        data.shard(2, number, contiguous=True).to_parquet(folder / "data" / f"{part}-{number:05d}-of-00002.parquet")
+
+
+def saved(data: Dataset, folder: Path, part: str) -> None:
+    DatasetDict({part: data}).save_to_disk(folder)
+
+
+@pytest.mark.parametrize("write", [shards, saved])
+def test_recordings_become_files_and_a_table(tmp_path: Path, write: Callable[[Dataset, Path, str], None]) -> None:
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    (tmp_path / "hub" / "README.md").write_text("about it")
+    write(recordings(range(70)), tmp_path / "hub", "train")
+    assert is_dataset(tmp_path / "hub")
+    table, facts, doubts = unpack(tmp_path / "hub", tmp_path / "moods", {})
+    assert (table, doubts) == (tmp_path / "moods" / "moods.csv", [])
+    assert facts == {"columns": "path = audio, label = emotion, speaker = speaker_id"}
+    rows = manifest.prepare(table)
+    assert rows["label"].to_list() == [MOODS[number % 2] for number in range(70)]
+    assert rows["speaker"].to_list() == [str(number // 3) for number in range(70)]
+    assert rows["group"].null_count() == 70
+    assert [(table.parent / path).read_bytes() for path in rows["path"]] == [wav(number) for number in range(70)]
+
+
+def test_parts_become_groups_and_unnamed_files_have_an_ending(tmp_path: Path) -> None:
+    parts = {"train": range(4), "validation": range(4, 6), "test": range(6, 9)}
+    data = {name: recordings(numbers, named=False) for name, numbers in parts.items()}
+    DatasetDict(data).save_to_disk(tmp_path / "hub")
+    rows = manifest.prepare(unpack(tmp_path / "hub", tmp_path / "moods", {})[0])
+    assert sorted(rows["group"].to_list()) == ["dev"] * 2 + ["test"] * 3 + ["train"] * 4
+    assert set(rows["path"].str.slice(-4)) == {".wav"}
+
+
+def test_columns_are_named_and_others_kept(tmp_path: Path) -> None:
+    ages = [20, 30, 40, 50]
+    recordings(range(4), age=ages, room=[1, 1, 2, 2]).rename_column("emotion", "mood").to_parquet(
+        tmp_path / "a.parquet"
+    )
+    with pytest.raises(CorpusError, match="has no column label; its columns are audio, mood, speaker_id") as caught:
+        unpack(tmp_path / "a.parquet", tmp_path / "a", {})
+    assert caught.value.fix == "name it: --columns label=NAME"
+    assert not (tmp_path / "a").exists()
+    columns = {"label": "mood", "speaker": "room"}
+    table, facts, _ = unpack(tmp_path / "a.parquet", tmp_path / "a", columns)
+    assert facts["columns"] == "label = mood, speaker = room, path = audio"
+    rows = pl.read_csv(table)
+    assert (rows["speaker"].to_list(), rows["age"].to_list()) == ([1, 1, 2, 2], ages)
+    with pytest.raises(CorpusError, match=r"--columns has label=moods; .* has the columns audio, mood"):
+        unpack(tmp_path / "a.parquet", tmp_path / "a", {"label": "moods"})
+    assert table.is_file()
+
+
+def test_a_part_without_labels_is_replaced_by_the_validation_part(tmp_path: Path) -> None:
+    features = Features({"sentence": Value("string"), "label": ClassLabel(names=MOODS), "idx": Value("int32")})
+    folder = tmp_path / "sst2"
+    folder.mkdir()
+    for part, labels in {"train": [0, 1, 0, 1], "validation": [1, 0], "test": [-1, -1, -1]}.items():
+        texts = [f"{part} {number}" for number in range(len(labels))]
+        rows = {"sentence": texts, "label": labels, "idx": list(range(len(labels)))}
+        Dataset.from_dict(rows, features=features).to_parquet(folder / f"{part}-00000-of-00001.parquet")
+    table, facts, doubts = unpack(folder, tmp_path / "mine", {})
+    assert facts == {"columns": "text = sentence"}
+    assert doubts == [
+        "3 items without a label left out", "no labels of a test part, so 'validation' is the test part"
+    ]  # fmt: skip
+    rows = manifest.prepare(table)
+    assert dict(rows["group"].value_counts().iter_rows()) == {"train": 4, "test": 2}
+    assert rows.filter(group="test")["label"].to_list() == ["sad", "calm"]
+
+
+def test_tagged_words_get_the_names_of_their_tags(tmp_path: Path) -> None:
+    tags = ClassLabel(names=["O", "B-PER", "B-LOC"])
+    features = Features({"id": Value("string"), "tokens": List(Value("string")), "ner_tags": List(tags)})
+    rows = {"id": ["0", "1"], "tokens": [["Ada", "saw", "Rome"], ["no"]], "ner_tags": [[1, 0, 2], [0]]}
+    folder = tmp_path / "ner"
+    folder.mkdir()
+    for part in ("train", "test"):
+        Dataset.from_dict(rows, features=features).to_parquet(folder / f"{part}.parquet")
+    words = conll.prepare(unpack(folder, tmp_path / "mine", {})[0])
+    assert words["label"].to_list() == ["B-PER", "O", "B-LOC", "O"] * 2
+    assert words["group"].unique(maintain_order=True).to_list() == ["test", "train"]
+
+
+def test_images_may_lie_beside_the_data_set(tmp_path: Path) -> None:
+    places = [tmp_path / "a.png", tmp_path / "b.png"]
+    for place in places:
+        Pillow.new("RGB", (4, 4)).save(place)
+    held = {"bytes": Value("binary"), "path": Value("string")}
+    rows = {"img": [{"bytes": None, "path": str(place)} for place in places], "label": [0, 1]}
+    features = Features({"img": held, "label": ClassLabel(names=MOODS)})
+    Dataset.from_dict(rows, features=features).cast_column("img", Image()).to_parquet(tmp_path / "hub.parquet")
+    found = manifest.prepare(unpack(tmp_path / "hub.parquet", tmp_path / "mine", {})[0])
+    assert found["path"].to_list() == ["hub-000001.png", "hub-000002.png"]
+    places[1].unlink()
+    with pytest.raises(CorpusError, match=r"item 2 of hub holds no file, and there is none at '.*b\.png'"):
+        unpack(tmp_path / "hub.parquet", tmp_path / "mine", {})
+    assert len(list((tmp_path / "mine").iterdir())) == 3  # as it was
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "hub" / name).mkdir(parents=True)
+        recordings(range(2)).to_parquet(tmp_path / "hub" / name / "train.parquet")
+    with pytest.raises(CorpusError, match="holds several data sets with a part 'train'"):
+        unpack(tmp_path / "hub", tmp_path / "mine", {})
+    damaged = tmp_path / "hub" / "one" / "train.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.raises(CorpusError, match=r"train\.parquet cannot be read"):
+        unpack(tmp_path / "hub" / "one", tmp_path / "mine", {})
+    Dataset.from_dict({"number": [1, 2], "label": ["a", "b"]}).to_parquet(tmp_path / "n.parquet")
+    with pytest.raises(CorpusError, match="has no recordings, images, texts or words; its columns are number, label"):
+        unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
+    Dataset.from_dict({"text": ["x"], "label": [["a", "b"]]}).to_parquet(tmp_path / "n.parquet")
+    with pytest.raises(CorpusError, match="an item has several labels in 'label'"):
+        unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
+    assert not list(tmp_path.glob("*mine*"))
+
+
+def test_tables_of_paths_texts_or_vectors_are_none(tmp_path: Path) -> None:
+    pl.DataFrame({"path": ["a.wav"], "label": ["x"]}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"vectors": [[[0.5]]], "label": ["x"]}).write_parquet(tmp_path / "b.parquet")
+    (tmp_path / "c.csv").write_text("path,label\n")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    assert not any(is_dataset(path) for path in (*tmp_path.iterdir(), tmp_path / "absent.parquet"))
+    (tmp_path / "d.wav").touch()
+    assert not is_dataset(tmp_path)

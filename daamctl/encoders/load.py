@@ -36,6 +36,7 @@ MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 PREFIXES = {
     "text": r"^(model\.)?(language_model|text_model)\.(model\.)?(?=(layers|embed_tokens|norm)\.)",
+    "image": r"^(model\.)?(vision_tower|vision_model)\.(vision_model\.)?",
     "speech": r"^(model\.)?(audio_tower|encoder)\.",
 }
 """What names of weights of a larger model, e.g. Gemma 3, have before those of its part for a modality."""

@@ -582,6 +582,25 @@ def test_language_model_of_a_multimodal_model(tmp_path: Path, kind: str, text_ty
     torch.testing.assert_close(encoder.hidden_layers({"input_ids": ids[None]})[0], states[1])
 
 
+@pytest.mark.parametrize("prefix", ["vision_tower.", "vision_tower.vision_model.", "model.vision_tower.vision_model."])
+@pytest.mark.parametrize(("kind", "text_type"), [("Gemma3", "gemma3_text"), ("Llava", "llama")])
+def test_vision_tower_of_a_multimodal_model(tmp_path: Path, kind: str, text_type: str, prefix: str) -> None:
+    words = {**WORDS, "model_type": text_type, "num_key_value_heads": 1, "head_dim": 8}
+    vision = {"model_type": "siglip_vision_model", **PICTURES}
+    path = saved(tmp_path, f"{kind}ForConditionalGeneration", f"{kind}Config", text_config=words, vision_config=vision)
+    file = Path(path) / "model.safetensors"
+    weights = load_file(file)
+    own = {name.removeprefix("vision_tower."): value for name, value in weights.items() if name.startswith("vision_")}
+    others = {name: value for name, value in weights.items() if not name.startswith("vision_")}
+    named = {f"{prefix}{name}": value for name, value in own.items()}
+    save_file(others | named, file, metadata={"format": "pt"})
+    plain_processor(32).save_pretrained(path)
+    tower = opened(path, "image").encoder.model
+    state = tower.state_dict()
+    assert {name for name in own if "head." not in name} <= state.keys()
+    assert all(torch.equal(value, own[name]) for name, value in state.items())
+
+
 @pytest.mark.parametrize("kind", ["tuned", "self-supervised"])
 def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind: str) -> None:
     """Names as in microsoft/beit-large-patch16-224, and its -pt22k with a shared table and without a pooler."""

@@ -35,7 +35,9 @@ def command(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN=NAME,...", help="Columns of a data set, e.g. label=EmoClass,speaker=SpkrID."),
+        typer.Option(
+            metavar="COLUMN=NAME,...", help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID."
+        ),
     ] = None,
 ) -> None:
     """Make a pipeline from recordings, images, texts, tagged words or embeddings."""

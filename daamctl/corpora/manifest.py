@@ -154,7 +154,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             lacking += f", and '{packed}' holds the files themselves"
             fix = "write them as files, and give a table with their paths"
         elif renamed:
-            fix = f"rename the columns {', '.join(renamed)}" + (f"; {GET_IT}" if len(renamed) < len(missing) else "")
+            named = ",".join(f"{name}={other}" for name in missing if (other := alike(name, found)))
+            new = f", or name them: daamctl new NAME --from {path} --columns {named}"
+            fix = f"rename the columns {', '.join(renamed)}" + (f"; {GET_IT}" if len(renamed) < len(missing) else new)
         faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
     if CONTENT[modality] in missing:
         faults.refuse()

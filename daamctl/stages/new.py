@@ -109,7 +109,8 @@ def run(
             of embeddings (`corpora.vector_file`), or a data set of the Hugging Face hub (`corpora.dataset`).
         pattern: where the label and the speaker are in a path; None: look at the names.
         labels: label in the names -> class name.
-        columns: column of a manifest -> column of the data set; the others are found by their names.
+        columns: column of a manifest -> column of the table or data set; the others of a data set are found by their
+            names.
         encoder: preset, Hugging Face id or folder; None: one for the kind of data.
         force: replace a pipeline and a manifest of this name.
 
@@ -120,20 +121,22 @@ def run(
     path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
     facts: dict[str, str] = {}
     doubts: list[str] = []
-    held, made = is_dataset(folder), manifest
+    held = is_dataset(folder)
     corpus = None if held else _corpus_of(folder)
-    if columns and not held:
-        raise ConfigError(f"{folder} is no data set of the Hugging Face hub", fix="leave out --columns")
-    if held:
-        made = manifest.with_suffix("")
-    _check_name(name, [path] if corpus else [path, made], force=force)
+    if (held or corpus is not None) and (pattern is not None or labels):
+        raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
+    if columns and not held and corpus != MANIFEST:
+        raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
+    made = manifest.with_suffix("") if held else manifest
+    _check_name(name, [path] if corpus and not columns else [path, made], force=force)
     if held:
         folder, facts, doubts = unpack(folder, made, columns or {})
         corpus = _corpus_of(folder)
+    elif columns:
+        write_text(manifest, _renamed(folder, columns, manifest.parent, root).write_csv())
+        folder = manifest
     known, files = None, folder
     if corpus is not None:
-        if pattern is not None or labels:
-            raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
         modality, rows = _listed(folder, corpus)
         files = folder.parent
     else:
@@ -190,7 +193,7 @@ def run(
     _list_in_params(root / PARAMS_FILE, name)
     facts |= _facts(rows, task)
     return NewPipeline(
-        path, manifest if known else folder if held else None, known.text if known else "", facts, doubts
+        path, manifest if known else folder if held or columns else None, known.text if known else "", facts, doubts
     )
 
 
@@ -434,12 +437,35 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
+def _renamed(source: Path, columns: Mapping[str, str], beside: Path, root: Path) -> pl.DataFrame:
+    """A table with other names of columns, for a manifest in another folder."""
+    table = read_table(source)
+    known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
+    for column, name in columns.items():
+        if column not in known or name not in table.columns:
+            raise CorpusError(
+                f"--columns has {column}={name}; {source} has the columns {first_few(table.columns, 20)}",
+                fix=f"known: {', '.join(known)}",
+            )
+    others = [name for name in table.columns if name not in (*columns, *columns.values())]
+    table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
+    if "path" not in table.columns:
+        return table
+    place = pl.col("path").cast(pl.String)
+    below = pl.lit(f"{_base(source.parent, beside, root)}/") + place
+    return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
+
+
+def _base(folder: Path, beside: Path, root: Path) -> str:
+    """A folder as a manifest names it: relative to the manifest's own if it is in the project, else absolute."""
+    inside = folder.resolve().is_relative_to(root.resolve())
+    return os.path.relpath(folder.resolve(), beside.resolve()) if inside else str(folder.resolve())
+
+
 def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.DataFrame:
-    """The manifest: paths relative to it if the data are in the project, else absolute; text that is no formula."""
+    """The manifest, with the paths of the files from there."""
     if "path" in rows.columns:
-        inside = folder.resolve().is_relative_to(root.resolve())
-        base = os.path.relpath(folder.resolve(), beside.resolve()) if inside else str(folder.resolve())
-        rows = rows.with_columns(path=pl.lit(f"{base}/") + pl.col("path"))
+        rows = rows.with_columns(path=pl.lit(f"{_base(folder, beside, root)}/") + pl.col("path"))
         if "speaker" not in rows.columns:
             rows = rows.with_columns(speaker=pl.col("path"))
     first = [name for name in ("path", "text", *FIELDS) if name in rows.columns]

@@ -70,10 +70,11 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ("id,emotion\na,b\n", r"lacks the columns path \(or text\), label, speaker; it has id, emotion"),
         (
             "file,emotion,spk\na.wav,b,c\n",
-            "\n.*rename the columns 'file' to path, 'emotion' to label, 'spk' to speaker$",
+            "\n.*rename the columns 'file' to path, 'emotion' to label, 'spk' to speaker, or name them: "
+            "daamctl new NAME --from .* --columns path=file,label=emotion,speaker=spk$",
         ),
         ("file,label\na.wav,b\n", r"rename the columns 'file' to path; write a CSV file with the columns path,"),
-        ("review,label\na,b\n", "lacks the columns text; it has review, label\n.*rename the columns 'review' to text$"),
+        ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),
         ("path,label,speaker\n", "has no rows"),
         ("", "cannot be read as a CSV, Parquet or JSON lines table"),
         ("path,label,speaker\na,x,s\nb,,s\nc, ,s\n", r"empty label in line 3 \(b\), line 4 \(c\)"),
@@ -280,7 +281,7 @@ def test_one_name_with_two_suffixes(tmp_path: Path) -> None:
         ("path,label,speaker\na.png,x,s\nb.png,y,\n", r"empty speaker in line 3 \(b\.png\)"),
         ("path,label,index\na.png,x,0\n", "has the columns index, but lists images"),
         ("path\na.png\n", "lacks the columns label; it has path"),
-        ("file_name,class\na.png,x\n", "'file_name' to path, 'class' to label$"),
+        ("file_name,class\na.png,x\n", "'file_name' to path, 'class' to label, or name them: "),
     ],
 )
 def test_mistakes_with_images(tmp_path: Path, text: str, message: str) -> None:

@@ -269,8 +269,32 @@ def test_a_data_set_of_the_hub_becomes_a_pipeline(project: Path) -> None:
     download.run(Layout.of(project, "reviews", config), config)
     with pytest.raises(ConfigError, match=r"pipelines/reviews\.yaml, .*manifests/reviews exist already"):
         new.run(project, "reviews", project / "train.parquet")
-    with pytest.raises(ConfigError, match=r"reviews\.csv is no data set of the Hugging Face hub"):
-        new.run(project, "other", made.manifest, columns={"label": "text"})
+    with pytest.raises(ConfigError, match=r"train\.parquet gives the labels itself"):
+        new.run(project, "other", project / "train.parquet", labels={"a": "b"})
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_columns_of_a_table_can_be_named(project: Path, tmp_path_factory: pytest.TempPathFactory, inside: bool) -> None:
+    folder = project / "data" if inside else tmp_path_factory.mktemp("elsewhere")
+    folder.mkdir(exist_ok=True)
+    lines = ["file_name,mood,label,who"]
+    for number in range(4):
+        Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,{'ab'[number % 2]},{number},p{number // 2}")
+    (folder / "metadata.csv").write_text("\n".join(lines))
+    columns = {"path": "file_name", "label": "mood", "speaker": "who"}
+    made = new.run(project, "pictures", folder / "metadata.csv", columns=columns, encoder="beit-micro")
+    assert made.manifest == project / "manifests/pictures.csv"
+    written = pl.read_csv(made.manifest)
+    assert written.columns == ["path", "label", "speaker"]
+    start = "../data/" if inside else f"{folder}/"
+    assert written["path"].to_list() == [f"{start}{number}.png" for number in range(4)]
+    config = load_config(project, "pictures")
+    download.run(Layout.of(project, "pictures", config), config)
+    with pytest.raises(CorpusError, match=r"--columns has label=mud; .*metadata\.csv has the columns file_name, mood"):
+        new.run(project, "other", folder / "metadata.csv", columns={"label": "mud"})
+    with pytest.raises(ConfigError, match="is neither a table of items nor a data set"):
+        new.run(project, "other", folder, columns=columns)
 
 
 def test_words_have_documents_where_the_file_tells_them(project: Path) -> None:

@@ -129,7 +129,8 @@ def make_split(
             raise TrainingError(
                 f"fold {fold}: the {part} part ({where}) holds only class '{classes[0]}'; "
                 "at least two classes are needed",
-                fix="regroup the corpus (group column or download.num_groups): every group needs several classes",
+                fix="regroup the corpus (download.folds=stratified, a smaller download.num_groups, or a column group): "
+                "every group needs several classes",
             )
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])
 

@@ -109,3 +109,9 @@ def even_number(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) 
         if unevenness(assign_groups(rows, number, stratify=stratify)) <= EVEN:
             return number
     return None
+
+
+def have_classes(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> bool:
+    """Whether each of the groups that `assign_groups` forms has items of several classes."""
+    groups = assign_groups(rows, num_groups, stratify=stratify).group_by("group").agg(pl.col("label").n_unique())
+    return bool((groups["label"] > 1).all())

@@ -33,7 +33,7 @@ from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, files_below, read_table, read_text
-from daamctl.corpora.groups import PARTS, even_number
+from daamctl.corpora.groups import PARTS, even_number, have_classes
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
@@ -173,8 +173,14 @@ def run(
     train: dict[str, Any] = {"batch_size": 256} if modality == "tokens" else {}  # words, about 16 sentences
     if "speaker" in rows.columns and "group" not in rows.columns and modality != "tokens":
         own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
-        number = even_number(own, 5, stratify=modality != "speech")
-        if number not in (None, 5):  # folds that the names give
+        stratify = modality != "speech"
+        number = even_number(own, 5, stratify=stratify) or 5  # folds that the names give
+        if not have_classes(own, number, stratify=stratify):  # as of patients, who are all ill or all well
+            fitting = next((number for number in (5, 4, 3) if have_classes(own, number, stratify=True)), None)
+            if fitting is not None:
+                number = fitting
+                download |= {} if stratify else {"folds": "stratified"}
+        if number != 5:
             download["num_groups"] = number
         if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
             download["num_groups"], train["selection"] = 2, "last"

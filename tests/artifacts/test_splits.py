@@ -111,7 +111,8 @@ def test_part_with_one_class_is_named(labels: list[str], fold: int, part: str) -
         make_split(clips(["a", "b", "c"], labels), fold, dev_group=True)
     assert str(caught.value) == (
         f"fold {fold}: the {part} holds only class 'x'; at least two classes are needed\n"
-        "  regroup the corpus (group column or download.num_groups): every group needs several classes"
+        "  regroup the corpus (download.folds=stratified, a smaller download.num_groups, or a column group): "
+        "every group needs several classes"
     )
 
 

@@ -257,6 +257,19 @@ def test_tagged_words_become_a_pipeline(project: Path, place: str) -> None:
     assert ("groups" in made.facts) == (place == "news")
 
 
+def test_folds_have_several_classes_where_a_speaker_has_one(project: Path) -> None:
+    folder = project / "clinic"
+    folder.mkdir()
+    for number in range(18):
+        name = f"{'ill' if number < 9 else 'well'}_p{number // 3}_{number}.wav"
+        sf.write(folder / name, 0.1 * np.random.default_rng(number).normal(size=RATE), RATE)
+    made = new.run(project, "patients", folder, pattern="{label}_{speaker}_{_}.wav", encoder="wavlm-micro")
+    assert "6 of 6 speakers have one class only: a method may learn the speaker instead" in made.doubts
+    config = load_config(project, "patients")
+    assert (config.download.folds, config.download.num_groups) == ("stratified", 3)
+    download.run(Layout.of(project, "patients", config), config)
+
+
 def test_a_data_set_of_the_hub_becomes_a_pipeline(project: Path) -> None:
     rows = {"review": [f"text {n}" for n in range(12)], "label": [n % 2 for n in range(12)]}
     features = Features({"review": Value("string"), "label": ClassLabel(names=["bad", "good"])})

@@ -7,12 +7,7 @@ that stand for classes get their names. Code in a data set is never run.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +16,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.corpora.files import SUFFIXES, alike, files_below
 from daamctl.corpora.groups import PARTS
+from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
 from daamctl.progress import progress
 from daamctl.store.files import atomic_path
@@ -28,31 +24,17 @@ from daamctl.store.files import atomic_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SAVED = ("dataset_dict.json", "state.json")
-"""Files that `save_to_disk` writes."""
-SHARD = re.compile(r"(.+?)-\d+-of-\d+(-\w+)?")
-"""Name of one of several files of a part."""
 ROWS = 64
 """Rows that are read at once: recordings are large."""
 ROLES = ("label", "speaker", "group", "sentence")
 TAKEN = ("path", "text", "utterance_id", "index", "start_s", "end_s", "duration_s", "sampling_rate", "n_channels")
 """Columns that mean something else to a manifest."""
 STARTS = {
-    b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3",
-    b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"II*": ".tif", b"MM\x00*": ".tif",
+    b"RIFF": ".wav", b"FORM": ".aiff", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3",
+    b"\xff\xf3": ".mp3", b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"GIF8": ".gif",
+    b"BM": ".bmp", b"II*": ".tif", b"MM\x00*": ".tif",
 }  # fmt: skip
 """First bytes of a file -> its suffix, where the data set names none."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part of a data set, e.g. `train`, with its Arrow columns and what the hub says of them."""
-
-    name: str
-    rows: int
-    schema: pa.Schema
-    features: Mapping[str, Any]
-    batches: Callable[[], Iterator[pa.Table]]
 
 
 def is_dataset(path: Path) -> bool:
@@ -69,7 +51,7 @@ def is_dataset(path: Path) -> bool:
         schema = pq.read_schema(path)
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
-    classes = any(_names(feature) for feature in _features(schema).values())
+    classes = any(_names(feature) for feature in features_of(schema).values())
     return classes or any(_holds_files(field.type) for field in schema)
 
 
@@ -86,7 +68,7 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
     Raises:
         CorpusError: a file is damaged, columns are missing, or an item has no file.
     """
-    parts = _saved(source) if any((source / name).is_file() for name in SAVED) else _parquet(source)
+    parts = parts_of(source)
     first = parts[0]
     if unlike := next((part.name for part in parts if set(part.schema.names) != set(first.schema.names)), None):
         raise CorpusError(f"{source}: the parts {first.name} and {unlike} have different columns")
@@ -99,7 +81,7 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
     with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
         new.mkdir()
         for part in parts:
-            for number, values in enumerate((row for table in part.batches() for row in table.to_pylist()), 1):
+            for number, values in enumerate(_rows(part, [*taken.values(), *kept]), 1):
                 row = {role: _told(values[name], names[name]) for role, name in taken.items() if role != "path"}
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
@@ -129,64 +111,9 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
     return folder / file.name, {"columns": ", ".join(others)} if others else {}, doubts
 
 
-def _parquet(source: Path) -> list[_Part]:
-    """The parts of a Parquet file or of a folder of them."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files = (
-        [source] if source.is_file() else [path for path in files_below(source) if path.suffix.lower() == ".parquet"]
-    )
-    of_part: dict[str, list[Path]] = {}
-    for path in files:
-        shard = SHARD.fullmatch(path.stem)
-        of_part.setdefault(shard[1] if shard else path.parent.name if path.stem.isdigit() else path.stem, []).append(
-            path
-        )
-    for name, own in of_part.items():
-        if len({path.parent for path in own}) > 1:
-            places = first_few([str(path.parent) for path in own])
-            raise CorpusError(
-                f"{source} holds several data sets with a part '{name}': {places}", fix="give one of them"
-            )
-
-    def batches(paths: list[Path]) -> Iterator[pa.Table]:
-        for path in paths:
-            with _reading(path), pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(ROWS):
-                    yield pa.table(batch)
-
-    parts = []
-    for name, own in of_part.items():
-        with _reading(own[0]):
-            schema = pq.read_schema(own[0])
-            rows = sum(pq.read_metadata(path).num_rows for path in own)
-        parts.append(_Part(name, rows, schema, _features(schema), partial(batches, own)))
-    return parts
-
-
-def _saved(source: Path) -> list[_Part]:
-    """The parts that `save_to_disk` wrote."""
-    from datasets import Dataset, load_from_disk  # type: ignore[import-untyped]
-
-    with _reading(source):
-        found = load_from_disk(str(source))
-    sets = {str(found.split or "all"): found} if isinstance(found, Dataset) else dict(found)
-    return [
-        _Part(name, len(one), one.features.arrow_schema, one.features.to_dict(),
-              partial(one.with_format("arrow").iter, batch_size=ROWS))
-        for name, one in sets.items()
-    ]  # fmt: skip
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what a library raises for a damaged file into a CorpusError."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        reason = " ".join(str(error).split())[:200]
-        raise CorpusError(f"{path} cannot be read: {reason}", fix="copy it again") from error
+def _rows(part: Part, columns: list[str]) -> Iterator[dict[str, Any]]:
+    for table in part.batches(list(dict.fromkeys(columns)), ROWS):
+        yield from table.to_pylist()
 
 
 def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_part: bool) -> dict[str, str]:
@@ -230,12 +157,6 @@ def _found(role: str, names: list[str]) -> str | None:
     return role if role in names else alike(role, names)
 
 
-def _features(schema: pa.Schema) -> dict[str, Any]:
-    """What the hub says of the columns; it is stored in the metadata of a file."""
-    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    return dict((stored.get("info") or {}).get("features") or {})
-
-
 def _names(feature: Any) -> list[str] | None:
     """Names of the classes of a column, or of a column of lists; None: it has no classes."""
     if isinstance(feature, list):
@@ -274,4 +195,6 @@ def _file(held: Mapping[str, Any] | None, item: str) -> tuple[bytes, str]:
         raise CorpusError(f"{item} holds no file, and there is none at '{path}'", fix="save it with its files in it")
     if path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"]):
         return content, path.suffix.lower()
+    if content[8:12] == b"WEBP":
+        return content, ".webp"
     return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), path.suffix)

@@ -141,6 +141,18 @@ def test_images_may_lie_beside_the_data_set(tmp_path: Path) -> None:
     assert len(list((tmp_path / "mine").iterdir())) == 3  # as it was
 
 
+@pytest.mark.parametrize("suffix", [".webp", ".png", ".jpg", ".gif"])
+def test_the_ending_of_a_file_follows_from_its_content(tmp_path: Path, suffix: str) -> None:
+    file = io.BytesIO()
+    Pillow.new("RGB", (4, 4)).save(file, format=suffix[1:].replace("jpg", "jpeg"))
+    held = {"bytes": Value("binary"), "path": Value("string")}
+    rows = {"image": [{"bytes": file.getvalue(), "path": None}] * 2, "label": ["a", "b"]}
+    data = Dataset.from_dict(rows, features=Features({"image": held, "label": Value("string")}))
+    data.to_parquet(tmp_path / "x.parquet")
+    found = manifest.prepare(unpack(tmp_path / "x.parquet", tmp_path / "mine", {})[0])
+    assert found["path"].to_list() == [f"x-000001{suffix}", f"x-000002{suffix}"]
+
+
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "hub" / name).mkdir(parents=True)
@@ -149,7 +161,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         unpack(tmp_path / "hub", tmp_path / "mine", {})
     damaged = tmp_path / "hub" / "one" / "train.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    with pytest.raises(CorpusError, match=r"train\.parquet cannot be read"):
+    with pytest.raises(CorpusError, match="one is not a complete copy of a data set"):
         unpack(tmp_path / "hub" / "one", tmp_path / "mine", {})
     Dataset.from_dict({"number": [1, 2], "label": ["a", "b"]}).to_parquet(tmp_path / "n.parquet")
     with pytest.raises(CorpusError, match="has no recordings, images, texts or words; its columns are number, label"):

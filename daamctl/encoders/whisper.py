@@ -90,6 +90,7 @@ class AudioTowerEncoder(WhisperEncoder):
     def set_up(self, model: Any, reader: Any) -> None:
         """Leave out the mean over pairs of frames; see `Encoder`."""
         model.avg_pooler = nn.Identity()
+        self.has_mask = model.config.model_type != "voxtral_encoder"
         super().set_up(model, reader)
 
     @staticmethod

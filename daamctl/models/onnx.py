@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.discovery import first_of, hook_layers
-from daamctl.encoders.filterbank import FilterbankEncoder
+from daamctl.encoders.filterbank import FilterbankEncoder, ParakeetEncoder
 from daamctl.encoders.image import ImageEncoder
 from daamctl.encoders.spectrogram import SpectrogramEncoder
 from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
 from daamctl.encoders.text import TextEncoder
-from daamctl.encoders.whisper import HOP_SAMPLES, SAMPLES_PER_FRAME, WhisperEncoder
+from daamctl.encoders.whisper import HOP_SAMPLES, SAMPLES_PER_FRAME, AudioTowerEncoder, WhisperEncoder
 from daamctl.errors import EncoderError, MethodError
 from daamctl.methods.base import FusionClassifier
 from daamctl.store.files import write_json
@@ -75,8 +75,10 @@ class Graph(nn.Module):
         self.weighs = all(member.weighs_layers for member in members)
         if encoder.options.layer_00 or encoder.options.pooling == "all-frames":
             raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
-        if isinstance(encoder, (FilterbankEncoder, SpectrogramEncoder)):
+        if isinstance(encoder, (FilterbankEncoder, ParakeetEncoder, SpectrogramEncoder)):
             raise EncoderError(f"{encoder.what}: its mel spectrogram cannot be part of an ONNX graph")
+        if isinstance(encoder, AudioTowerEncoder) and encoder.has_mask:
+            raise EncoderError(f"{encoder.what}: its attention mask cannot be part of an ONNX graph")
         if isinstance(encoder, WhisperEncoder):
             turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
             waves = torch.stack([turns.cos(), turns.sin()]) * torch.hann_window(WINDOW, dtype=torch.float64)

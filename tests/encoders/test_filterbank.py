@@ -20,6 +20,7 @@ from daamctl.encoders.filterbank import MIN_SAMPLES
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.errors import EncoderError
+from daamctl.models.onnx import Graph
 from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import SMALL
 
@@ -95,6 +96,12 @@ def test_parakeet_is_read_without_its_decoder(parakeet: str) -> None:
         assert encoder.positions(len(clip)) == frames[row]
         expected = torch.stack([state[0, : frames[row]].mean(0) for state in states])
         torch.testing.assert_close(pooled[row], expected, atol=2e-5, rtol=1e-4)
+
+
+def test_mel_spectrograms_are_not_part_of_an_onnx_graph(parakeet: str, folder: str) -> None:
+    for encoder in (opened(parakeet), opened(folder)):
+        with pytest.raises(EncoderError, match="its mel spectrogram cannot be part of an ONNX graph"):
+            Graph(encoder, [], encoder.layers, "float32")
 
 
 def test_parakeet_takes_clips_shorter_than_a_mel_frame(parakeet: str) -> None:

@@ -14,6 +14,8 @@ from daamctl.config import ExtractConfig
 from daamctl.encoders.encoder_size import encoder_size_of, shape_of
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
+from daamctl.errors import EncoderError
+from daamctl.models.onnx import Graph
 from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import TEXT
 
@@ -106,6 +108,15 @@ def test_size_is_that_of_the_audio_encoder_alone(folder: Path) -> None:
     assert size is not None
     assert shape_of(config, "speech") == (size.num_layers, size.embed_dim) == (2, 32)
     assert size.num_parameters == sum(p.numel() for p in opened(folder).model.parameters())
+
+
+def test_an_onnx_graph_has_no_mask(folder: Path) -> None:
+    encoder = opened(folder)
+    if json.loads((folder / "config.json").read_text())["model_type"] == "voxtral":
+        assert Graph(encoder, [], encoder.layers, "float32").places == [0, 1]
+        return
+    with pytest.raises(EncoderError, match="its attention mask cannot be part of an ONNX graph"):
+        Graph(encoder, [], encoder.layers, "float32")
 
 
 def test_cut_tower_gives_the_lower_layers(folder: Path) -> None:

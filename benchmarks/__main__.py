@@ -26,6 +26,7 @@ NAMES = (
     "extraction",
     "extraction_memory",
     "truncated",
+    "window",
     "position_bias",
     "large_corpus",
 )

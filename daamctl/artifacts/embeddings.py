@@ -30,7 +30,8 @@ from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config import Config
 from daamctl.config.corpus_keys import key_of
-from daamctl.config.keys import embedding_settings
+from daamctl.config.keys import embedding_settings, names
+from daamctl.config.marks import Changes
 from daamctl.data.task import Task, task_of
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
@@ -408,13 +409,14 @@ def check_settings(
         ArtifactError: names every setting that differs, with both values; or it is of another file or folder.
     """
     usual = embedding_settings(Config(), modality)
-    differing = [
-        f"{stage}.{name}: made with {before!r}, asked for {value!r}"
-        for stage, section in embedding_settings(config, modality).items()
-        if stage in made
-        for name, value in section.items()
-        if (before := made[stage].get(name, usual[stage][name])) != value
-    ]
+    differing = []
+    for stage, section in embedding_settings(config, modality).items():
+        recorded = made.get(stage, {})
+        set_before = [name for name in names(stage, Changes.IF_SET) if name in recorded]  # a null one is in no record
+        for name in dict.fromkeys([*section, *set_before]) if stage in made else ():
+            before, value = recorded.get(name, usual[stage].get(name)), section.get(name)
+            if before != value:
+                differing.append(f"{stage}.{name}: made with {before!r}, asked for {value!r}")
     if differing:
         raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), path=path)
     source = config.download.source

@@ -115,6 +115,9 @@ class ExtractConfig(Section):
     normalize: Annotated[Literal["encoder", "always", "never"], Of.SPEECH] = "encoder"
     """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
     (published, D14)."""
+    window_s: Annotated[Count | None, Changes.IF_SET, Of.SPEECH] = None
+    """Seconds that Whisper's encoder and others of its form read, of which a clip fills the first; null: all, 30 in the
+    published ones. Fewer take less time, and change the vectors (docs/encoders.md#whispers-30-seconds)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Of.STORED] = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if a measurement shows that
     it is faster there, else float32. Embeddings that auto made elsewhere in another format are used as they are."""

@@ -28,9 +28,15 @@ class SpeechEncoder(Encoder):
 
     modality: ClassVar[Modality] = "speech"
     poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "all-frames")
+    has_window: ClassVar[bool] = False
+    """Whether its input always spans the same time, however long a clip is, which `extract.window_s` shortens."""
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Read rate and normalisation; see `Encoder`."""
+        if self.options.window_s is not None and not self.has_window:
+            raise EncoderError(
+                f"{self.what} has no fixed input, so extract.window_s has no effect", fix="set extract.window_s to null"
+            )
         self.sampling_rate = int(reader.sampling_rate)
         own = bool(getattr(reader, "do_normalize", False))
         self.normalize = own if self.options.normalize == "encoder" else self.options.normalize == "always"
@@ -52,10 +58,12 @@ class SpeechEncoder(Encoder):
 
     def facts(self) -> dict[str, Any]:
         """Pooling, normalisation and sampling rate; see `Encoder`."""
+        window = {} if self.options.window_s is None else {"window_s": self.options.window_s}
         return {
             "pooling": self.options.pooling,
             "normalize": self.normalize,
             "sampling_rate": self.sampling_rate,
+            **window,
         }
 
     def normalized(self, clip: Tensor) -> Tensor:
@@ -74,7 +82,7 @@ class SpeechEncoder(Encoder):
             seconds, most = (number / self.sampling_rate for number in (longest, limit))
             raise EncoderError(
                 f"a clip of {seconds:g} s is longer than the {most:g} s that {self.what} can take",
-                fix="lower segment.max_duration_s",
+                fix=f"lower segment.max_duration_s{', or raise extract.window_s' if self.options.window_s else ''}",
             )
 
     def published_samples(self, longest: int) -> int:

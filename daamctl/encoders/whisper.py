@@ -6,13 +6,14 @@ The log-mel input always spans 30 s, and only the clip's own frames are averaged
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
+from daamctl.errors import EncoderError
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate again
 SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
@@ -26,15 +27,29 @@ class WhisperEncoder(SpeechEncoder):
 
     The model has learned positions for 30 s and no attention mask. Shorter input is padded with silence, as in its
     training, and the frames of the padding are excluded from the mean. `all_frames` averages over the frames of
-    `pad_to_s` seconds.
+    `pad_to_s` seconds. With `extract.window_s` the input spans as many seconds, and the other positions are left out.
     """
+
+    has_window: ClassVar[bool] = True
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Keep the encoder alone, and make features for its rate; see `Encoder`."""
         from transformers import WhisperFeatureExtractor
 
         super().set_up(model, reader)
-        self.model, config = model.get_encoder(), model.config
+        self.model = model.get_encoder()
+        config = self.model.config
+        if self.options.window_s is not None:
+            frames = self.options.window_s * self.sampling_rate // SAMPLES_PER_FRAME
+            if frames > config.max_source_positions:
+                seconds = config.max_source_positions * SAMPLES_PER_FRAME / self.sampling_rate
+                raise EncoderError(
+                    f"{self.what} reads {seconds:g} s, extract.window_s is {self.options.window_s}",
+                    fix=f"set extract.window_s to at most {seconds:g}",
+                )
+            positions = self.model.embed_positions.weight[:frames].clone()
+            self.model.embed_positions = nn.Embedding.from_pretrained(positions)
+            self.model.max_source_positions = config.max_source_positions = frames
         self.max_frames = int(config.max_source_positions)
         seconds = self.max_frames * SAMPLES_PER_FRAME // self.sampling_rate
         self.features = WhisperFeatureExtractor(

@@ -362,6 +362,16 @@ def test_settings_that_cannot_change_a_value_are_free() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["window_s", "pad_frames_to"])
+def test_check_settings_knows_what_is_recorded_only_where_it_is_set(name: str) -> None:
+    usual, other = Config(), Config.model_validate({"extract": {name: 8}})
+    for one in (usual, other):
+        check_settings(embedding_settings(one), one, "speech", what="embeddings", path=Path("x"))
+    for made, asked, values in ((usual, other, "None, asked for 8"), (other, usual, "8, asked for None")):
+        with pytest.raises(ArtifactError, match=f"extract.{name}: made with {values}$"):
+            check_settings(embedding_settings(made), asked, "speech", what="embeddings", path=Path("x"))
+
+
 def test_check_settings_names_all_that_differ() -> None:
     made = Config.model_validate({"extract": {"pooling": "all-frames"}, "segment": {"tail": "drop"}})
     facts = embedding_settings(made)

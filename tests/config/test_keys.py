@@ -43,6 +43,7 @@ def config(**sections: Any) -> Config:
         ("extract", {"weights_dtype": "float16"}, False, True),
         ("extract", {"name": "ours"}, False, False),
         ("extract", {"pad_frames_to": 8}, True, True),
+        ("extract", {"window_s": 3}, True, True),
         ("extract", {"writers": 2, "image_bytes": True}, False, False),
         ("extract", {"max_batch_s": 3.0, "shard_clips": 2, "min_gpu_memory_gb": 3.0}, False, False),
         ("segment", {"tail": "drop"}, True, True),

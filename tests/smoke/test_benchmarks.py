@@ -145,6 +145,14 @@ def test_truncated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_window(tmp_path: Path) -> None:
+    words = ["--encoder", "whisper-tiny", "--items", "1", "--repeats", "1", "--windows", "3"]
+    found, _ = run("window", tmp_path / "figures.json", *words)
+    assert list(found["ways"]) == ["3 s", "30 s"]
+    assert [one["ratio"] for one in found["ratios"]] == ["3 s / 30 s"]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_position_bias(tmp_path: Path) -> None:
     words = ["--layers", "1", "--clips", "2", "--clip-s", "1", "--repeats", "1"]

@@ -7,6 +7,7 @@ that stand for classes get their names. Code in a data set is never run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,10 +50,12 @@ def is_dataset(path: Path) -> bool:
         return False
     try:
         schema = pq.read_schema(path)
+        features = features_of(schema)
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
-    classes = any(_names(feature) for feature in features_of(schema).values())
-    return classes or any(_holds_files(field.type) for field in schema)
+    if any(_holds_files(field.type) for field in schema):
+        return True
+    return "path" not in schema.names and any(_names(feature) for feature in features.values())
 
 
 def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path, dict[str, str], list[str]]:
@@ -81,11 +84,12 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
     with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
         new.mkdir()
         for part in parts:
+            start = re.sub(r"[^\w.-]", "_", part.name)  # no folder
             for number, values in enumerate(_rows(part, [*taken.values(), *kept]), 1):
                 row = {role: _told(values[name], names[name]) for role, name in taken.items() if role != "path"}
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
-                    row["path"] = f"{part.name}-{number:06d}{suffix}"
+                    row["path"] = f"{start}-{number:06d}{suffix}"
                     (new / row["path"]).write_bytes(content)
                 rows.append(row | {name: _told(values[name], names[name]) for name in kept})
                 if len(parts) > 1:
@@ -127,6 +131,8 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
             )
     held = [field.name for field in schema if _holds_files(field.type)]
     taken = dict(given)
+    if "path" in taken and taken["path"] not in held:
+        raise CorpusError(f"{source}: '{taken['path']}' holds no files; those that do: {first_few(held) or 'none'}")
     if not taken.keys() & {"path", "text", "tokens"}:
         if len(held) > 1:
             raise CorpusError(f"{source} holds files in {first_few(held)}", fix=f"choose: --columns path={held[0]}")
@@ -160,10 +166,11 @@ def _found(role: str, names: list[str]) -> str | None:
 def _names(feature: Any) -> list[str] | None:
     """Names of the classes of a column, or of a column of lists; None: it has no classes."""
     if isinstance(feature, list):
-        return _names(feature[0])
+        return _names(feature[0]) if feature else None
     if not isinstance(feature, Mapping):
         return None
-    return list(feature["names"]) if feature.get("names") else _names(feature.get("feature"))
+    names = feature.get("names")
+    return list(map(str, names)) if isinstance(names, list) else _names(feature.get("feature"))
 
 
 def _told(value: Any, names: list[str] | None) -> Any:
@@ -190,11 +197,12 @@ def _is_nested(kind: pa.DataType) -> bool:
 def _file(held: Mapping[str, Any] | None, item: str) -> tuple[bytes, str]:
     """Content and suffix of the file of an item, which may be beside the data set."""
     path = Path((held or {}).get("path") or "")
-    content = (held or {}).get("bytes") or (path.read_bytes() if path.is_file() else None)
+    known = path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"])
+    content = (held or {}).get("bytes") or (path.read_bytes() if known and path.is_file() else None)
     if not content:
         raise CorpusError(f"{item} holds no file, and there is none at '{path}'", fix="save it with its files in it")
-    if path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"]):
+    if known:
         return content, path.suffix.lower()
     if content[8:12] == b"WEBP":
         return content, ".webp"
-    return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), path.suffix)
+    return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), ".bin")

@@ -114,14 +114,16 @@ def parts_of(source: Path) -> list[Part]:
             )
         with _reading(source):
             schema, rows = pq.read_schema(paths[0]), sum(pq.read_metadata(path).num_rows for path in paths)
-        parts.append(Part(name, rows, schema, features_of(schema), partial(_batches, source, paths)))
+            parts.append(Part(name, rows, schema, features_of(schema), partial(_batches, source, paths)))
     return parts
 
 
 def features_of(schema: pa.Schema) -> dict[str, Any]:
-    """What the hub says of the columns of a Parquet file, in its metadata."""
+    """What the hub says of the columns of a Parquet file, in its metadata; ValueError if that is no JSON."""
     stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    return dict((stored.get("info") or {}).get("features") or {})
+    info = stored.get("info") if isinstance(stored, dict) else None
+    features = info.get("features") if isinstance(info, dict) else None
+    return features if isinstance(features, dict) else {}
 
 
 def _batches(source: Path, paths: Sequence[Path], columns: list[str], rows: int) -> Iterator[pa.Table]:

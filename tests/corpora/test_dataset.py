@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
@@ -172,7 +174,27 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*mine*"))
 
 
+def test_metadata_are_not_trusted(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b"], "label": [0, 1]})
+    for metadata in (b"{", b"[]", b'{"info": 3}', b'{"info": {"features": {"label": [[]]}}}'):
+        pq.write_table(table.replace_schema_metadata({b"huggingface": metadata}), tmp_path / "a.parquet")
+        assert not is_dataset(tmp_path / "a.parquet")
+    secret = tmp_path / "secret"
+    secret.write_text("of this machine")
+    held = {"bytes": Value("binary"), "path": Value("string")}
+    rows = {"audio": [{"bytes": None, "path": str(secret)}], "label": ["a"]}
+    Dataset.from_dict(rows, features=Features({"audio": held, "label": Value("string")})).to_parquet(
+        tmp_path / "b.parquet"
+    )
+    with pytest.raises(CorpusError, match="item 1 of b holds no file"):
+        unpack(tmp_path / "b.parquet", tmp_path / "mine", {})
+    with pytest.raises(CorpusError, match="'label' holds no files; those that do: audio"):
+        unpack(tmp_path / "b.parquet", tmp_path / "mine", {"path": "label"})
+
+
 def test_tables_of_paths_texts_or_vectors_are_none(tmp_path: Path) -> None:
+    named = Features({"path": Value("string"), "label": ClassLabel(names=MOODS)})
+    Dataset.from_dict({"path": ["a.wav"], "label": [0]}, features=named).to_parquet(tmp_path / "named.parquet")
     pl.DataFrame({"path": ["a.wav"], "label": ["x"]}).write_parquet(tmp_path / "a.parquet")
     pl.DataFrame({"vectors": [[[0.5]]], "label": ["x"]}).write_parquet(tmp_path / "b.parquet")
     (tmp_path / "c.csv").write_text("path,label\n")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
@@ -45,6 +46,7 @@ from daamctl.corpora.sources import files_root
 from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
+from daamctl.encoders.speech import SpeechEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import LocalEngine
@@ -169,9 +171,13 @@ class Extractor:
                     sentences = self.rows.filter(pl.col("sentence").is_in(rows["sentence"].unique().implode()))
                 todo.append(ShardTask(shard.path, rows, sentences))
         if todo:
+            encoder = self.lazy.encoder
+            if isinstance(encoder, SpeechEncoder):  # what it cannot take is refused before hours of work
+                longest = self.rows.select(pl.max_horizontal("duration_s", "pad_to_s").max()).item()
+                encoder.collate_cpu([torch.zeros(round(longest * encoder.sampling_rate))])
             yield from make_shards(
                 todo,
-                self.lazy.encoder,
+                encoder,
                 head=tasks[0].head,
                 root=self.root,
                 config=self.config,

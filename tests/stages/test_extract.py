@@ -128,6 +128,18 @@ def test_a_worker_knows_that_a_speech_encoder_takes_one_device_without_opening_i
     assert again.lazy._opened is None
 
 
+def test_a_clip_that_is_too_long_is_refused_before_the_first_shard(project: Path) -> None:
+    config, layout = setting("whisper-tiny", weights="random", window_s=2), Layout(project, "p", "p", "p")
+    register(project, "demo", project)
+    times: dict[str, list[Any]] = {"start_s": [0.0] * 7, "duration_s": [1.0] * 6 + [2.5], "pad_to_s": [None] * 7}
+    write_clips(layout.clips, table("speech", config, path=["a.wav"] * 7, sampling_rate=[16000] * 7, **times))
+    with pytest.raises(
+        EncoderError, match=r"a clip of 2\.5 s is longer than the 2 s that encoder 'whisper-tiny'"
+    ) as caught:
+        extract.run(layout, config)
+    assert caught.value.fix == "lower segment.max_duration_s, or raise extract.window_s"
+
+
 def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("beit-micro", shard_clips=1)
     layout = image_layout(project, config)

@@ -409,14 +409,13 @@ def check_settings(
         ArtifactError: names every setting that differs, with both values; or it is of another file or folder.
     """
     usual = embedding_settings(Config(), modality)
-    differing = []
-    for stage, section in embedding_settings(config, modality).items():
-        recorded = made.get(stage, {})
-        set_before = [name for name in names(stage, Changes.IF_SET) if name in recorded]  # a null one is in no record
-        for name in dict.fromkeys([*section, *set_before]) if stage in made else ():
-            before, value = recorded.get(name, usual[stage].get(name)), section.get(name)
-            if before != value:
-                differing.append(f"{stage}.{name}: made with {before!r}, asked for {value!r}")
+    differing = [
+        f"{stage}.{name}: made with {before!r}, asked for {value!r}"
+        for stage, section in embedding_settings(config, modality).items()
+        if stage in made
+        for name in dict.fromkeys([*section, *names(stage, Changes.IF_SET)])  # a null one of these is in no record
+        if (before := made[stage].get(name, usual[stage].get(name))) != (value := section.get(name))
+    ]
     if differing:
         raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), path=path)
     source = config.download.source

@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text, renames
+from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text, renames, renaming
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import word_id
@@ -224,7 +224,7 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     if missing:
         shown = ", ".join(table.columns)[:200]
         renamed = renames(missing, table.columns)
-        fix = f"rename the columns {', '.join(renamed)}" if len(renamed) == len(missing) else fix
+        fix = renaming(renamed) if len(renamed) == len(missing) else fix
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
     for name in lists:
         if table.schema[name] != pl.List(pl.String):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from daamctl.artifacts.terms import counted
-from daamctl.corpora.files import SUFFIXES, alike, files_below
+from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below
 from daamctl.corpora.groups import PARTS
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
@@ -124,11 +124,7 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
     """Column of the table -> column of the data set."""
     shown = ", ".join(schema.names)[:200]
     known = ("path", "text", "tokens", "tags", *ROLES)
-    for role, name in given.items():
-        if role not in known or name not in schema.names:
-            raise CorpusError(
-                f"--columns has {role}={name}; {source} has the columns {shown}", fix=f"known: {', '.join(known)}"
-            )
+    check_named(given, known, source, schema.names)
     held = [field.name for field in schema if _holds_files(field.type)]
     taken = dict(given)
     if "path" in taken and taken["path"] not in held:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,9 +67,28 @@ def alike(role: str, columns: Sequence[str]) -> str | None:
     return next((name for name in columns if name.strip().lower() in others), None)
 
 
-def renames(missing: Iterable[str], columns: Sequence[str]) -> list[str]:
-    """What to rename for some missing columns, `'other' to name`; nothing for those that are not there at all."""
-    return [f"'{other}' to {name}" for name in missing if (other := alike(name, columns))]
+def renames(missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
+    """Missing column -> what it is called here; nothing for those that are not there at all."""
+    return {name: other for name in missing if (other := alike(name, columns))}
+
+
+def renaming(found: Mapping[str, str]) -> str:
+    """What `renames` has found, as advice."""
+    return "rename the columns " + ", ".join(f"'{other}' to {name}" for name, other in found.items())
+
+
+def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, columns: Sequence[str]) -> None:
+    """Check the columns that `daamctl new --columns` names: ours -> that of the source.
+
+    Raises:
+        CorpusError: one is not known, or the source lacks it.
+    """
+    for role, name in given.items():
+        if role not in known or name not in columns:
+            raise CorpusError(
+                f"--columns has {role}={name}; {source} has the columns {first_few(columns, 20)}",
+                fix=f"known: {', '.join(known)}",
+            )
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:

@@ -25,7 +25,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, renames, tell_unused
+from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, renames, renaming, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -154,9 +154,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             lacking += f", and '{packed}' holds the files themselves"
             fix = "write them as files, and give a table with their paths"
         elif renamed:
-            named = ",".join(f"{name}={other}" for name in missing if (other := alike(name, found)))
+            named = ",".join(f"{name}={other}" for name, other in renamed.items())
             new = f", or name them: daamctl new NAME --from {path} --columns {named}"
-            fix = f"rename the columns {', '.join(renamed)}" + (f"; {GET_IT}" if len(renamed) < len(missing) else new)
+            fix = renaming(renamed) + (f"; {GET_IT}" if len(renamed) < len(missing) else new)
         faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
     if CONTENT[modality] in missing:
         faults.refuse()

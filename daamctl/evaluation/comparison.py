@@ -212,10 +212,10 @@ def not_worse(
         difference = values - correct[reference]
         low = high = p = None
         if (units := _unit_sums(difference, data, "accuracy")) is not None:
-            interval, p = non_inferiority(difference, *units, margin, level=1 - 2 * alpha)
-            low, high = interval.low, interval.high
-            if method == reference:
-                low = high = p = 0.0
+            low = high = p = 0.0  # of the reference
+            if method != reference:
+                interval, p = non_inferiority(difference, *units, margin, level=1 - 2 * alpha)
+                low, high = interval.low, interval.high
         found[method] = NonInferiority(
             accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
             difference=float(difference.mean()),

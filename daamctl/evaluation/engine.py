@@ -96,14 +96,23 @@ def intervals(
 
 def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, level: float) -> tuple[Floats, Floats]:
     """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
-    varies = error > SMALL  # else no unit tells how far units differ
-    alike = np.divide(values * (1 - values), error**2, out=np.full(len(values), np.inf), where=varies)
-    size = np.minimum(alike + 1, items)  # n independent items have the squared error v(1 - v)/(n - 1)
-    size *= (special.stdtrit(np.maximum(items - 1, 1), (1 + level) / 2) / reach) ** 2
+    size = _independent_items(values * (1 - values), error, items, reach, level)
     right, wrong = values * size, (1 - values) * size
     low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
     high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)
     return low, high
+
+
+def _independent_items(variance: Floats, error: Floats, items: Floats, reach: float, level: float) -> Floats:
+    """Numbers of independent items with this variance whose means would have these standard errors, at most all.
+
+    They are fewer where t of U - 1 degrees of freedom, `reach`, is above that of the number of items.
+    """
+    varies = error > SMALL  # else no unit tells how far units differ
+    alike = np.divide(variance, error**2, out=np.full(len(error), np.inf), where=varies)
+    size: Floats = np.minimum(alike + 1, items)  # n independent items have the squared error variance/(n - 1)
+    size *= (special.stdtrit(np.maximum(items - 1, 1), (1 + level) / 2) / reach) ** 2
+    return size
 
 
 def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floats:
@@ -254,10 +263,10 @@ def non_inferiority(
         interval = equal_interval(items, units, level)
         return interval, equal_p(interval, margin)
     won, lost = float(np.maximum(differences, 0).sum()), float(np.maximum(-differences, 0).sum())
-    spread = (won + lost) / items - value**2
-    error = ((sums - value * sizes) ** 2).sum() / (units * (units - 1))
-    size = min(spread / error + 1, items) if error > SMALL**2 else items
-    size *= (special.stdtrit(items - 1, (1 + level) / 2) / special.stdtrit(units - 1, (1 + level) / 2)) ** 2
+    variance = np.array([(won + lost) / items - value**2])
+    error = np.sqrt(((sums - value * sizes) ** 2).sum(keepdims=True) / (units * (units - 1)))
+    reach = float(special.stdtrit(units - 1, (1 + level) / 2))
+    size = float(_independent_items(variance, error, np.array([items]), reach, level)[0])
     lost, won = lost * size / items, won * size / items
     low, high = _score_end(lost, won, size, level), -_score_end(won, lost, size, level)
     low, value, high = np.round([low, value, high], SAME).tolist()

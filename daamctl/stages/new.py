@@ -32,7 +32,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, files_below, read_table, read_text
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, check_named, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import Task, task_of
@@ -129,12 +129,13 @@ def run(
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
     _check_name(name, [path] if corpus and not columns else [path, made], force=force)
+    written = None  # the table, where none was given
     if held:
         folder, facts, doubts = unpack(folder, made, columns or {})
-        corpus = _corpus_of(folder)
+        corpus, written = _corpus_of(folder), folder
     elif columns:
         write_text(manifest, _renamed(folder, columns, manifest.parent, root).write_csv())
-        folder = manifest
+        folder = written = manifest
     known, files = None, folder
     if corpus is not None:
         modality, rows = _listed(folder, corpus)
@@ -195,12 +196,11 @@ def run(
     text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
     if known:
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
+        written = manifest
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
     facts |= _facts(rows, task)
-    return NewPipeline(
-        path, manifest if known else folder if held or columns else None, known.text if known else "", facts, doubts
-    )
+    return NewPipeline(path, written, known.text if known else "", facts, doubts)
 
 
 def _corpus_of(source: Path) -> str | None:
@@ -447,12 +447,7 @@ def _renamed(source: Path, columns: Mapping[str, str], beside: Path, root: Path)
     """A table with other names of columns, for a manifest in another folder."""
     table = read_table(source)
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
-    for column, name in columns.items():
-        if column not in known or name not in table.columns:
-            raise CorpusError(
-                f"--columns has {column}={name}; {source} has the columns {first_few(table.columns, 20)}",
-                fix=f"known: {', '.join(known)}",
-            )
+    check_named(columns, known, source, table.columns)
     others = [name for name in table.columns if name not in (*columns, *columns.values())]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:

@@ -332,6 +332,11 @@ class AdapterConfig(Section):
     (`extract.weights_dtype`, where auto means float32), without autocast; same: autocast as in training, which changes
     logits by rounding."""
 
+    @model_validator(mode="after")
+    def _check_search(self) -> AdapterConfig:
+        _check_grid("search_lr", self.search_lr)
+        return self
+
     @property
     def own(self) -> dict[str, Any]:
         """The settings that were given explicitly, without defaults."""
@@ -439,7 +444,7 @@ class AblateConfig(Section):
 class ImportanceConfig(Section):
     """Importance Factor maps, and an audit of whether they and layer weights reflect the value of the layers."""
 
-    dpi: Count = 150
+    dpi: Annotated[int, Field(ge=20, le=1200)] = 150
     """Resolution of the images, in dots per inch."""
     audit: bool = True
     """Test the layers' scores against linear probes and by replacing layers under the trained models; the latter takes

@@ -224,6 +224,18 @@ def test_fine_tuning_has_the_seeds_of_training_unless_it_has_its_own(project: Pa
     assert "finetune: seeds must be one or more different integers, got []" in message(project, {"finetune.seeds": []})
 
 
+@pytest.mark.parametrize("section", ["train", "finetune"])
+@pytest.mark.parametrize("values", [[], [0.001, 0.001]])
+def test_a_search_without_a_choice_is_refused(project: Path, section: str, values: list[float]) -> None:
+    expected = f"{section}: search_lr must be one or more different values, got {values}"
+    assert expected in message(project, {f"{section}.search_lr": values})
+
+
+def test_pictures_that_cannot_be_drawn_are_refused(project: Path) -> None:
+    for dpi in (2, 1_000_000):  # no letter is that small, and no memory that large
+        assert "importance.dpi: input should be " in message(project, {"importance.dpi": dpi})
+
+
 def test_overrides_are_yaml_values() -> None:
     words = ["train.lr=1e-3", "train.seeds=[1, 2]", "download.classes=null", "a.b=x=y", "segment.write_audio=true"]
     assert parse_overrides(words) == {

@@ -16,6 +16,7 @@ from daamctl.config.marks import Changes, Of, Source
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
+Side = Annotated[int, Field(ge=1, le=8192)]  # of an image, in pixels; a larger one takes more than 200 MB
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what every random generator takes
 TrainingStage = Literal["train", "finetune"]
 EMBEDDINGS = "embeddings"
@@ -469,9 +470,9 @@ class ReportConfig(Section):
 class CropConfig(Section):
     """How to cut images into squares for `reconstruct`."""
 
-    size: Annotated[Count, Source.RECONSTRUCTED] = 256
+    size: Annotated[Side, Source.RECONSTRUCTED] = 256
     """Side of a crop, in pixels."""
-    resize: Annotated[Count | None, Source.RECONSTRUCTED] = 256
+    resize: Annotated[Side | None, Source.RECONSTRUCTED] = 256
     """Shorter side to which an image is scaled before cropping, in pixels; null: images stay as they are."""
     per_image: Annotated[Count, Source.RECONSTRUCTED] = 1
     """Crops per image, at seeded places; one in the middle if it is 1. Equal places count once."""

@@ -11,7 +11,8 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,13 +21,22 @@ import polars as pl
 import pyarrow.parquet as pq
 import torch
 
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, embeddings_in, is_held, open_embeddings
+from daamctl.artifacts.embeddings import (
+    METADATA_FILE,
+    EmbeddingsMetadata,
+    check_settings,
+    embeddings_in,
+    is_held,
+    open_embeddings,
+    read_head,
+    with_keys,
+)
 from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import Split, fold_groups, split_of
 from daamctl.config import Config, TrainingStage
-from daamctl.config.keys import names
+from daamctl.config.keys import embedding_settings, names
 from daamctl.config.marks import Of
 from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.data.task import task_of
@@ -181,6 +191,21 @@ class Expected:
                 found += len(ids) if ids.is_in(wanted).all() else 0
             most = max(most, found)
         return most
+
+    def same_vectors(self) -> Path | None:
+        """Folder of finished embeddings, perhaps of another pipeline, whose shards `extract` will use, if any."""
+        if self.clips is None or self.head is not None:
+            return None
+        settings = embedding_settings(self.config, self.clips.modality)
+        for folder in sorted(path.parent for path in (self.layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}")):
+            with suppress(ArtifactError):
+                found = read_head(folder)
+                tolerated = self.config.extract.max_unreadable_fraction * len(self.clips.rows)
+                # the encoder is taken to be as it was: its weights are not read for a plan
+                ours = with_keys(replace(found, settings=settings), self.clips)
+                if ours.vectors_key == found.vectors_key and len(found.unreadable) <= tolerated:
+                    return folder
+        return None
 
     def kept(self, folder: Path, method: str, layers: tuple[int, ...] | None = None) -> list[Fold]:
         """Folds in a folder that training a method will keep; none without embeddings, which are part of the key."""

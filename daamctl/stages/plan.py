@@ -212,6 +212,11 @@ class _Planner:
             task.basis = "quick"
             task.notes.append("given embeddings are stored as they are; no encoder is opened")
             return
+        if (folder := known.same_vectors()) is not None:
+            task.basis, task.reason = "quick", None
+            task.notes.append(f"the same vectors are in {folder}: they are used, not embedded again")
+            self._set_disk(task, 0)
+            return
         device = resolve_device(config.device)
         task.memory_on = "cuda" if config.min_gpu_memory_gb else device.partition(":")[0]
         if known.encoder_size is not None and known.stats.modality is not None:

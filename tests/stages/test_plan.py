@@ -365,13 +365,31 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     for stage in (download, segment):
         stage.run(other, config)
     changes = {"train.steps": 7, "train.search": "none", "train.refit": False, "train.seeds": [1, 2]}
-    rows, _ = planned(project, "other", changes)
+    rows, _ = planned(project, "other", {**changes, "extract.storage": "float32"})
     per_clip = 60.0 / clips_of_fold("mean", config, 16, 16)
     size = config.train.batch_size
     assert rows["mean"]["time_s"] == pytest.approx(per_clip * size * 7 * 3 * 2)  # 7 steps, 3 folds, 2 seeds
     assert rows["extract"]["time_s"] == pytest.approx(2.0 * 48)
     for name in ("mean", "extract"):
         assert (rows[name]["basis"], rows[name]["notes"]) == ("recorded", ["time scaled from 'tiny'"])
+
+
+def test_vectors_that_exist_are_not_planned_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of another pipeline, and a pipeline's own after its folds have changed."""
+    write_pipeline(project, more="methods: [mean]\n")
+    for stage in (download, segment, extract):
+        stage.run(*settings(project, "tiny"))
+    monkeypatch.setattr(extract, "make_shards", None)  # nothing may be embedded from here on
+    shutil.copy(project / "pipelines/tiny.yaml", project / "pipelines/other.yaml")
+    for name, changes in (("other", {}), ("tiny", {"download.folds": "stratified", "download.num_groups": 4})):
+        for stage in (download, segment):
+            stage.run(*settings(project, name, changes))
+        row = planned(project, name, changes)[0]["extract"]
+        assert (row["state"], row["basis"], row["disk_bytes"], row["reason"]) == ("to do", "quick", 0, None)
+        assert "they are used, not embedded again" in row["notes"][0]
+        extract.run(*settings(project, name, changes))
+        assert planned(project, name, changes)[0]["extract"]["state"] == "done"
+    assert planned(project, "other", {"extract.final_norm": False})[0]["extract"]["basis"] == "recorded"
 
 
 def test_energy_is_recorded_and_planned_like_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -487,24 +487,29 @@ def count(*parts, **more):
 
 runner._train_in_process, runner.write_fold = wait, count
 layout = Layout(Path(sys.argv[1]), "test", "test", "test")
-force = len(sys.argv) > 2
-train.run(layout, config(seeds=(1,), epochs=1, stack="never"), method="weighted-sum", track=False, force=force)
+for force in (False, True):
+    train.run(layout, config(seeds=(1,), epochs=1, stack="never"), method="weighted-sum", track=False, force=force)
+    print("end", flush=True)
 """
 
 
-@pytest.mark.parametrize("force", [[], ["force"]])
-def test_two_processes_that_start_together_train_a_fold_once(layout: Layout, force: list[str]) -> None:
-    command = [sys.executable, "-c", TRAINER, str(layout.root), *force]
+def test_two_processes_that_start_together_train_a_fold_once(layout: Layout) -> None:
+    command = [sys.executable, "-c", TRAINER, str(layout.root)]
     root = Path(__file__).resolve().parents[2]  # for the import of `tests`
-    pair = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
-    ]
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": root}
+    pair: list[Any] = [subprocess.Popen(command, **piped) for _ in range(2)]
+    for expected in ([5, 0], [5, 5]):  # the second time with force
+        for process in pair:
+            assert process.stdout.readline() == "ready\n"
+        trained = []
+        for process in pair:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            trained.append(list(iter(process.stdout.readline, "end\n")).count("trained\n"))
+        assert trained == expected
     for process in pair:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    trained = [process.communicate("go\n")[0].count("trained") for process in pair]
-    assert [process.returncode for process in pair] == [0, 0]
-    assert trained == ([5, 5] if force else [5, 0])
+        process.communicate()
+        assert process.returncode == 0
 
 
 def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         packed = alike("path", found)
         if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
             lacking += f", and '{packed}' holds the files themselves"
-            fix = "write them as files, and give a table with their paths"
+            fix = f"make a pipeline of it as it is: daamctl new NAME --from {path}"
         elif renamed:
             named = ",".join(f"{name}={other}" for name, other in renamed.items())
             new = f", or name them: daamctl new NAME --from {path} --columns {named}"

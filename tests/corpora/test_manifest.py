@@ -180,7 +180,7 @@ def test_files_within_a_table_are_told(tmp_path: Path) -> None:
     pl.DataFrame({"audio": [{"bytes": b"x", "path": "a.wav"}], "label": [0]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(CorpusError, match=r"speaker, and 'audio' holds the files themselves; it has audio") as caught:
         prepare(tmp_path / "a.parquet")
-    assert caught.value.fix == "write them as files, and give a table with their paths"
+    assert caught.value.fix == "make a pipeline of it as it is: daamctl new NAME --from " + str(tmp_path / "a.parquet")
 
 
 def test_json_lines(tmp_path: Path) -> None:

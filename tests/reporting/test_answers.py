@@ -94,7 +94,7 @@ def test_whether_fusing_helps() -> None:
     assert "Whether fusing layers hurts is unclear: ridge-mean (learned nothing) differs by −10.0 points" in unclear
     assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(closed, p_holm=None))
-    assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
+    assert "unknown: no probe of the best single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
 
 
 def of_kinds(values: dict[str, float]) -> dict[str, Any]:

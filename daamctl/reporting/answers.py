@@ -110,7 +110,7 @@ def fusing(evaluation: Evaluation) -> str:
         return entities.sentence(evaluation)
     found = _best_fusion(evaluation)
     if found is None:
-        return "Whether fusing layers helps is unknown: no probe of the best single layer was trained beside the methods."
+        return "Whether fusing layers helps is unknown: no probe of the best single layer stands beside the methods."
     family, best = found
     gain = _gain(best)
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"

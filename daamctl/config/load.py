@@ -91,8 +91,11 @@ def inspect_config(
             return Config.model_validate(tree), problems
         except ValidationError as error:
             # Checks across settings run only once every single setting is valid, so several rounds may be needed.
-            problems += [_explain(item) for item in error.errors()]
-            removed = [_remove(tree, item["loc"]) for item in error.errors()]
+            found = error.errors()
+            # a list with a wrong value is also said to be too short
+            inner = {item["loc"][:-1] for item in found}
+            problems += [_explain(item) for item in found if item["type"] != "too_short" or item["loc"] not in inner]
+            removed = [_remove(tree, item["loc"]) for item in found]
             if not any(removed):
                 return None, problems
 

@@ -231,6 +231,13 @@ def test_a_search_without_a_choice_is_refused(project: Path, section: str, value
     assert expected in message(project, {f"{section}.search_lr": values})
 
 
+def test_a_wrong_value_in_a_list_is_one_problem(project: Path) -> None:
+    text = message(project, {"reconstruct.widths": [0]}, "vqvae")
+    assert text.endswith("reconstruct.widths.0: input should be greater than or equal to 1 (got 0)")
+    assert len(text.splitlines()) == 1
+    assert "reconstruct.widths: tuple should have at least 1 item" in message(project, {"reconstruct.widths": []})
+
+
 def test_pictures_that_cannot_be_drawn_are_refused(project: Path) -> None:
     for dpi in (2, 1_000_000):  # no letter is that small, and no memory that large
         assert "importance.dpi: input should be " in message(project, {"importance.dpi": dpi})

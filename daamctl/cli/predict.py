@@ -28,7 +28,7 @@ def command(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, folders, globs, tables (CSV, Parquet, JSON lines); -: texts or sentences on standard input, "
+            help="Files, folders, globs, tables (CSV, Parquet, JSON); -: texts or sentences on standard input, "
             "one per line.",
             show_default=False,
         ),

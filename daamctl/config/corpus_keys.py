@@ -10,7 +10,7 @@ from pathlib import Path
 from daamctl.config.schema import EMBEDDINGS
 
 MANIFEST = "manifest"
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl", ".ndjson")
 """Suffixes of a manifest that is a file; all others are folders."""
 VECTORS = (".parquet", ".npz", ".safetensors")
 """Suffixes of a file of embeddings."""

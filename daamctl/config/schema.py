@@ -51,7 +51,7 @@ class DownloadConfig(Section):
     corpus: Annotated[str, AfterValidator(_folder_name)] = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
     source: Annotated[str | None, Changes.RUNS] = None
-    """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` stored
+    """Table of items (CSV, Parquet or JSON) or folder; null: where `daamctl download CORPUS --from DIR` stored
     it."""
     classes: tuple[str, ...] | None = None
     """Class names in label order; null: the corpus's default classes."""

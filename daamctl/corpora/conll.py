@@ -1,7 +1,7 @@
 """Sentences with a tag for every word: files of columns, as those of CoNLL, and tables of your own.
 
 A file of columns has one word per line and an empty line after each sentence. Columns are separated by tabs, or else by
-spaces; the first is the word, the last its tag. `-DOCSTART-` lines separate documents. A table (Parquet or JSON lines)
+spaces; the first is the word, the last its tag. `-DOCSTART-` lines separate documents. A table (Parquet or JSON)
 has one row per sentence, with lists of strings in `tokens` and `tags`, and perhaps `id`, `group` and `speaker`. Tags of
 any scheme in `corpora.tags` become BIO.
 
@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON_LINES, lines_of, read_table, read_text, renames, renaming
+from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames, renaming
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import word_id
@@ -32,7 +32,7 @@ DOCUMENT = "-DOCSTART-"
 """First column of a line before a document."""
 MOST_WORDS = 10_000
 """Longest sentence, in words."""
-TABLES = (".parquet", *JSON_LINES)
+TABLES = (".parquet", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
 _SHOWN = 3
 
@@ -212,7 +212,7 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     """Read a table with one row per sentence.
 
     Args:
-        path: Parquet or JSON lines.
+        path: Parquet or JSON.
         tagged: whether there must be tags; without them, those of a sentence are empty.
 
     Raises:

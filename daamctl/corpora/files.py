@@ -21,7 +21,11 @@ SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "text": (".txt",),
 }
 """Suffixes of files that a folder is searched for."""
-JSON_LINES = (".jsonl", ".ndjson")
+JSON = (".json", ".jsonl", ".ndjson")
+SINGLE = (
+    "id", "path", "text", "label", "speaker", "group", "utterance", "utterance_id", "sentence", "start_s", "end_s",
+)  # fmt: skip
+"""Columns of one value a row."""
 ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
@@ -132,7 +136,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
-    """Read a Parquet or JSON lines file, or any other as separated columns of texts.
+    """Read a Parquet or JSON file (a list of objects, or one a line), or any other as separated columns of texts.
 
     Args:
         fix: what to do if it cannot be read.
@@ -141,21 +145,26 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         The table; names of columns have no spaces around them.
 
     Raises:
-        CorpusError: the file is no such table, or two of its columns have one name.
+        CorpusError: the file is no such table, two of its columns have one name, or one of `SINGLE` has lists.
     """
     try:
         if path.suffix.lower() == ".parquet":
             table = pl.read_parquet(path)
-        elif path.suffix.lower() in JSON_LINES:
-            table = pl.read_ndjson(io.StringIO(read_text(path)), infer_schema_length=None)
+        elif path.suffix.lower() in JSON:
+            text = read_text(path)
+            read = pl.read_json if text.lstrip().startswith("[") else pl.read_ndjson
+            table = read(io.BytesIO(text.encode()), infer_schema_length=None)
         else:
             table = read_separated(read_text(path))
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=fix) from error
+        raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON table: {reason}", fix=fix) from error
     names = [written_name(name).strip() for name in table.columns]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise CorpusError(
             f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"
         )
-    return table.rename({name: name.strip() for name in table.columns})
+    table = table.rename({name: name.strip() for name in table.columns})
+    if listed := next((name for name in SINGLE if name in table.columns and table[name].dtype.is_nested()), None):
+        raise CorpusError(f"{path}: the column '{listed}' has several values in a row; it must have one", fix=fix)
+    return table

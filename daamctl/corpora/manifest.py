@@ -4,7 +4,7 @@
     texts       text,label[,group][,speaker][,utterance_id]
     images      path,label[,group][,speaker][,utterance_id]
 
-The table is CSV, Parquet or JSON lines. Paths are relative to its folder. Absolute paths are allowed, but artifacts
+The table is CSV, Parquet or JSON. Paths are relative to its folder. Absolute paths are allowed, but artifacts
 made from them work on this machine only. `start_s` and `end_s` are seconds within the file; by default a piece reaches
 from the beginning to the end. `speaker` is the source of an item, the unit of independence; without it every text or
 image is its own source. `sentence` names what is said, if others say it too. `group` is the unit of the folds. Groups
@@ -25,7 +25,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON_LINES, alike, files_below, read_table, renames, renaming, tell_unused
+from daamctl.corpora.files import JSON, alike, files_below, read_table, renames, renaming, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -57,7 +57,7 @@ GET_IT = (
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a manifest: a table (CSV, Parquet, JSON lines), or a folder of images.
+    """Read a manifest: a table (CSV, Parquet, JSON), or a folder of images.
 
     One row per recording or piece of one, text or image, with the columns of its modality in `corpora.base`; `group` is
     null if none is given.
@@ -109,7 +109,7 @@ def _read(path: Path) -> pl.DataFrame:
         raise CorpusError(f"{path} is of an unknown kind (allowed: {allowed})", fix=GET_IT)
     rows = read_table(path, fix=GET_IT)
     line = pl.int_range(1, pl.len() + 1)
-    if path.suffix.lower() not in (".parquet", *JSON_LINES):  # below the heading, and cells may hold line breaks
+    if path.suffix.lower() not in (".parquet", *JSON):  # below the heading, and cells may hold line breaks
         breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
         line = line + 1 + breaks.cum_sum().shift(1, fill_value=0)
     return rows.with_columns(line.cast(pl.Int64).alias(_LINE))

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, lines_of, read_table, read_text
+from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 
@@ -26,7 +26,7 @@ SCHEMA: dict[str, Any] = {
     "duration_s": pl.Float64,
     "label": pl.String,
 }
-TABLES = (".csv", ".tsv", ".parquet", *JSON_LINES)
+TABLES = (".csv", ".tsv", ".parquet", *JSON)
 GLOB = "*?["
 
 
@@ -34,7 +34,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     """Find everything that the words of a command name.
 
     Args:
-        inputs: files, folders, globs and tables. A table (CSV, Parquet or JSON lines) has a column `path`, relative to
+        inputs: files, folders, globs and tables. A table (CSV, Parquet or JSON) has a column `path`, relative to
             its folder, or `text`; optional are `label`, `utterance_id`, and for recordings `start_s` and `end_s`.
         modality: what the model reads. A file of texts holds one per line.
 

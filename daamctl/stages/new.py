@@ -32,7 +32,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON_LINES, SUFFIXES, alike, check_named, files_below, read_table, read_text
+from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data.task import Task, task_of
@@ -58,6 +58,9 @@ IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
 LONGEST_TEXT = 1_000_000
 """Bytes of a text file that is read."""
+PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
+"""Archives -> the module of Python that unpacks them."""
+HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
 UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg", ".sph")
 """Endings of recordings and films whose sound is not read."""
 
@@ -213,7 +216,7 @@ def _corpus_of(source: Path) -> str | None:
         return None
     if suffix in VECTORS and suffix != ".parquet":
         return EMBEDDINGS
-    if suffix in (".parquet", *JSON_LINES):
+    if suffix in (".parquet", *JSON):
         names = _columns_of(source)
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
@@ -226,11 +229,11 @@ def _corpus_of(source: Path) -> str | None:
 
 
 def _columns_of(source: Path) -> list[str]:
-    """Columns of a Parquet file, of which only the schema is read, or of JSON lines.
+    """Columns of a Parquet file, of which only the schema is read, or of a JSON file.
 
     None if a Parquet file is damaged, which whoever reads it says.
     """
-    if source.suffix.lower() in JSON_LINES:
+    if source.suffix.lower() in JSON:
         return read_table(source).columns
     try:
         return [name.strip() for name in pl.read_parquet_schema(source)]
@@ -268,9 +271,19 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     """Kind of data, its files as POSIX paths relative to the folder, and how many of which other kinds there are."""
     if not folder.is_dir():
         if folder.is_file():
-            known = ", ".join(dict.fromkeys((*TABLES, *COLUMNS)))
-            raise CorpusError(f"{folder} is a file, but no list of items", fix=f"give a folder, or a file in {known}")
-        raise CorpusError(f"no file or folder {folder}", fix="correct the path after --from")
+            fix = f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
+            if packed := next((PACKED[end] for end in folder.suffixes if end in PACKED), None):
+                fix = f"unpack it, and give the folder: python -m {packed} -e {folder} FOLDER"
+            elif folder.suffix.lower() in (".xlsx", ".xls", ".ods"):
+                fix = "save it as CSV, and give that"
+            raise CorpusError(f"{folder} is a file, but no list of items", fix=fix)
+        fix = "correct the path after --from"
+        if (name := HUB_NAME.fullmatch(folder.as_posix())) and folder.suffix.lower() not in TABLES:
+            fix += (
+                f"; a data set of the Hugging Face hub: hf download {name[1]} --repo-type dataset --local-dir FOLDER, "
+            )
+            fix += "then --from FOLDER"
+        raise CorpusError(f"no file or folder {folder}", fix=fix)
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
     kind = max(of_kind, key=lambda kind: len(of_kind[kind]))

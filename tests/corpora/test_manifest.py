@@ -76,7 +76,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ("file,label\na.wav,b\n", r"rename the columns 'file' to path; write a CSV file with the columns path,"),
         ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),
         ("path,label,speaker\n", "has no rows"),
-        ("", "cannot be read as a CSV, Parquet or JSON lines table"),
+        ("", "cannot be read as a CSV, Parquet or JSON table"),
         ("path,label,speaker\na,x,s\nb,,s\nc, ,s\n", r"empty label in line 3 \(b\), line 4 \(c\)"),
         ("path,label,speaker\na,x,\n", r"empty speaker in line 2 \(a\)"),
         ("path,label,speaker\n,x,s\n", "empty path in line 2"),
@@ -131,7 +131,7 @@ def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no manifest file"):
         prepare(tmp_path / "none.csv")
     (tmp_path / "bad.parquet").write_bytes(b"nothing of the kind")
-    with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON lines table"):
+    with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON table"):
         prepare(tmp_path / "bad.parquet")
     (tmp_path / "latin.csv").write_bytes("path,label,speaker\nü.wav,a,s\n".encode("latin-1"))
     with pytest.raises(CorpusError, match=r"latin\.csv .* not UTF-8 \(line 2: byte 0xfc\); save it as UTF-8") as caught:
@@ -174,6 +174,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, head: str) -> None:
 
 def test_columns_without_a_name_are_kept(tmp_path: Path) -> None:  # as pandas writes its index
     assert len(prepare(csv(tmp_path, ",,text,label\n0,0,a,x\n1,1,c,y\n"))) == 2
+
+
+@pytest.mark.parametrize("name", ["text", "label"])
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_several_values_in_a_row_are_refused(tmp_path: Path, name: str, kind: str) -> None:
+    rows = pl.DataFrame({"text": ["a", "b"], "label": ["x", "y"]}).with_columns(pl.concat_list(name, name))
+    path = tmp_path / f"t.{kind}"
+    (rows.write_json if kind == "json" else rows.write_parquet)(path)
+    with pytest.raises(CorpusError, match=f"the column '{name}' has several values in a row; it must have one"):
+        prepare(path)
 
 
 def test_files_within_a_table_are_told(tmp_path: Path) -> None:

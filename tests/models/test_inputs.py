@@ -34,13 +34,15 @@ def test_names_with_glob_characters_are_files_first(tmp_path: Path) -> None:
     assert read_inputs([str(path)], "speech")["item"].to_list() == [str(path)]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".json"])
 def test_tables(tmp_path: Path, suffix: str) -> None:
     table = pl.DataFrame(
         {"path": ["a.wav", "/else/b.wav"], "label": ["x", None], "start_s": ["0.5", None], "end_s": ["2", None]}
     )
     path = tmp_path / f"table{suffix}"
-    {".csv": table.write_csv, ".parquet": table.write_parquet, ".jsonl": table.write_ndjson}[suffix](path)
+    {".csv": table.write_csv, ".parquet": table.write_parquet, ".jsonl": table.write_ndjson, ".json": table.write_json}[
+        suffix
+    ](path)
     rows = read_inputs([str(path)], "speech")
     assert rows["item"].to_list() == ["a.wav", "/else/b.wav"]
     assert rows["path"].to_list() == [str(tmp_path / "a.wav"), "/else/b.wav"]
@@ -67,7 +69,7 @@ def test_texts(tmp_path: Path) -> None:
     [
         ("a.csv", b"path,start_s\na.wav,soon\n", "speech", "start_s is not a number: 'soon'"),
         ("a.csv", b"text\nhello\n", "image", "no column 'path'"),
-        ("a.parquet", b"no table", "speech", "cannot be read as a CSV, Parquet or JSON lines table"),
+        ("a.parquet", b"no table", "speech", "cannot be read as a CSV, Parquet or JSON table"),
         ("a.txt", b"\xff\xfe\x00", "text", "cannot be read: it is not UTF-16"),
         ("a.txt", b"one\ntw\xf6\n", "text", r"it is not UTF-8 \(line 2: byte 0xf6\); save it as UTF-8"),
         ("a.wav", b"", "text", "looks like recordings, the model reads texts"),

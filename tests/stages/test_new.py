@@ -179,7 +179,28 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     assert not (project / "manifests").exists()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+@pytest.mark.parametrize(
+    ("source", "fix"),
+    [
+        ("a.zip", "unpack it, and give the folder: python -m zipfile -e {source} FOLDER"),
+        ("a.tar.gz", "unpack it, and give the folder: python -m tarfile -e {source} FOLDER"),
+        ("a.xlsx", "save it as CSV, and give that"),
+        ("https://huggingface.co/datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
+        ("hf://datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
+        ("me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
+        ("me/moods.csv", "correct the path after --from"),
+    ],
+)
+def test_what_to_do_with_other_sources(project: Path, source: str, fix: str) -> None:
+    if source.startswith("a."):
+        (project / source).write_bytes(b"packed")
+    with pytest.raises(CorpusError) as caught:
+        new.run(project, "x", Path(source))
+    assert caught.value.fix is not None
+    assert fix.format(source=source) in caught.value.fix
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".json"])
 def test_a_table_becomes_a_pipeline(project: Path, voices: Path, suffix: str) -> None:
     rows = pl.DataFrame(
         [(str(path.relative_to(voices)), path.parent.name, path.stem[:2]) for path in sorted(voices.rglob("*.wav"))],
@@ -187,7 +208,9 @@ def test_a_table_becomes_a_pipeline(project: Path, voices: Path, suffix: str) ->
         orient="row",
     )
     table = voices / f"mine{suffix}"
-    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson}[suffix](table)
+    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson, ".json": rows.write_json}[
+        suffix
+    ](table)
     made = new.run(project, "listed", table, encoder="wavlm-micro")
     assert (made.manifest, made.pattern) == (None, "")
     assert made.facts["classes"] == "calm 12, sad 12"
@@ -201,7 +224,9 @@ def test_a_table_becomes_a_pipeline(project: Path, voices: Path, suffix: str) ->
     with pytest.raises(ConfigError, match="gives the labels itself"):
         new.run(project, "other", table, pattern="{label}/{_}")
     rows = pl.concat([rows, pl.DataFrame({"path": ["gone.wav"], "label": ["sad"], "speaker": ["s9"]})])
-    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson}[suffix](table)
+    {".csv": rows.write_csv, ".parquet": rows.write_parquet, ".jsonl": rows.write_ndjson, ".json": rows.write_json}[
+        suffix
+    ](table)
     with pytest.raises(CorpusError, match=r"lists 1 file that cannot be read: gone\.wav"):
         new.run(project, "other", table)
     table.unlink()

@@ -279,10 +279,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
             raise CorpusError(f"{folder} is a file, but no list of items", fix=fix)
         fix = "correct the path after --from"
         if (name := HUB_NAME.fullmatch(folder.as_posix())) and folder.suffix.lower() not in TABLES:
-            fix += (
-                f"; a data set of the Hugging Face hub: hf download {name[1]} --repo-type dataset --local-dir FOLDER, "
-            )
-            fix += "then --from FOLDER"
+            get = f"hf download {name[1]} --repo-type dataset --local-dir FOLDER"
+            fix += f"; for a data set of the Hugging Face hub: {get}, then --from FOLDER"
         raise CorpusError(f"no file or folder {folder}", fix=fix)
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}

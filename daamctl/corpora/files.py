@@ -46,14 +46,16 @@ ALIKE = {
 log = logging.getLogger(__name__)
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """All files below a folder, in the order of their names, without hidden ones."""
+def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below a folder, in the order of their names, without hidden ones; `above`: folders that led here."""
+    above = (*above, folder.resolve())
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from files_below(path)
-        else:
+            if path.resolve() not in above:  # a link to a folder that it is in
+                yield from files_below(path, above)
+        elif path.is_file() or path.is_symlink():  # not a pipe, which waits for a writer; a broken link is told later
             yield path
 
 

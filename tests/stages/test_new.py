@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,18 @@ def test_names_that_cannot_be(project: Path, voices: Path, name: str) -> None:
     with pytest.raises(ConfigError):
         new.run(project, name, voices)
     assert pipeline_names(project) == known
+
+
+def test_links_in_a_circle_and_pipes_are_passed_over(project: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    for label in ("bad", "good"):
+        (folder / label).mkdir(parents=True)
+        for number in range(6):
+            (folder / label / f"{number}.txt").write_text(f"{label} text {number}")
+        (folder / label / "all").symlink_to(folder)
+        os.mkfifo(folder / label / "pipe.txt")  # a reader would wait for ever
+    made = new.run(project, "x", folder, pattern="{label}/{_}", encoder="llama-micro")
+    assert made.facts["classes"] == "bad 6, good 6"
 
 
 def test_folders_without_data(project: Path, tmp_path: Path) -> None:

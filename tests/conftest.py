@@ -57,7 +57,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
+    """Count calls with shapes anew; and keep what is imported out of garbage collection.
+
+    Collecting after every training takes as long as a tiny training if it goes through all of torch.
+    """
     config.calls = 0
     if len(sys.modules) > len(_frozen) + 100:
         _frozen.update(sys.modules)

@@ -192,6 +192,11 @@ def shards_in(folder: Path) -> list[Path]:
     return sorted(folder.glob(SHARDS))
 
 
+def finished_sets(data: Path) -> list[Path]:
+    """Folders of all finished embeddings of a project; those with a leading dot are what a killed command left."""
+    return sorted(path.parent for path in (data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
+
+
 def embeddings_in(folder: Path, **making: Any) -> Artifact[EmbeddingsMetadata]:
     """The embeddings in a folder; for `making` see `Artifact`."""
     return Artifact(folder / METADATA_FILE, EmbeddingsMetadata, remember=SHARDS, **making)

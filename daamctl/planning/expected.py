@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 import torch
 
 from daamctl.artifacts.embeddings import (
-    METADATA_FILE,
     EmbeddingsMetadata,
     check_settings,
     embeddings_in,
+    finished_sets,
     is_held,
     open_embeddings,
     read_head,
@@ -197,7 +197,7 @@ class Expected:
         if self.clips is None or self.head is not None:
             return None
         settings = embedding_settings(self.config, self.clips.modality)
-        for folder in sorted(path.parent for path in (self.layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}")):
+        for folder in finished_sets(self.layout.data):
             with suppress(ArtifactError):
                 found = read_head(folder)
                 tolerated = self.config.extract.max_unreadable_fraction * len(self.clips.rows)

@@ -30,6 +30,7 @@ from daamctl.artifacts.embeddings import (
     METADATA_FILE,
     EmbeddingsMetadata,
     embeddings_in,
+    finished_sets,
     labels_of,
     read_head,
     shard_is_whole,
@@ -317,9 +318,7 @@ def _find_finished(
     and names are its own.
     """
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
-    # Folders with a leading dot are left over from a command that was killed while it replaced a set.
-    others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
-    for folder in dict.fromkeys([layout.embeddings, *others]):
+    for folder in dict.fromkeys([layout.embeddings, *finished_sets(layout.data)]):
         try:
             found, ours = read_head(folder), head
             theirs, here = found.encoder.get("precision"), head.encoder.get("precision")

@@ -126,7 +126,8 @@ class Trial(Trainable):
     def calmer(self) -> str:
         """Settings that help if the loss is no longer finite."""
         name = self.stage
-        return f"lower {name}.lr or {name}.search_lr, or train with --set {name}.precision=float32"
+        decays = ", train.search_weight_decay" if name == "train" else ""
+        return f"lower {name}.lr, {name}.search_lr{decays}, or train with --set {name}.precision=float32"
 
     @property
     def owner(self) -> dict[str, Any]:

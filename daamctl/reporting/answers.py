@@ -51,7 +51,7 @@ def answers(
     blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [
         Text(text),
-        Text(fusing(evaluation)),
+        *([] if len(profile) == 1 and evaluation.by_accuracy else [Text(fusing(evaluation))]),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, profile) if evaluation.by_accuracy else drawn(entities.figure(evaluation, profile)),
     ]
@@ -88,6 +88,8 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
     else:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
     others, top = [one for one in profile if one is not best], best.layers[0]
+    if not others:
+        return f"There is one layer, so nothing to fuse: it {does}."
     near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA]
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"

@@ -282,6 +282,7 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
             get = f"hf download {name[1]} --repo-type dataset --local-dir FOLDER"
             fix += f"; for a data set of the Hugging Face hub: {get}, then --from FOLDER"
         raise CorpusError(f"no file or folder {folder}", fix=fix)
+    log.info("listing the files below %s", folder)
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
     kind = max(of_kind, key=lambda kind: len(of_kind[kind]))

@@ -235,7 +235,7 @@ def test_loss_that_is_not_finite_says_when(budget: dict[str, int], where: str) -
         trained(data=data, **budget)
     assert str(caught.value) == (
         f"the training loss is nan in {where}\n"
-        "  lower train.lr or train.search_lr, or train with --set train.precision=float32"
+        "  lower train.lr, train.search_lr, train.search_weight_decay, or train with --set train.precision=float32"
     )
 
 

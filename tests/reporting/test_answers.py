@@ -56,6 +56,12 @@ def test_the_layers_that_carry_the_label() -> None:
     assert "not shown" not in text
 
 
+def test_one_layer_has_nothing_to_fuse() -> None:
+    text = said(fused(BASE), probed(0.62))
+    assert "There is one layer, so nothing to fuse: it classifies 62.0 % [60.0, 64.0] of utterances" in text
+    assert "Fusing" not in text
+
+
 def test_a_flat_profile() -> None:
     text = said(fused(BASE), probed(0.5, 0.51, 0.505, p={1: 0.3, 3: 0.9}))
     assert "No layer stands out: layer 2 alone classifies 51.0 %" in text

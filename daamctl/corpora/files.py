@@ -48,13 +48,14 @@ log = logging.getLogger(__name__)
 
 def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """All files below a folder, in the order of their names, without hidden ones; `above`: folders that led here."""
-    above = (*above, folder.resolve())
+    real = folder.resolve()
+    if real in above:  # a link to a folder that it is in
+        return
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            if path.resolve() not in above:  # a link to a folder that it is in
-                yield from files_below(path, above)
+            yield from files_below(path, (*above, real))
         elif path.is_file() or path.is_symlink():  # not a pipe, which waits for a writer; a broken link is told later
             yield path
 

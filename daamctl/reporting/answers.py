@@ -51,7 +51,7 @@ def answers(
     blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [
         Text(text),
-        *([] if len(profile) == 1 and evaluation.by_accuracy else [Text(fusing(evaluation))]),
+        Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, profile) if evaluation.by_accuracy else drawn(entities.figure(evaluation, profile)),
     ]
@@ -68,6 +68,8 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     missing = [name for name, entry in evaluation.methods.items() if entry.missing]
     if missing:
         steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
+    if _one_layer(evaluation):
+        return steps  # the other steps are about fusing
     found = _best_fusion(evaluation)
     if found is None:
         steps.append("Add ridge-best-layer to the methods, to see whether fusing beats the best single layer.")
@@ -89,7 +91,7 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
     others, top = [one for one in profile if one is not best], best.layers[0]
     if not others:
-        return f"There is one layer, so nothing to fuse: it {does}."
+        return f"There is one layer: it {does}."
     near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA]
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"
@@ -110,6 +112,8 @@ def fusing(evaluation: Evaluation) -> str:
     """Whether fusing layers helps, or of taggers what their comparison says."""
     if not evaluation.by_accuracy:
         return entities.sentence(evaluation)
+    if _one_layer(evaluation):
+        return "There is one layer, so nothing to fuse."
     found = _best_fusion(evaluation)
     if found is None:
         return "Whether fusing layers helps is unknown: no probe of the best single layer stands beside the methods."
@@ -131,6 +135,11 @@ def fusing(evaluation: Evaluation) -> str:
         hurts = "Whether fusing layers hurts is unclear" if trained else "Fusing layers hurts"
         return f"{hurts}: {versus}{trained}.{head}"
     return f"Fusing layers does not help by more than chance: the best fusion {versus}{trained}.{head}"
+
+
+def _one_layer(evaluation: Evaluation) -> bool:
+    """Whether only one layer is stored, so that a fusion fuses nothing."""
+    return all(len(entry.layers) == 1 for entry in evaluation.methods.values())
 
 
 def _best_fusion(evaluation: Evaluation) -> tuple[Family, Compared] | None:

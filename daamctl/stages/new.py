@@ -124,6 +124,8 @@ def run(
     path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
     facts: dict[str, str] = {}
     doubts: list[str] = []
+    if folder.is_dir():
+        log.info("listing the files below %s", folder)
     held = is_dataset(folder)
     corpus = None if held else _corpus_of(folder)
     if (held or corpus is not None) and (pattern is not None or labels):
@@ -282,7 +284,6 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
             get = f"hf download {name[1]} --repo-type dataset --local-dir FOLDER"
             fix += f"; for a data set of the Hugging Face hub: {get}, then --from FOLDER"
         raise CorpusError(f"no file or folder {folder}", fix=fix)
-    log.info("listing the files below %s", folder)
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
     kind = max(of_kind, key=lambda kind: len(of_kind[kind]))

@@ -91,7 +91,7 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
         what, does = "the entities", f"reaches an entity F1 of {score} with a ridge probe"
     others, top = [one for one in profile if one is not best], best.layers[0]
     if not others:
-        return f"There is one layer: it {does}."
+        return f"Layer {top} {does}."
     near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA]
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"

@@ -61,7 +61,7 @@ def test_one_layer_has_nothing_to_fuse() -> None:
     for entry in data["methods"].values():
         entry["layers"] = [1]
     text = said(data, probed(0.62))
-    assert "There is one layer: it classifies 62.0 % [60.0, 64.0] of utterances with a ridge probe." in text
+    assert "Layer 1 classifies 62.0 % [60.0, 64.0] of utterances with a ridge probe." in text
     assert "There is one layer, so nothing to fuse." in text
     assert "Fusing" not in text
     assert next_steps(labelled(parsed(data))) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.devices import free_memory, resolve_device
 from daamctl.layout import Layout
-from daamctl.methods.base import Standardize
+from daamctl.methods.base import WHITENED, Standardize
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ GPU_HEADROOM = 8_000_000_000
 256 clips of an evaluation batch, which take 5.4 GB with 5120 features. On a small GPU, half of the memory is left
 instead."""
 STANDARDIZE_BATCH = 1024
+WHITEN_CLIPS = 2048
+"""Most clips from which the principal components of a layer are computed: every second, third, ... of a larger part."""
+WHITEN_RIDGE = 0.1  # of the mean variance of a component
 Pairs = Iterator[tuple[Tensor, Tensor]]
 """Batches of clips (B, L, D) in the stored number format, and their class ids (B,)."""
 
@@ -347,12 +351,16 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
     """Measure the mean and standard deviation of a training part, for `train.standardize`.
 
     Args:
-        kind: layer: one mean and deviation per layer, over clips and features; feature: one per layer and feature.
+        kind: layer: one mean and deviation per layer, over clips and features; feature: one per layer and feature;
+            whiten: like feature, and the directions to shrink, see `_whiten`.
         device: where to compute; sums are in float64, so mps, which lacks it, falls back to the CPU.
     """
     where = "cpu" if device == "mps" else device
     mean, squares, clips = torch.zeros((), device=where), torch.zeros((), device=where), 0
+    stride, sample = -(-len(part) // WHITEN_CLIPS), []
     for x, _ in part.batches(STANDARDIZE_BATCH):
+        if kind == "whiten":
+            sample.append(x[-clips % stride :: stride].cpu())  # every `stride`-th clip of the part
         wide = x.to(where, torch.float64)  # (B, L, D)
         clips, before = clips + len(wide), clips
         centre = wide.mean(0)
@@ -367,4 +375,40 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
         mean = overall
     deviation = variance.sqrt()
     deviation = torch.where(deviation > 1e-9 * mean.abs(), deviation, 0)  # 0: only the rounding error of a constant
-    return Standardize(mean.float().cpu(), deviation.float().cpu())
+    plain = Standardize(mean.float().cpu(), deviation.float().cpu())
+    return _whiten(plain, torch.cat(sample)) if kind == "whiten" else plain
+
+
+def _whiten(plain: Standardize, x: Float[Tensor, "N L D"]) -> Standardize:
+    """Add the directions to shrink: the first `WHITENED` principal components of every standardised layer.
+
+    Features of a layer are correlated. Where a few components hold nearly all of its variance, gradient steps learn
+    little from the others. So a component of variance v is multiplied by ((w + r) / (v + r))^(1/2), where w is the
+    variance of the first one that is not shrunk, and r is `WHITEN_RIDGE`. Then all features are divided by
+    (w + r)^(1/2). Removing such components altogether helps vectors of words (Mu and Viswanath, arXiv:1702.01417).
+
+    Args:
+        x: clips of the training part, in the stored number format.
+    """
+    from scipy.linalg import eigh
+
+    num_layers, embed_dim = plain.scale.shape
+    shrunk = min(WHITENED, embed_dim)
+    directions, scale = torch.zeros(num_layers, embed_dim, shrunk), torch.zeros_like(plain.scale)
+    for layer in range(num_layers):
+        z = ((x[:, layer].float() - plain.mean[layer]) * plain.scale[layer]).numpy()  # (N, D)
+        wide = len(z) < embed_dim
+        product = (z @ z.T if wide else z.T @ z) / len(z)  # the smaller one; both have the same positive eigenvalues
+        largest = min(shrunk + 1, len(product))
+        values, vectors = eigh(product, subset_by_index=[len(product) - largest, len(product) - 1])
+        values, vectors = values[::-1].clip(0), vectors[:, ::-1]  # descending
+        if wide:
+            vectors = z.T @ vectors / np.sqrt(len(z) * values).clip(1e-6)
+        variances = np.zeros(min(shrunk + 1, embed_dim), np.float32)
+        variances[: len(values)] = values
+        variances += WHITEN_RIDGE
+        kept = min(shrunk, vectors.shape[1])
+        lengths = np.sqrt(1 - np.sqrt(variances[-1] / variances[:kept]))
+        directions[layer, :, :kept] = torch.from_numpy(vectors[:, :kept] * lengths)
+        scale[layer] = plain.scale[layer] / math.sqrt(variances[-1])
+    return Standardize(plain.mean, torch.where(scale > 0, 1 / scale, 0), directions)

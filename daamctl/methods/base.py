@@ -45,45 +45,65 @@ class HeldOut(Protocol):
         """Batches (B, L, D) in order; only the last one may be smaller."""
 
 
+WHITENED = 32
+"""Directions of a layer that partial whitening shrinks."""
+
+
 class Standardize(nn.Module):
-    """Standardise pooled layers (B, L, D): subtract a mean and divide by a standard deviation.
+    """Standardise pooled layers (B, L, D): subtract a mean, divide by a deviation, and whiten in part if asked to.
+
+    y = z - (z W) W^T, with z = (x - mean) * scale. The columns of W are orthogonal and shorter than 1: along each of
+    these directions the clips differ most, and z shrinks.
 
     Args:
         mean: (L, 1) or (L, D); a buffer, saved with the weights.
         deviation: same shape; 0 for constant inputs, whose output is 0.
+        directions: W (L, D, K); None: y = z.
     """
 
     mean: Tensor
     scale: Tensor
+    directions: Tensor | None
 
-    def __init__(self, mean: Float[Tensor, "L K"], deviation: Float[Tensor, "L K"]) -> None:
+    def __init__(
+        self, mean: Float[Tensor, "L K"], deviation: Float[Tensor, "L K"], directions: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("scale", torch.where(deviation > 0, 1 / deviation, 0))
+        self.register_buffer("directions", directions)
 
     @classmethod
     def empty(cls, kind: str, num_layers: int, embed_dim: int) -> Standardize:
         """An instance to be filled from a file.
 
         Args:
-            kind: layer or feature.
+            kind: layer, feature or whiten.
 
         Raises:
             MethodError: unknown kind.
         """
-        if kind not in ("layer", "feature"):
-            raise MethodError(f"standardize must be 'layer' or 'feature', got {kind!r}")
-        shape = (num_layers, embed_dim if kind == "feature" else 1)
-        return cls(torch.zeros(shape), torch.ones(shape))
+        if kind not in ("layer", "feature", "whiten"):
+            raise MethodError(f"standardize must be 'layer', 'feature' or 'whiten', got {kind!r}")
+        shape = (num_layers, 1 if kind == "layer" else embed_dim)
+        whitens = torch.zeros(*shape, min(embed_dim, WHITENED)) if kind == "whiten" else None
+        return cls(torch.zeros(shape), torch.ones(shape), whitens)
 
     @property
     def kind(self) -> str:
-        """Either layer (one mean and deviation per layer) or feature (one per layer and feature)."""
+        """Either layer (one mean and deviation per layer), feature (one per layer and feature) or whiten."""
+        if self.directions is not None:
+            return "whiten"
         return "layer" if self.mean.shape[-1] == 1 else "feature"
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Standardise (..., L, D)."""
-        return (x - self.mean) * self.scale
+        z = (x - self.mean) * self.scale
+        if self.directions is None:
+            return z
+        with torch.autocast(z.device.type, enabled=False):  # half precision would drown directions of small variance
+            along = torch.einsum("...ld,ldk->...lk", z, self.directions)
+            return z - torch.einsum("...lk,ldk->...ld", along, self.directions)
 
 
 class FusionClassifier(nn.Module):

@@ -94,7 +94,7 @@ class WeightsMetadata(Origin):
         kind: `fusion`: a fusion of pooled layers; `adapter`: the trained tensors of a fine-tuned encoder.
         method: a name from the table of methods, or of fine-tuning methods.
         num_layers: L; 1 for an adapter.
-        standardize: layer or feature, if a fusion standardises its input.
+        standardize: layer, feature or whiten, if a fusion standardises its input.
         head_parameters: for an adapter, number of trained parameters in its classifier.
     """
 

@@ -25,7 +25,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.errors import ArtifactError
 from daamctl.fit import features, steps
-from daamctl.fit.features import InBatches, InMemorySplit, StreamedSplit, cut, on_device, pass_seed
+from daamctl.fit.features import InBatches, InMemorySplit, StreamedSplit, cut, fit_standardize, on_device, pass_seed
 from daamctl.fit.steps import maps_of, predict
 from daamctl.methods import build
 from tests.fixtures.gpu import needs_gpu
@@ -348,3 +348,50 @@ def test_pinned_batches_reach_the_gpu_unchanged(stored: StoredVectors) -> None:
             assert torch.equal(on_device(x, "cuda").cpu(), expected.float())
             assert torch.equal(y, labels)
     assert torch.equal(streamed.hold("cuda").x.cpu(), held.x)
+
+
+# Standardisation
+
+
+@pytest.mark.parametrize(
+    ("clips", "dim"), [(200, 48), (60, 12), (40, 48), (20, 48), (2, 6)], ids=lambda size: str(size)
+)
+def test_whitening_shrinks_the_first_principal_components(clips: int, dim: int) -> None:
+    """Against its definition, of a singular value decomposition of all features, also with fewer clips than these."""
+    draw = torch.Generator().manual_seed(clips)
+    mixed = torch.randn(dim, dim, generator=draw) * torch.linspace(3, 0.05, dim)[:, None]
+    x = torch.randn(clips, 2, dim, generator=draw) @ mixed + 2
+    x[:, :, 1] = 5  # a constant
+    fitted = fit_standardize(InMemorySplit(x, torch.zeros(clips)), "whiten", "cpu")
+    assert fitted.kind == "whiten"
+    assert fitted.directions is not None
+    assert fitted.directions.shape == (2, dim, min(dim, 32))
+    found = fitted(x)
+    for layer in range(2):
+        z = x[:, layer].double().numpy()
+        z = z - z.mean(0)
+        z = np.divide(z, z.std(0), out=np.zeros_like(z), where=z.std(0) > 1e-6)
+        _, lengths, components = np.linalg.svd(z, full_matrices=True)
+        variances = np.zeros(dim)
+        variances[: len(lengths)] = lengths**2 / clips
+        shrunk = np.maximum(variances, variances[min(32, dim - 1)]) + 0.1  # the others as the first of them
+        expected = z @ components.T @ np.diag(shrunk**-0.5) @ components
+        np.testing.assert_allclose(found[:, layer].numpy(), expected, atol=2e-4)
+        assert (found[:, layer, 1].abs() < 1e-5).all()
+
+
+def test_whitening_of_a_large_part_uses_some_of_its_clips(
+    stored: StoredVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mean and deviation are those of all clips; a part on disk gives the same as one in memory."""
+    streamed, held = pair(stored)
+    monkeypatch.setattr(features, "WHITEN_CLIPS", 20)
+    monkeypatch.setattr(features, "STANDARDIZE_BATCH", 7)
+    seen = list[torch.Tensor]()
+    whiten = features._whiten
+    monkeypatch.setattr(features, "_whiten", lambda plain, x: (seen.append(x), whiten(plain, x))[1])
+    tables = [fit_standardize(part, "whiten", "cpu").state_dict() for part in (streamed, held)]
+    assert all(torch.equal(tables[0][name], tables[1][name]) for name in tables[0])
+    assert torch.equal(seen[0], held.x[::3])
+    plain = fit_standardize(held, "feature", "cpu")
+    assert torch.equal(tables[0]["mean"], plain.mean)

@@ -368,7 +368,7 @@ CUTS: dict[str, dict[str, Any]] = {
     "standardised": {
         **AGAIN,
         "search_lr": (0.05,),
-        "search_standardize": ("none", "layer"),
+        "search_standardize": ("none", "whiten"),
         "steps": 3,
         "folds": (1, 2),
     },

@@ -23,7 +23,7 @@ from daamctl.config import Config
 from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ArtifactError, ConfigError, MethodError, TrainingError
 from daamctl.fit import features as features_module
-from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, load_features
+from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, fit_standardize, load_features
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
 from daamctl.fit.stack import One
 from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision
@@ -301,7 +301,7 @@ def test_resume_file_of_other_settings_is_ignored(
     assert values(make(features, project, "m", method="none", lr=3e-3)) == values(fresh)
 
 
-@pytest.mark.parametrize("kind", ["layer", "feature"])
+@pytest.mark.parametrize("kind", ["layer", "feature", "whiten"])
 @pytest.mark.parametrize("again", [False, True])
 def test_standardised_by_the_training_part_alone(features: Features, project: Path, kind: str, again: bool) -> None:
     """With a refit, the held-out group is part of it."""
@@ -310,8 +310,12 @@ def test_standardised_by_the_training_part_alone(features: Features, project: Pa
     left_out = ["group2"] if again else ["group2", "group3"]
     groups = features.clips["group"].to_numpy()
     part = features.x[torch.from_numpy(~np.isin(groups, left_out))].double()
-    axes = (0,) if kind == "feature" else (0, 2)
+    axes = (0, 2) if kind == "layer" else (0,)
     torch.testing.assert_close(held["standardize.mean"], part.mean(axes).view(24, -1).float())
+    if kind == "whiten":
+        expected = fit_standardize(InMemorySplit(part.half(), torch.zeros(len(part))), kind, "cpu").state_dict()
+        torch.testing.assert_close({name: held[f"standardize.{name}"] for name in expected}, expected)
+        return
     deviation = part.std(axes, correction=0).view(24, -1).float()
     torch.testing.assert_close(1 / held["standardize.scale"], deviation)
 

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daamctl.errors import ArtifactError, MethodError
+from daamctl.fit.features import InMemorySplit, fit_standardize
 from daamctl.methods import FusionClassifier, build, load_weights, save_weights
+from daamctl.methods.base import Standardize
 
 SIZES = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
 HEAD = {"method": "daam-v1", "settings": {"num_heads": 2, "hidden_channels": 4}, **SIZES}
@@ -59,6 +61,20 @@ def test_a_file_rebuilds_its_model(tmp_path: Path, method: str, settings: dict[s
         for name, value in model.state_dict().items():
             assert torch.equal(other.state_dict()[name], value), name
     assert [item.name for item in path.parent.iterdir()] == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize("kind", ["layer", "feature", "whiten"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_file_holds_the_standardisation(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+    model, x = make("daam-v1", HEAD["settings"]), 3 * torch.randn(9, 6, 8) + 1
+    model.standardize = fit_standardize(InMemorySplit(x, torch.zeros(9)), kind, "cpu")
+    plain = model(x)
+    save_weights(model.to(dtype), tmp_path / "w.safetensors", **HEAD)
+    other = load_weights(tmp_path / "w.safetensors")
+    assert isinstance(other.standardize, Standardize)
+    assert other.standardize.kind == kind
+    assert torch.equal(other(x.to(dtype)), model(x.to(dtype)))
+    torch.testing.assert_close(other(x.to(dtype)).float(), plain, atol=1e-6 if dtype == torch.float32 else 0.1, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

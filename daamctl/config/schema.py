@@ -182,10 +182,11 @@ class TrainConfig(Section):
     """Least passes over the training clips: a large corpus takes so many instead of `steps`; 0: always `steps`."""
     epochs: Count = 35
     """Passes over the training clips, if `steps` is null."""
-    standardize: Literal["none", "layer", "feature", "whiten"] = "feature"
+    standardize: Literal["auto", "none", "layer", "feature", "whiten"] = "auto"
     """Standardise the pooled layers before the fusion, with mean and standard deviation of the fold's training part.
     layer: one mean and deviation per layer; feature: one per layer and feature; whiten: then also shrink the 32 largest
-    principal components of every layer, so that training sees the others; none: off (published)."""
+    principal components of every layer, so that training sees the others; auto: whiten if these, or the first quarter
+    of a layer with fewer than 128 features, hold over 95 % of its variance, else feature; none: off (published)."""
     search: Literal["none", "grid"] = "grid"
     """How to choose learning rate and weight decay, per method and fold. grid: train every candidate to the end; the
     lowest cross-entropy on the held-out group wins; none: use `lr` and `weight_decay` (published). Without a held-out
@@ -195,7 +196,7 @@ class TrainConfig(Section):
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""
-    search_standardize: tuple[Literal["none", "layer", "feature", "whiten"], ...] = ()
+    search_standardize: tuple[Literal["auto", "none", "layer", "feature", "whiten"], ...] = ()
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""

@@ -35,7 +35,7 @@ from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ConfigError, MethodError
-from daamctl.fit.features import Features, fit_standardize
+from daamctl.fit.features import Features, fit_standardize, is_collinear
 from daamctl.fit.loop import Fit, Member, Settings, Trainable, Trained
 from daamctl.fit.ridge import RidgeFit
 from daamctl.fit.stack import Fusion, Stack
@@ -50,6 +50,7 @@ from daamctl.store.files import content_key, locked, read_json, write_json
 log = logging.getLogger(__name__)
 
 KEY_FORMAT = 3  # raise it when a change of the loop makes finished folds wrong
+COLLINEAR_CLIPS = 256  # tell whether features are collinear
 MOST_MEMBERS = 64
 """Largest number of models in a stack."""
 CPU_BATCH_NUMBERS = 100_000
@@ -418,13 +419,26 @@ class FusionTrial(Trial):
         groups: dict[Any, list[Member]] = {}
         for member in members:
             if not member.ready:
-                alike = member.settings.get("standardize"), member.trial.units_of_training
+                alike = cast(FusionTrial, member.trial).settled(member.settings), member.trial.units_of_training
                 groups.setdefault(alike, []).append(member)
         for group in groups.values():
             each = len(group) // len({id(member.trial) for member in group})  # candidates of a trial
             together = max(most // each, 1) * each
             found += [group[start : start + together] for start in range(0, len(group), together)]
         return found
+
+    def settled(self, settings: Settings) -> str:
+        """Kind of standardisation of a candidate: layer, feature, whiten or none; `auto` is settled by the clips."""
+        kind = str(settings.get("standardize", self.config.train.standardize))
+        if kind != "auto":
+            return kind
+        return "whiten" if self.is_collinear else "feature"
+
+    @cached_property
+    def is_collinear(self) -> bool:
+        """See `features.is_collinear`; of training and held-out clips, so that a refit does as its candidate did."""
+        rows = joined(self.split).train
+        return is_collinear(self.data.part(rows[:: -(-len(rows) // COLLINEAR_CLIPS)], self.device))
 
     def start(self, members: Sequence[Member]) -> Fit:
         """See `Trainable.start`; candidates of a trial share features and standardisation."""
@@ -436,7 +450,7 @@ class FusionTrial(Trial):
             config = trial.config.train.model_copy(update=member.settings)
             if config.steps is not None:
                 config = config.model_copy(update={"steps": trial.units_of_training})
-            kind, first, f1, model = config.standardize, member.first, trial.f1, trial.build()
+            kind, first, f1, model = trial.settled(member.settings), member.first, trial.f1, trial.build()
             if (trial, kind) not in shared:
                 parts = trial.data.parts(joined(trial.split) if first else trial.split, trial.device)
                 fitted = None if kind == "none" or closed else fit_standardize(parts[0], kind, trial.device)

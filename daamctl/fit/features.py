@@ -383,21 +383,23 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
 def is_collinear(part: Part) -> bool:
     """Whether few principal components hold nearly all variance of the standardised layers, on average over layers.
 
-    Few are a quarter of the features or clips, at most as many as whitening shrinks; nearly all is `NEARLY_ALL`.
+    Few are a quarter of the clips, or of the features that are not constant, at most as many as whitening shrinks;
+    nearly all is `NEARLY_ALL`.
 
     Args:
         part: some hundred clips of the training part.
     """
     x = torch.cat([x for x, _ in part.batches(STANDARDIZE_BATCH)]).cpu()
-    few = min(WHITENED, x.shape[2] // 4, len(x) // 4)
     shares = []
-    for layer in range(x.shape[1] if few else 0):
+    for layer in range(x.shape[1]):
         z = x[:, layer].double()  # (N, D)
-        deviation = z.std(0, correction=0)
-        z = (z - z.mean(0)) / torch.where(deviation > 0, deviation, 1)
+        mean, deviation = z.mean(0), z.std(0, correction=0)
+        varies = deviation > 1e-9 * mean.abs()
+        z = (z - mean)[:, varies] / deviation[varies]
+        few = min(WHITENED, len(z) // 4, z.shape[1] // 4)
         variances = torch.linalg.eigvalsh(z @ z.T if len(z) < z.shape[1] else z.T @ z)
-        shares.append((variances[-few:].sum() / variances.sum().clamp(min=1e-9)).item())
-    return bool(shares) and sum(shares) / len(shares) > NEARLY_ALL
+        shares.append((variances[-few:].sum() / variances.sum()).item() if few else 0.0)
+    return sum(shares) / len(shares) > NEARLY_ALL
 
 
 def _whiten(plain: Standardize, x: Float[Tensor, "N L D"]) -> Standardize:

@@ -450,10 +450,11 @@ class FusionTrial(Trial):
             config = trial.config.train.model_copy(update=member.settings)
             if config.steps is not None:
                 config = config.model_copy(update={"steps": trial.units_of_training})
-            kind, first, f1, model = trial.settled(member.settings), member.first, trial.f1, trial.build()
+            kind = "none" if closed else trial.settled(member.settings)
+            first, f1, model = member.first, trial.f1, trial.build()
             if (trial, kind) not in shared:
                 parts = trial.data.parts(joined(trial.split) if first else trial.split, trial.device)
-                fitted = None if kind == "none" or closed else fit_standardize(parts[0], kind, trial.device)
+                fitted = None if kind == "none" else fit_standardize(parts[0], kind, trial.device)
                 shared[trial, kind] = (*parts, fitted)
             train, dev, test, fitted = shared[trial, kind]
             if fitted is not None:

@@ -25,7 +25,16 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.errors import ArtifactError
 from daamctl.fit import features, steps
-from daamctl.fit.features import InBatches, InMemorySplit, StreamedSplit, cut, fit_standardize, on_device, pass_seed
+from daamctl.fit.features import (
+    InBatches,
+    InMemorySplit,
+    StreamedSplit,
+    cut,
+    fit_standardize,
+    is_collinear,
+    on_device,
+    pass_seed,
+)
 from daamctl.fit.steps import maps_of, predict
 from daamctl.methods import build
 from tests.fixtures.gpu import needs_gpu
@@ -395,3 +404,17 @@ def test_whitening_of_a_large_part_uses_some_of_its_clips(
     assert torch.equal(seen[0], held.x[::3])
     plain = fit_standardize(held, "feature", "cpu")
     assert torch.equal(tables[0]["mean"], plain.mean)
+
+
+@pytest.mark.parametrize("clips", [3, 40, 256])
+def test_features_are_collinear_if_few_components_hold_nearly_all_variance(clips: int) -> None:
+    """However few the clips are, and with constant features, which have no variance."""
+    draw = torch.Generator().manual_seed(1)
+    few = torch.randn(clips, 2, 5, generator=draw) @ torch.randn(5, 48, generator=draw)
+    noise = torch.randn(clips, 2, 48, generator=draw)
+    y = torch.zeros(clips)
+    assert not is_collinear(InMemorySplit(noise, y))
+    assert is_collinear(InMemorySplit(few + 0.1 * noise, y)) == (clips > 3)
+    assert not is_collinear(InMemorySplit(torch.full_like(noise, 0.1), y))
+    noise[..., 10:] = 0.1
+    assert not is_collinear(InMemorySplit(noise, y))

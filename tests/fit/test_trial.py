@@ -320,6 +320,17 @@ def test_standardised_by_the_training_part_alone(features: Features, project: Pa
     torch.testing.assert_close(1 / held["standardize.scale"], deviation)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_auto_whitens_collinear_features(features: Features, project: Path, again: bool) -> None:
+    draw = torch.Generator().manual_seed(1)
+    clips, layers, dim = features.x.shape
+    one = torch.randn(clips, layers, 1, generator=draw) * torch.randn(layers, dim, generator=draw)
+    for x, kind in ((torch.randn(clips, layers, dim, generator=draw), "feature"), (one, "whiten")):
+        data = replace(features, x=x.half())
+        fold = make(data, project, kind, method="weighted-sum", standardize="auto", steps=3, refit=again)
+        assert read_metadata(fold.folder / "weights.safetensors").standardize == kind
+
+
 def test_a_budget_with_search_and_refit_is_written(features: Features, project: Path) -> None:
     given = {"steps": 25, "search": "grid", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "refit": True}
     fold = make(features, project, method="weighted-sum", **given)

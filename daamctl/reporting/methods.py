@@ -81,9 +81,16 @@ def _training(evaluation: Evaluation, config: Config) -> str:
     if train.search == "none" or train.selection != "dev-group":
         rates, decays = (train.lr,), (train.weight_decay,)
     tried = [" or ".join(f"{one:g}" for one in values) for values in (rates, decays)]
+    inputs = {
+        "none": "not standardised",
+        "layer": "standardised by layer",
+        "feature": "standardised by feature",
+        "whiten": "standardised by feature and partially whitened",
+        "auto": "standardised by feature, and partially whitened where features are nearly collinear",
+    }[train.standardize]
     texts = {
         "trained": f"{steps} of {train.optimizer}, batches of {train.batch_size}, schedule {train.schedule}, loss "
-        f"{train.loss}, standardised inputs: {train.standardize}; learning rate {tried[0]}, weight decay {tried[1]}; "
+        f"{train.loss}, inputs {inputs}; learning rate {tried[0]}, weight decay {tried[1]}; "
         "of several, the lowest cross-entropy on held-out items chooses.",
         "closed form": "ridge classifiers, solved in closed form; no test item chooses their penalty.",
         "fine-tuned": "the encoder or adapters in it are trained as the section finetune of the settings says.",

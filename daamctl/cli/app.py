@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from daamctl import __version__
 from daamctl.cli.options import with_options
@@ -69,6 +69,18 @@ class _Group(TyperGroup):
                 raise
         typer.echo(message, err=True)
         raise typer.Exit(EXPECTED_FAILURE)
+
+
+class _Command(TyperCommand):
+    """Command that refuses an option given twice, of which the last value alone would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        found = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for option in () if ctx.resilient_parsing else found:
+            takes_one = isinstance(option, TyperOption) and not (option.multiple or option.count or option.is_flag)
+            if takes_one and found.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} is given {found.count(option)} times, but takes one value.")
+        return super().parse_args(ctx, args)
 
 
 def _interrupted() -> str:
@@ -163,7 +175,7 @@ for _panel, _names in PANELS.items():
     for _name in _names.split():
         _module = importlib.import_module(f"daamctl.cli.{'stages' if _name in STAGES else _name.replace('-', '_')}")
         _help = STAGES[_name].help if _name in STAGES else None
-        app.command(_name, help=_help, rich_help_panel=_panel)(with_options(_module.command, _name))
+        app.command(_name, cls=_Command, help=_help, rich_help_panel=_panel)(with_options(_module.command, _name))
 
 
 def _version(value: bool) -> None:

@@ -87,6 +87,7 @@ def test_version_and_help() -> None:
         ["train", "--method", "mha", "--fold", "two"],
         ["train", "--method", "mha", "--fold", "-1"],
         ["train", "--method", "mha", "--seed", "x"],
+        ["train", "demo", "--method", "mha", "-m", "none"],
         ["ablate", "--layers", "9,x"],
         ["report", "--colour", "red"],
     ],

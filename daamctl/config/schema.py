@@ -19,6 +19,7 @@ Count = Annotated[int, Field(ge=1)]
 Side = Annotated[int, Field(ge=1, le=8192)]  # of an image, in pixels; a larger one takes more than 200 MB
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what every random generator takes
 TrainingStage = Literal["train", "finetune"]
+Standardization = Literal["auto", "none", "layer", "feature", "whiten"]
 EMBEDDINGS = "embeddings"
 """The corpus of embeddings that other software made."""
 
@@ -182,7 +183,7 @@ class TrainConfig(Section):
     """Least passes over the training clips: a large corpus takes so many instead of `steps`; 0: always `steps`."""
     epochs: Count = 35
     """Passes over the training clips, if `steps` is null."""
-    standardize: Literal["auto", "none", "layer", "feature", "whiten"] = "auto"
+    standardize: Standardization = "auto"
     """Standardise the pooled layers before the fusion, with mean and standard deviation of the fold's training part.
     layer: one mean and deviation per layer; feature: one per layer and feature; whiten: then also shrink the 32 largest
     principal components of every layer, so that training sees the others; auto: whiten if these, or the first quarter
@@ -196,7 +197,7 @@ class TrainConfig(Section):
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""
-    search_standardize: tuple[Literal["auto", "none", "layer", "feature", "whiten"], ...] = ()
+    search_standardize: tuple[Standardization, ...] = ()
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from daamctl.config import Config
 from daamctl.devices import free_memory, resolve_device
 from daamctl.layout import Layout
 from daamctl.methods.base import WHITENED, Standardize
+from daamctl.methods.ridge import scaling_of
 
 log = logging.getLogger(__name__)
 
@@ -376,8 +376,8 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
         mean = overall
     deviation = variance.sqrt()
     deviation = torch.where(deviation > 1e-9 * mean.abs(), deviation, 0)  # 0: only the rounding error of a constant
-    plain = Standardize(mean.float().cpu(), deviation.float().cpu())
-    return _whiten(plain, torch.cat(sample)) if kind == "whiten" else plain
+    mean, deviation = mean.float().cpu(), deviation.float().cpu()
+    return _whiten(mean, deviation, torch.cat(sample)) if kind == "whiten" else Standardize(mean, deviation)
 
 
 def is_collinear(part: Part) -> bool:
@@ -391,19 +391,17 @@ def is_collinear(part: Part) -> bool:
     """
     x = torch.cat([x for x, _ in part.batches(STANDARDIZE_BATCH)]).cpu()
     shares = []
-    for layer in range(x.shape[1]):
-        z = x[:, layer].double()  # (N, D)
-        mean, deviation = z.mean(0), z.std(0, correction=0)
-        varies = deviation > 1e-9 * mean.abs()
-        z = (z - mean)[:, varies] / deviation[varies]
+    for layer in x.unbind(1):  # (N, D)
+        scaling = scaling_of(layer)
+        z = scaling(layer)[:, scaling.scale > 0]
         few = min(WHITENED, len(z) // 4, z.shape[1] // 4)
-        variances = torch.linalg.eigvalsh(z @ z.T if len(z) < z.shape[1] else z.T @ z)
-        shares.append((variances[-few:].sum() / variances.sum()).item() if few else 0.0)
+        variances = torch.linalg.svdvals(z).square()
+        shares.append((variances[:few].sum() / variances.sum()).item() if few else 0.0)
     return sum(shares) / len(shares) > NEARLY_ALL
 
 
-def _whiten(plain: Standardize, x: Float[Tensor, "N L D"]) -> Standardize:
-    """Add the directions to shrink: the first `WHITENED` principal components of every standardised layer.
+def _whiten(mean: Float[Tensor, "L D"], deviation: Float[Tensor, "L D"], x: Float[Tensor, "N L D"]) -> Standardize:
+    """Standardise, and shrink the first `WHITENED` principal components of every standardised layer.
 
     Features of a layer are correlated. Where a few components hold nearly all of its variance, gradient steps learn
     little from the others. So a component of variance v is multiplied by ((w + r) / (v + r))^(1/2), where w is the
@@ -413,25 +411,16 @@ def _whiten(plain: Standardize, x: Float[Tensor, "N L D"]) -> Standardize:
     Args:
         x: clips of the training part, in the stored number format.
     """
-    from scipy.linalg import eigh
-
-    num_layers, embed_dim = plain.scale.shape
-    shrunk = min(WHITENED, embed_dim)
-    directions, scale = torch.zeros(num_layers, embed_dim, shrunk), torch.zeros_like(plain.scale)
-    for layer in range(num_layers):
-        z = ((x[:, layer].float() - plain.mean[layer]) * plain.scale[layer]).numpy()  # (N, D)
-        wide = len(z) < embed_dim
-        product = (z @ z.T if wide else z.T @ z) / len(z)  # the smaller one; both have the same positive eigenvalues
-        largest = min(shrunk + 1, len(product))
-        values, vectors = eigh(product, subset_by_index=[len(product) - largest, len(product) - 1])
-        values, vectors = values[::-1].clip(0), vectors[:, ::-1]  # descending
-        if wide:
-            vectors = z.T @ vectors / np.sqrt(len(z) * values).clip(1e-6)
-        variances = np.zeros(min(shrunk + 1, embed_dim), np.float32)
-        variances[: len(values)] = values
-        variances += WHITEN_RIDGE
-        kept = min(shrunk, vectors.shape[1])
-        lengths = np.sqrt(1 - np.sqrt(variances[-1] / variances[:kept]))
-        directions[layer, :, :kept] = torch.from_numpy(vectors[:, :kept] * lengths)
-        scale[layer] = plain.scale[layer] / math.sqrt(variances[-1])
-    return Standardize(plain.mean, torch.where(scale > 0, 1 / scale, 0), directions)
+    plain = Standardize(mean, deviation)
+    shrunk, known = min(WHITENED, mean.shape[1]), min(WHITENED + 1, mean.shape[1])  # number of components
+    directions, divisor = torch.zeros(*mean.shape, shrunk), torch.ones(len(mean), 1)
+    for layer in range(len(mean)):
+        z = (x[:, layer].float() - mean[layer]) * plain.scale[layer]
+        _, lengths, components = torch.linalg.svd(z, full_matrices=False)
+        variances = torch.full((known,), WHITEN_RIDGE)  # of fewer clips, the last components have none of their own
+        variances[: len(lengths)] += lengths[:known].square() / len(z)
+        first = components[:shrunk]
+        factors = (variances[-1] / variances[: len(first)]).sqrt()
+        directions[layer, :, : len(first)] = first.mT * (1 - factors).sqrt()
+        divisor[layer] = variances[-1].sqrt()
+    return Standardize(mean, deviation * divisor, directions)

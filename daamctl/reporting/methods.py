@@ -18,6 +18,13 @@ SOURCES = {
     "p_holm": "Correction: Holm 1979, *A simple sequentially rejective multiple test procedure*.",
     "p_folds": "Corrected t-test: Nadeau and Bengio 2003, *Inference for the generalization error*.",
 }
+INPUTS = {
+    "none": "not standardised",
+    "layer": "standardised by layer",
+    "feature": "standardised by feature",
+    "whiten": "standardised by feature and partially whitened",
+    "auto": "standardised by feature, and partially whitened where features are nearly collinear",
+}
 
 
 def methods_text(raw: Evaluation, config: Config, *, corpus: str) -> str:
@@ -78,16 +85,11 @@ def _training(evaluation: Evaluation, config: Config) -> str:
         named.setdefault(kind if kind in ("fine-tuned", "closed form") else "trained", []).append(name)
     steps = f"at least {train.steps} steps and {train.passes} passes" if train.steps else f"{train.epochs} epochs"
     rates, decays = train.search_lr, train.search_weight_decay or (train.weight_decay,)
+    kinds = train.search_standardize or (train.standardize,)
     if train.search == "none" or train.selection != "dev-group":
-        rates, decays = (train.lr,), (train.weight_decay,)
+        rates, decays, kinds = (train.lr,), (train.weight_decay,), (train.standardize,)
     tried = [" or ".join(f"{one:g}" for one in values) for values in (rates, decays)]
-    inputs = {
-        "none": "not standardised",
-        "layer": "standardised by layer",
-        "feature": "standardised by feature",
-        "whiten": "standardised by feature and partially whitened",
-        "auto": "standardised by feature, and partially whitened where features are nearly collinear",
-    }[train.standardize]
+    inputs = " or ".join(INPUTS[kind] for kind in kinds)
     texts = {
         "trained": f"{steps} of {train.optimizer}, batches of {train.batch_size}, schedule {train.schedule}, loss "
         f"{train.loss}, inputs {inputs}; learning rate {tried[0]}, weight decay {tried[1]}; "

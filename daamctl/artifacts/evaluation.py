@@ -76,7 +76,7 @@ class MethodFairness:
     """How well one method was trained.
 
     Args:
-        status: see `Status`; not checked: there is no probe and no search.
+        status: see `Status`; not checked: there is no probe, and no search whose edges tell.
         counterpart: closed-form probe among the methods that it should reach; None if there is none.
         gap: accuracy minus the counterpart's accuracy, of taggers the entity F1, mean over the shared folds; None
             without a counterpart.

@@ -176,7 +176,7 @@ class TrainConfig(Section):
     recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
     """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
     code. Settings in a pipeline file or in `--set` take precedence."""
-    steps: Count | None = 300
+    steps: Count | None = 200
     """Least optimiser steps of every training, candidates and refit alike; its last weights are kept. null: `epochs`
     counts, and `selection` selects an epoch (published)."""
     passes: Annotated[int, Field(ge=0)] = 10
@@ -192,7 +192,7 @@ class TrainConfig(Section):
     """How to choose learning rate and weight decay, per method and fold. grid: train every candidate to the end; the
     lowest cross-entropy on the held-out group wins; none: use `lr` and `weight_decay` (published). Without a held-out
     group (`selection`) nothing is searched."""
-    search_lr: tuple[Positive, ...] = (1e-3, 3e-3, 1e-2)
+    search_lr: tuple[Positive, ...] = (0.0015, 0.006)
     """Learning rates to try."""
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay

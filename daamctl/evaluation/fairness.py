@@ -8,8 +8,8 @@ F1 is compared. A method that reaches its probe is fair, whatever its settings. 
 - undertrained, if it is also below the probe on the clips it was trained on;
 - overfitted, if it reaches the probe on these.
 
-Without a probe, it is undertrained if most runs select one of the last epochs or settings at an edge of the search. All
-values are fractions.
+Without a probe, it is undertrained if most runs select one of the last epochs, or settings at an edge of a search over
+more than two values; a smaller search tells nothing. All values are fractions.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def assess_method(
         reasons = _held_back(unfinished, edges, len(own))
         if reasons:
             status = "undertrained"
-        elif not any("search" in fold.result for fold in own):
+        elif not any(_shows_edges(fold) for fold in own):
             status = "not checked"
             reasons = [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"]
     return MethodFairness(
@@ -248,6 +248,12 @@ def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[st
             chosen.setdefault(name, Counter())[value if isinstance(value, str) else f"{value:g}"] += 1
         edges.update(search["edges"])
     return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges)
+
+
+def _shows_edges(fold: Fold) -> bool:
+    """Whether a choice at an edge would have been seen: some setting had more than two values to choose from."""
+    tried = [one["settings"] for one in fold.result.get("search", {"candidates": []})["candidates"]]
+    return any(len({one.get(name) for one in tried}) > 2 for name in ("lr", "weight_decay"))
 
 
 def _held_back(unfinished: int | None, edges: Mapping[str, int], runs: int) -> list[str]:
@@ -430,7 +436,7 @@ def _verdict(
         return "not checked", (
             f"The fairness of this comparison was not checked{f' for {listed(unchecked)}' if checked else ''}. To "
             f"check it, add {listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "
-            "same input, to the methods, or search the training settings."
+            "same input, to the methods, or try three or more rates in train.search_lr."
         )
     return "fair", (
         f"This comparison is fair: no method is more than {100 * margin:g} points below its closed-form probe."

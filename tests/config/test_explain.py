@@ -90,7 +90,7 @@ def test_a_setting_of_a_pipeline_and_where_it_is_set(project: Path) -> None:
     )
     for name, line in {
         "train.batch_size": "  mine: 8, from its recipe",
-        "train.search_lr": "  mine: [0.001, 0.003, 0.01], from params.yaml",
+        "train.search_lr": "  mine: [0.0015, 0.006], from params.yaml",
         "methods": '  mine: ["none"], from pipelines/mine.yaml',
         "evaluate.unit": "  mine: utterance, from params.yaml",
     }.items():

@@ -98,6 +98,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
     async def fail(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": "the prediction failed; see the log of the server"}, FAILED)
 
+    @app.get("/", include_in_schema=False)  # where a browser looks first
     @app.get("/health", summary="Whether the server is ready, and what it serves")
     async def health() -> dict[str, Any]:
         return {

@@ -62,7 +62,9 @@ def test_a_recording_gets_what_predict_says(client: TestClient, model: ExportedM
 
 
 def test_health_and_description(client: TestClient) -> None:
-    assert client.get("/health").json()["classes"] == ["high", "low"]
+    health = client.get("/health").json()
+    assert health["classes"] == ["high", "low"]
+    assert client.get("/").json() == health  # where a browser looks first
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/health", "/predict"}
     assert set(paths["/predict"]["post"]["requestBody"]["content"]) == {"audio/*", "multipart/form-data"}

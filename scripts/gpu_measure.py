@@ -100,7 +100,7 @@ def extract(out: Out, tiny: Tiny = False) -> None:
 @app.command()
 def folds(out: Out, tiny: Tiny = False) -> None:
     """The command `train` on drawn embeddings of IEMOCAP's size, as published, and with the default search."""
-    clips, layers, dim, epochs, steps = (200, 8, 32, 1, 4) if tiny else (7757, 24, 1024, 35, 300)
+    clips, layers, dim, epochs, steps = (200, 8, 32, 1, 4) if tiny else (7757, 24, 1024, 35, 200)
     device = resolve_device("auto")
     fixed = {
         "steps": None,

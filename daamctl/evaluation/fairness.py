@@ -436,7 +436,7 @@ def _verdict(
         return "not checked", (
             f"The fairness of this comparison was not checked{f' for {listed(unchecked)}' if checked else ''}. To "
             f"check it, add {listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "
-            "same input, to the methods, or try three or more rates in train.search_lr."
+            "same input, to the methods, or try three or more learning rates (search_lr)."
         )
     return "fair", (
         f"This comparison is fair: no method is more than {100 * margin:g} points below its closed-form probe."

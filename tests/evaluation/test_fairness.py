@@ -237,7 +237,7 @@ def test_without_probe_and_search_nothing_is_checked(tmp_path: Path) -> None:
     assert found.text.startswith("This comparison is fair: no method is more than 2 points below")
     found = judged(tmp_path / "c", {"mean": {"skill": 2.0, "changes": {"search": search([1e-3, 1e-2], 1)}}})
     assert found.verdict == "not checked"  # of two values each is an edge
-    assert found.text.endswith("to the methods, or try three or more rates in train.search_lr.")
+    assert found.text.endswith("to the methods, or try three or more learning rates (search_lr).")
 
 
 def test_one_class_for_every_item(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_table_of_the_demo(project: Path) -> None:
     assert names == ["download", "segment", "extract", "train", "none-mlp", "mean", "weighted-sum", "daam-v1-mlp",
                      "daam-v2-mlp", "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "evaluate",
                      "ablate", "importance", "report"]  # fmt: skip
-    assert lines[5].split() == ["train", "5", "folds", "×", "4", "trainings", "×", "300", "steps"]
+    assert lines[5].split() == ["train", "5", "folds", "×", "3", "trainings", "×", "200", "steps"]
     assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
     assert lines[4].split().count("≈") == 2  # work and disk
     assert lines[4].split().count("≥") == 1  # memory, without activations
@@ -47,7 +47,7 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
     assert [line.split()[0] for line in lines[2:10]] == [
         "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
     ]  # fmt: skip
-    assert "5 × 5 folds × 4 trainings × 300 steps, 4 × 5 folds " in lines[5]
+    assert "5 × 5 folds × 3 trainings × 200 steps, 4 × 5 folds " in lines[5]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 12 * 64 * 2
     assert (rows["mean"]["total"], rows["mean"]["work"]) == (
         5,
-        "5 folds × 4 trainings × 300 steps",
+        "5 folds × 3 trainings × 200 steps",
     )  # six candidates and the refit
     assert rows["ridge-mean"]["work"] == "5 folds"
     for name in ("extract", "mean", "daam-v2-mlp", "ablate", "importance"):
@@ -304,7 +304,7 @@ def test_encoder_that_is_too_large_for_this_machine(project: Path) -> None:
     assert rows["extract"]["memory_bytes"] == pytest.approx(2 * 13e9, rel=0.02)
     assert rows["extract"]["memory_on"] == "cuda"
     assert (rows["extract"]["time_s"], rows["lora-r8"]["time_s"]) == (None, None)
-    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 3 trainings × 37500 steps"  # official parts
+    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 2 trainings × 37500 steps"  # official parts
     assert rows["daam-v1"]["total"] == 3
     trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained

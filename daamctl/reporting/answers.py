@@ -17,7 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, fuses_layers
+from daamctl.methods import CLOSED_FORM, counterparts, fuses_layers
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -68,6 +68,10 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     missing = [name for name, entry in evaluation.methods.items() if entry.missing]
     if missing:
         steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
+    unchecked = [name for name, one in evaluation.fairness.methods.items() if one.status == "not checked"]
+    if unchecked:
+        probes = dict.fromkeys(counterparts(name.partition(" ")[0])[0] for name in unchecked)
+        steps.append(f"Add {listed(list(probes))} to the methods, to check whether the others were trained well.")
     if _one_layer(evaluation):
         return steps  # the other steps are about fusing
     found = _best_fusion(evaluation)

@@ -188,6 +188,11 @@ def test_missing_folds_and_missing_probe() -> None:
     assert "Add ridge-best-layer to the methods" in text
 
 
+def test_a_method_without_a_probe_of_its_input() -> None:
+    data = fused(BASE, status={"daam-v1": "not checked"})
+    assert "Add ridge-concat to the methods, to check whether the others were trained well." in steps(data)
+
+
 def test_the_figure_shows_layers_and_methods() -> None:
     summary = probed(0.5, 0.6)
     section = answers(labelled(parsed(fused(BASE))), summary, stale=[], command="")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (
@@ -150,6 +151,20 @@ class SearchPart(TypedDict):
     """Index of the chosen candidate."""
     edges: list[str]
     """Settings chosen at the lowest or highest value tried, although there were values between."""
+
+
+def edges_of(tried: Sequence[Mapping[str, float | str]]) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of each number that a search tried, where there are values between.
+
+    Args:
+        tried: settings of each candidate.
+    """
+    found = {}
+    for name in ("lr", "weight_decay"):
+        values = {float(one[name]) for one in tried if name in one}
+        if len(values) > 2:  # of two, each is an edge
+            found[name] = (min(values), max(values))
+    return found
 
 
 class FoldResult(TypedDict):

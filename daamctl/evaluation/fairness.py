@@ -26,13 +26,13 @@ from safetensors import SafetensorError, safe_open
 from scipy import stats
 
 from daamctl.artifacts.evaluation import MARKS, Fairness, Identical, MethodFairness, Status
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import Fold, edges_of
 from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
-from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
+from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, counterparts, resolve_method
 
 LEVEL = 0.95
 """Level of the one-sided interval for an accuracy above chance."""
@@ -124,7 +124,11 @@ def assess_method(
         reasons = _held_back(unfinished, edges, len(own))
         if reasons:
             status = "undertrained"
-        elif not any(_shows_edges(fold) for fold in own):
+        elif not any(
+            edges_of([one["settings"] for one in search["candidates"]])
+            for fold in own
+            if (search := fold.result.get("search")) is not None
+        ):
             status = "not checked"
             reasons = [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"]
     return MethodFairness(
@@ -248,12 +252,6 @@ def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[st
             chosen.setdefault(name, Counter())[value if isinstance(value, str) else f"{value:g}"] += 1
         edges.update(search["edges"])
     return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges)
-
-
-def _shows_edges(fold: Fold) -> bool:
-    """Whether a choice at an edge would have been seen: some setting had more than two values to choose from."""
-    tried = [one["settings"] for one in fold.result.get("search", {"candidates": []})["candidates"]]
-    return any(len({one.get(name) for one in tried}) > 2 for name in ("lr", "weight_decay"))
 
 
 def _held_back(unfinished: int | None, edges: Mapping[str, int], runs: int) -> list[str]:
@@ -431,11 +429,11 @@ def _verdict(
         return "not fair", f"This comparison is not fair: {listed(claims)}. {'; '.join(reasons)}."
     unchecked = [name for name, one in methods.items() if one.status == "not checked"]
     if unchecked:
-        probes = dict.fromkeys(counterparts(name)[0] for name in unchecked)
+        probes = closest_probes(unchecked)
         checked = len(unchecked) < sum(one.status != "closed form" for one in methods.values())
         return "not checked", (
             f"The fairness of this comparison was not checked{f' for {listed(unchecked)}' if checked else ''}. To "
-            f"check it, add {listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "
+            f"check it, add {listed(probes)}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "
             "same input, to the methods, or try three or more learning rates (search_lr)."
         )
     return "fair", (

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from daamctl.artifacts.results import SearchPart
+from daamctl.artifacts.results import SearchPart, edges_of
 from daamctl.energy import Meter, total
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit.steps import Kept, generator_states
@@ -425,11 +425,6 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
     """Record of a search, as in `result.json`; of a candidate that diverged, only the records before that."""
     finite = [[entry for entry in one.history if math.isfinite(entry["dev_loss"] or 0.0)] for one in found]
     names = [name for name in tried[0] if name == "lr" or len({one[name] for one in tried}) > 1]
-    edges = []
-    for name in ("lr", "weight_decay"):
-        values = sorted({float(one[name]) for one in tried if name in one})
-        if len(values) > 2 and tried[chosen][name] in (values[0], values[-1]):
-            edges.append(name)
     return {
         "steps": max((int(one.history[-1].get("step") or 0) for one in found), default=0),
         "candidates": [
@@ -441,7 +436,7 @@ def search_part(tried: Sequence[Settings], found: Sequence[Trained], chosen: int
             for settings, history in zip(tried, finite, strict=True)
         ],
         "chosen": chosen,
-        "edges": edges,
+        "edges": [name for name, ends in edges_of(tried).items() if tried[chosen][name] in ends],
     }
 
 

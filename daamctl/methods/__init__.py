@@ -10,7 +10,7 @@ not depend on configuration files, folders or the command line, so it can be use
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from daamctl.errors import MethodError, UnknownNameError, suggest
@@ -219,6 +219,11 @@ def counterparts(method: str) -> tuple[str, ...]:
     decoder = preset.get("decoder") or METHODS.defaults(name).get("decoder")
     closest = COUNTERPARTS.get(name) or ("ridge-concat" if decoder == "conv" else "ridge-mean")
     return tuple(dict.fromkeys((closest, "ridge-mean", "ridge-average", "ridge-last")))
+
+
+def closest_probes(methods: Iterable[str]) -> list[str]:
+    """The closest probe of each of some trained methods, see `counterparts`; each once."""
+    return list(dict.fromkeys(counterparts(method)[0] for method in methods))
 
 
 def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

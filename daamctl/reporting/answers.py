@@ -17,7 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, counterparts, fuses_layers
+from daamctl.methods import CLOSED_FORM, closest_probes, fuses_layers
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -70,8 +70,8 @@ def next_steps(evaluation: Evaluation) -> list[str]:
         steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
     unchecked = [name for name, one in evaluation.fairness.methods.items() if one.status == "not checked"]
     if unchecked:
-        probes = dict.fromkeys(counterparts(name.partition(" ")[0])[0] for name in unchecked)
-        steps.append(f"Add {listed(list(probes))} to the methods, to check whether the others were trained well.")
+        probes = closest_probes(name.partition(" ")[0] for name in unchecked)
+        steps.append(f"Add {listed(probes)} to the methods, to check whether the others were trained well.")
     if _one_layer(evaluation):
         return steps  # the other steps are about fusing
     found = _best_fusion(evaluation)

@@ -87,7 +87,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert (rows["mean"]["total"], rows["mean"]["work"]) == (
         5,
         "5 folds × 3 trainings × 200 steps",
-    )  # six candidates and the refit
+    )  # two candidates and the refit
     assert rows["ridge-mean"]["work"] == "5 folds"
     for name in ("extract", "mean", "daam-v2-mlp", "ablate", "importance"):
         assert (rows[name]["basis"], rows[name]["time_s"]) == ("not known", None)

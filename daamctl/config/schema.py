@@ -194,6 +194,10 @@ class TrainConfig(Section):
     group (`selection`) nothing is searched."""
     search_lr: tuple[Positive, ...] = (0.0015, 0.006)
     """Learning rates to try."""
+    fusion_lr_factor: Positive = 0.25
+    """Factor on the learning rate of the matrices and kernels in a fusion, e.g. those of attention; the decoder, and
+    the offsets, widths and biases of a fusion have the full rate (published: 1). With AdamW their weight decay is
+    divided by it, so that a step shrinks all matrices alike."""
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""
@@ -375,6 +379,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "epochs": 35,
             "standardize": "none",
             "search": "none",
+            "fusion_lr_factor": 1.0,
             "batch_size": 8,
             "loss": "focal",
             "focal_gamma": 2.5,

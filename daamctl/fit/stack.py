@@ -32,11 +32,12 @@ from daamctl.fit.steps import (
     build_loss,
     check_gradients,
     evaluated,
-    is_decayed,
     is_one_class,
+    kinds_of,
     maps_of,
     over_batches,
     predict,
+    rate_and_decay,
     rate_factor,
     restore_generators,
     set_rate,
@@ -260,14 +261,10 @@ class One(Kept):
         if self.channels_last:
             order_weights(model, torch.channels_last)
         trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        groups = [
-            {
-                "params": [one for name, one in trained.items() if is_decayed(name, one, config.decay) == decayed],
-                "lr": config.lr,
-                "weight_decay": config.weight_decay if decayed else 0.0,
-            }
-            for decayed in (True, False)
-        ]
+        groups = []
+        for kind, names in kinds_of(trained, config).items():
+            lr, decay = rate_and_decay(kind, config)
+            groups.append({"params": [trained[name] for name in names], "lr": lr, "weight_decay": decay})
         self.optimizer = adam(groups, device, decoupled=config.optimizer == "adamw")
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.checked = False
@@ -314,8 +311,8 @@ class One(Kept):
 class Many(Kept):
     """Models of F trials with C candidates each, in one program.
 
-    All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with weight decay first; the
-    models' own tensors are views of it, so they follow every step. Buffers are those of the trials.
+    All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with the same rate and decay
+    together; the models' own tensors are views of it, so they follow every step. Buffers are those of the trials.
 
     Args:
         models: F x C models that are `stackable`, trial by trial, on the device.
@@ -337,8 +334,8 @@ class Many(Kept):
         self.device, self.precision, self.config = device, precision, configs[0]
         template, loss = models[0], build_loss(configs[0])
         trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
-        decayed = [name for name, value in trained.items() if is_decayed(name, value, self.config.decay)]
-        names = [*decayed, *(name for name in trained if name not in decayed)]
+        kinds = kinds_of(trained, self.config)
+        names = [name for some in kinds.values() for name in some]
         own = [dict(model.named_parameters()) for model in models]
         rows = [torch.cat([tensors[name].detach().reshape(-1) for name in names]) for tensors in own]
         self.flat = torch.stack(rows).view(*shape, -1)  # (F, C, P)
@@ -366,14 +363,13 @@ class Many(Kept):
 
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
         groups: dict[tuple[float, float], list[Tensor]] = {}
-        split = sum(trained[name].numel() for name in decayed)
         for index, config in enumerate(configs):
-            place = divmod(index, shape[1])
-            for part, decay in ((slice(0, split), config.weight_decay), (slice(split, None), 0.0)):
-                leaf = self.flat[*place, part]
+            place, start = divmod(index, shape[1]), 0
+            for kind, some in kinds.items():
+                part = slice(start, start + sum(trained[name].numel() for name in some))
+                leaf, start = self.flat[*place, part], part.stop
                 leaf.grad = self.gradient[*place, part]
-                if leaf.numel():
-                    groups.setdefault((config.lr, decay), []).append(leaf)
+                groups.setdefault(rate_and_decay(kind, config), []).append(leaf)
         alike = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
         self.optimizer = adam(alike, device, decoupled=self.config.optimizer == "adamw")
 

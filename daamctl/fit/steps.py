@@ -130,9 +130,27 @@ def adam(groups: Sequence[Mapping[str, Any]], device: str, *, decoupled: bool = 
     return kind(filled, fused=(fused and device != "mps") or None)
 
 
-def is_decayed(name: str, value: Tensor, decay: str) -> bool:
-    """Whether a tensor has weight decay: matrices and kernels, or with `all` every tensor; see `train.decay`."""
-    return decay == "all" or (value.ndim > 1 and name.endswith("weight"))
+def kinds_of(named: Mapping[str, Tensor], config: TrainConfig) -> dict[tuple[float, bool], list[str]]:
+    """Names of tensors by the factor on their rate, and by whether they have weight decay.
+
+    `train.fusion_lr_factor` is for the matrices and kernels of the fusion. These have decay, and so have those of the
+    decoder; with `train.decay: all` every tensor has.
+    """
+    kinds: dict[tuple[float, bool], list[str]] = {}
+    for name, value in named.items():
+        is_matrix = value.ndim > 1 and name.endswith("weight")
+        factor = config.fusion_lr_factor if is_matrix and name.startswith("fusion.") else 1.0
+        kinds.setdefault((factor, is_matrix or config.decay == "all"), []).append(name)
+    return kinds
+
+
+def rate_and_decay(kind: tuple[float, bool], config: TrainConfig) -> tuple[float, float]:
+    """Rate and weight decay of a kind of tensors, see `kinds_of`."""
+    factor, decayed = kind
+    decay = config.weight_decay if decayed else 0.0
+    if config.optimizer == "adamw":  # which multiplies the decay by the rate
+        decay /= factor
+    return config.lr * factor, decay
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -90,9 +90,11 @@ def _training(evaluation: Evaluation, config: Config) -> str:
         rates, decays, kinds = (train.lr,), (train.weight_decay,), (train.standardize,)
     tried = [" or ".join(f"{one:g}" for one in values) for values in (rates, decays)]
     inputs = " or ".join(INPUTS[kind] for kind in kinds)
+    factor = train.fusion_lr_factor
+    matrices = "" if factor == 1 else f" (times {factor:g} for the matrices of a fusion)"
     texts = {
         "trained": f"{steps} of {train.optimizer}, batches of {train.batch_size}, schedule {train.schedule}, loss "
-        f"{train.loss}, inputs {inputs}; learning rate {tried[0]}, weight decay {tried[1]}; "
+        f"{train.loss}, inputs {inputs}; learning rate {tried[0]}{matrices}, weight decay {tried[1]}; "
         "of several, the lowest cross-entropy on held-out items chooses.",
         "closed form": "ridge classifiers, solved in closed form; no test item chooses their penalty.",
         "fine-tuned": "the encoder or adapters in it are trained as the section finetune of the settings says.",

@@ -32,12 +32,11 @@ from daamctl.fit.steps import (
     build_loss,
     check_gradients,
     evaluated,
+    factors_of,
     is_one_class,
-    kinds_of,
     maps_of,
     over_batches,
     predict,
-    rate_and_decay,
     rate_factor,
     restore_generators,
     set_rate,
@@ -261,10 +260,14 @@ class One(Kept):
         if self.channels_last:
             order_weights(model, torch.channels_last)
         trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        groups = []
-        for kind, names in kinds_of(trained, config).items():
-            lr, decay = rate_and_decay(kind, config)
-            groups.append({"params": [trained[name] for name in names], "lr": lr, "weight_decay": decay})
+        groups = [
+            {
+                "params": [trained[name] for name in names],
+                "lr": config.lr * rate,
+                "weight_decay": config.weight_decay * decay,
+            }
+            for (rate, decay), names in factors_of(trained, config).items()
+        ]
         self.optimizer = adam(groups, device, decoupled=config.optimizer == "adamw")
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.checked = False
@@ -311,8 +314,9 @@ class One(Kept):
 class Many(Kept):
     """Models of F trials with C candidates each, in one program.
 
-    All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with the same rate and decay
-    together; the models' own tensors are views of it, so they follow every step. Buffers are those of the trials.
+    All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with the same factors on rate
+    and decay together; the models' own tensors are views of it, so they follow every step. Buffers are those of the
+    trials.
 
     Args:
         models: F x C models that are `stackable`, trial by trial, on the device.
@@ -334,8 +338,8 @@ class Many(Kept):
         self.device, self.precision, self.config = device, precision, configs[0]
         template, loss = models[0], build_loss(configs[0])
         trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
-        kinds = kinds_of(trained, self.config)
-        names = [name for some in kinds.values() for name in some]
+        alike = factors_of(trained, self.config)
+        names = [name for some in alike.values() for name in some]
         own = [dict(model.named_parameters()) for model in models]
         rows = [torch.cat([tensors[name].detach().reshape(-1) for name in names]) for tensors in own]
         self.flat = torch.stack(rows).view(*shape, -1)  # (F, C, P)
@@ -363,15 +367,15 @@ class Many(Kept):
 
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
         groups: dict[tuple[float, float], list[Tensor]] = {}
+        sizes = [sum(trained[name].numel() for name in some) for some in alike.values()]
         for index, config in enumerate(configs):
-            place, start = divmod(index, shape[1]), 0
-            for kind, some in kinds.items():
-                part = slice(start, start + sum(trained[name].numel() for name in some))
-                leaf, start = self.flat[*place, part], part.stop
-                leaf.grad = self.gradient[*place, part]
-                groups.setdefault(rate_and_decay(kind, config), []).append(leaf)
-        alike = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
-        self.optimizer = adam(alike, device, decoupled=self.config.optimizer == "adamw")
+            place = divmod(index, shape[1])
+            parts = zip(alike, self.flat[place].split(sizes), self.gradient[place].split(sizes), strict=True)
+            for (rate, decay), leaf, gradient in parts:
+                leaf.grad = gradient
+                groups.setdefault((config.lr * rate, config.weight_decay * decay), []).append(leaf)
+        optimised = [{"params": leaves, "lr": lr, "weight_decay": decay} for (lr, decay), leaves in groups.items()]
+        self.optimizer = adam(optimised, device, decoupled=self.config.optimizer == "adamw")
 
     def step(self, x: Float[Tensor, "F B L D"], y: Int[Tensor, "F B"]) -> tuple[Tensor, Tensor]:
         """Train every model on the batch of its trial; returns losses (F * C,) and logits (F * C, B, classes).

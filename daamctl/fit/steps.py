@@ -130,27 +130,19 @@ def adam(groups: Sequence[Mapping[str, Any]], device: str, *, decoupled: bool = 
     return kind(filled, fused=(fused and device != "mps") or None)
 
 
-def kinds_of(named: Mapping[str, Tensor], config: TrainConfig) -> dict[tuple[float, bool], list[str]]:
-    """Names of tensors by the factor on their rate, and by whether they have weight decay.
+def factors_of(named: Mapping[str, Tensor], config: TrainConfig) -> dict[tuple[float, float], list[str]]:
+    """Names of tensors by the factors on their rate and on their weight decay.
 
     `train.fusion_lr_factor` is for the matrices and kernels of the fusion. These have decay, and so have those of the
-    decoder; with `train.decay: all` every tensor has.
+    decoder; with `train.decay: all` every tensor has. AdamW multiplies the decay by the rate, which is made up for.
     """
-    kinds: dict[tuple[float, bool], list[str]] = {}
+    found: dict[tuple[float, float], list[str]] = {}
     for name, value in named.items():
         is_matrix = value.ndim > 1 and name.endswith("weight")
-        factor = config.fusion_lr_factor if is_matrix and name.startswith("fusion.") else 1.0
-        kinds.setdefault((factor, is_matrix or config.decay == "all"), []).append(name)
-    return kinds
-
-
-def rate_and_decay(kind: tuple[float, bool], config: TrainConfig) -> tuple[float, float]:
-    """Rate and weight decay of a kind of tensors, see `kinds_of`."""
-    factor, decayed = kind
-    decay = config.weight_decay if decayed else 0.0
-    if config.optimizer == "adamw":  # which multiplies the decay by the rate
-        decay /= factor
-    return config.lr * factor, decay
+        rate = config.fusion_lr_factor if is_matrix and name.startswith("fusion.") else 1.0
+        decay = 1 / rate if config.optimizer == "adamw" else 1.0
+        found.setdefault((rate, decay if is_matrix or config.decay == "all" else 0.0), []).append(name)
+    return found
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -70,7 +70,7 @@ def next_steps(evaluation: Evaluation) -> list[str]:
         steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
     unchecked = [name for name, one in evaluation.fairness.methods.items() if one.status == "not checked"]
     if unchecked:
-        probes = closest_probes(name.partition(" ")[0] for name in unchecked)
+        probes = closest_probes(short_names(unchecked))
         steps.append(f"Add {listed(probes)} to the methods, to check whether the others were trained well.")
     if _one_layer(evaluation):
         return steps  # the other steps are about fusing

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from daamctl.config import TrainConfig
-from daamctl.fit.steps import build_loss, focal_loss, generator_states, restore_generators, seed_generators
+from daamctl.fit.steps import (
+    build_loss,
+    factors_of,
+    focal_loss,
+    generator_states,
+    restore_generators,
+    seed_generators,
+)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -100,3 +108,24 @@ def test_states_of_devices_that_are_not_here_are_left_alone() -> None:
     first = drawn()
     restore_generators(states)
     assert drawn() == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {(0.25, 4.0): ["fusion.a.weight"], (1.0, 0.0): ["fusion.offset", "b"], (1.0, 1.0): ["decoder.weight"]}),
+        (
+            {"fusion_lr_factor": 1},
+            {(1.0, 1.0): ["fusion.a.weight", "decoder.weight"], (1.0, 0.0): ["fusion.offset", "b"]},
+        ),
+        ({"decay": "all"}, {(0.25, 4.0): ["fusion.a.weight"], (1.0, 1.0): ["fusion.offset", "b", "decoder.weight"]}),
+        (
+            {"optimizer": "adam"},  # its decay is not multiplied by the rate
+            {(0.25, 1.0): ["fusion.a.weight"], (1.0, 0.0): ["fusion.offset", "b"], (1.0, 1.0): ["decoder.weight"]},
+        ),
+    ],
+)
+def test_rates_and_decays_by_tensor(settings: dict[str, Any], expected: Any) -> None:
+    sizes = {"fusion.a.weight": (2, 3), "fusion.offset": (2, 3), "b": (3,), "decoder.weight": (4, 3)}
+    named = {name: torch.zeros(size) for name, size in sizes.items()}
+    assert factors_of(named, TrainConfig(**settings)) == expected

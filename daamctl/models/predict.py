@@ -156,6 +156,8 @@ def _predict_chunks(
 class InTurns:
     """Items whose clips are embedded a few at a time, so that a long recording does not keep others waiting.
 
+    A sentence, whose words the encoder reads together, counts as one clip.
+
     Args:
         model: the exported model; its encoder is open.
     """
@@ -163,14 +165,20 @@ class InTurns:
     def __init__(self, model: ExportedModel, rows: pl.DataFrame) -> None:
         self.model, self.chunk, self.done = model, _Chunk(0, rows), 0
         self.chunk.clips = _clips_of(model, self.chunk)
+        parts = self.chunk.owner if model.record.modality == "tokens" else np.arange(len(self.chunk.clips))
+        self.ends = np.flatnonzero(np.diff(parts, append=-1)) + 1
         size, storage = len(self.chunk.clips), model.record.encoder["storage"]
         vectors = np.zeros((size, len(model.encoder.layers), model.encoder.embed_dim), storage)
         self.embedded = Embedded(vectors, np.zeros(size, np.int32))
 
     @property
     def left(self) -> int:
-        """Number of clips that are not embedded."""
-        return len(self.chunk.clips) - self.done
+        """Number of clips, or sentences, that are not embedded."""
+        return int((self.ends > self.done).sum())
+
+    def rows_of(self, count: int) -> int:
+        """Number of rows of the next clips or sentences."""
+        return int(self.ends[len(self.ends) - self.left + count - 1]) - self.done if count else 0
 
     def rows(self) -> pl.DataFrame:
         """The predictions, when no clip is left; see `predict_all`."""
@@ -178,26 +186,31 @@ class InTurns:
 
 
 def embed_next(parts: Sequence[tuple[InTurns, int]]) -> None:
-    """Embed the next clips of several requests together, as many of each as given.
+    """Embed the next clips or sentences of several requests together, as many of each as given.
 
     Raises:
         EncoderError: the encoder fails.
     """
     model = parts[0][0].model
-    clips = pl.concat([one.chunk.clips.slice(one.done, count) for one, count in parts])
+    sizes = [(one, one.rows_of(count)) for one, count in parts]
+    slices = [one.chunk.clips.slice(one.done, size) for one, size in sizes]
+    if model.record.modality == "tokens":  # names of sentences are those of one request
+        slices = [part.with_columns(pl.format(f"{number} {{}}", name).alias(name) for name in ("sentence", "clip_id"))
+                  for number, part in enumerate(slices)]  # fmt: skip
+    clips = pl.concat(slices)
     if clips.is_empty():
         return
     items = open_items(clips, model.record.modality, Path("/"), model.encoder, model.config)
     storage = str(model.record.encoder["storage"])
     found = embed_clips(model.encoder, items, clips["clip_id"].to_list(), storage=storage, strict=False)
     start = 0
-    for one, count in parts:
-        own, shift = range(start, start + count), one.done - start
-        one.embedded.vectors[one.done : one.done + count] = found.vectors[start : start + count]
+    for one, size in sizes:
+        own, shift = range(start, start + size), one.done - start
+        one.embedded.vectors[one.done : one.done + size] = found.vectors[start : start + size]
         one.embedded.unreadable |= {row + shift: why for row, why in found.unreadable.items() if row in own}
         for mark, rows in found.marks.items():
             one.embedded.marks.setdefault(mark, []).extend(row + shift for row in rows if row in own)
-        one.done, start = one.done + count, start + count
+        one.done, start = one.done + size, start + size
 
 
 def _clips_of(model: ExportedModel, chunk: _Chunk) -> pl.DataFrame:

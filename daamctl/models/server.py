@@ -31,12 +31,15 @@ from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import InTurns, embed_next
+from daamctl.models.sentences import lines_as_sentences
 
 log = logging.getLogger(__name__)
 
 TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 413, 422, 499, 500, 503
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 """Hosts that a request may always be for."""
+PARTS = {"clip": "clips", "word": "words", "entity": "entities"}
+"""Unit of a row -> where its item holds it in an answer."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,21 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         hosts: names and addresses under which clients may ask, beside `LOCAL`; `*`: any.
 
     Raises:
-        MethodError: the model tags words, or reads given embeddings.
+        MethodError: the model reads given embeddings.
         EncoderError: the encoder cannot be found or opened.
     """
     record = model.record
-    if record.modality in ("tokens", "embeddings"):
-        does = "tags words" if record.modality == "tokens" else "reads given embeddings"
-        raise MethodError(f"{model.folder} {does}, which a server cannot do yet", fix="use daamctl predict")
+    if record.modality == "embeddings":
+        raise MethodError(
+            f"{model.folder} reads given embeddings, whose encoder is elsewhere, so there is nothing to serve",
+            fix="use daamctl predict",
+        )
     _ = model.encoder
     turns, bodies = _Turns(limits.together), _Bodies(limits)
 
     app = FastAPI(
         title=f"{record.run}/{record.method}",
-        description=f"Classifies as {', '.join(record.classes)}.",
+        description=f"{'Tags words' if record.modality == 'tokens' else 'Classifies'} as {', '.join(record.classes)}.",
         version=__version__,
     )
     # a page on the web could reach the server under a name of its own (DNS rebinding)
@@ -108,12 +113,20 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
             "classes": record.classes,
         }
 
-    @app.post("/predict", summary="Classify one file, or texts", openapi_extra=_body(record.modality))
+    @app.post("/predict", summary="Classify one file or texts, or tag sentences", openapi_extra=_body(record.modality))
     async def predict(request: Request) -> JSONResponse:
+        if request.query_params:
+            given = ", ".join(request.query_params)
+            raise HTTPException(UNUSABLE, f"/predict has no parameters, but got {given}; coverage is set by --coverage")
         async with bodies.read(request) as content:
-            if record.modality == "text":
-                work = await asyncio.to_thread(InTurns, model, texts_as_rows(_texts(content, limits)))
-                return JSONResponse({"items": await turns.predict(work, request)})
+            if record.modality in ("text", "tokens"):
+                texts = _texts(content, limits)
+                as_rows = texts_as_rows if record.modality == "text" else lines_as_sentences
+                work = await asyncio.to_thread(InTurns, model, as_rows(texts))
+                found = {item["item"]: item for item in await turns.predict(work, request)}
+                names = [str(number) for number in range(1, len(texts) + 1)]
+                none = {"words": [], "entities": [], "error": "it has no words"}  # of a sentence
+                return JSONResponse({"items": [found.get(name, {"item": name, **none}) for name in names]})
             with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
                 is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
                 file.write(await _file_in_form(request, content) if is_form else content)
@@ -198,7 +211,7 @@ def _answers(parts: Sequence[tuple[InTurns, int]]) -> list[list[dict[str, Any]] 
 
 
 def as_items(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """A table of predictions as nested values: one mapping per item, which holds those of its clips."""
+    """A table of predictions as nested values: one mapping per item, with those of its clips, or words and entities."""
     items: list[dict[str, Any]] = []
     for row in rows.iter_rows(named=True):
         found = {name: value for name, value in row.items() if value is not None and name not in ("unit", "label")}
@@ -207,9 +220,13 @@ def as_items(rows: pl.DataFrame) -> list[dict[str, Any]]:
             found |= {name: part} if part else {}
         if row["unit"] == "item":
             items.append(found)
-        else:
-            del found["item"]
-            items[-1].setdefault("clips", []).append(found)
+            continue
+        name = found.pop("item")
+        if row["unit"] == "word":
+            del found["words"]  # how many
+            if not items or items[-1]["item"] != name:
+                items.append({"item": name, "words": [], "entities": []})
+        items[-1].setdefault(PARTS[row["unit"]], []).append(found)
     return items
 
 
@@ -342,7 +359,7 @@ def _check_duration(path: Path, limits: Limits) -> None:
 
 def _body(modality: str) -> dict[str, Any]:
     """What the OpenAPI page says about the body of a request."""
-    if modality == "text":
+    if modality in ("text", "tokens"):
         texts = {"type": "array", "items": {"type": "string"}}
         schema = {"type": "object", "required": ["texts"], "properties": {"texts": texts}}
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

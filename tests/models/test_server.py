@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import soundfile
 from PIL import Image
@@ -257,6 +258,43 @@ def test_texts(tmp_path: Path) -> None:
             refused = client.post("/predict", json=body)
             assert refused.status_code == status
             assert "texts" in refused.json()["error"]
+
+
+def test_sentences(tmp_path: Path) -> None:
+    """Each gets the tags of `predict`, whatever sentences of other requests share its turn."""
+    tagger = ExportedModel.open(handmade(tmp_path / "model", "tokens"), device="cpu")
+    texts = ["Ada King ran to Bo", "", "so it is", "the very last one"]
+    rows = tagger.predict(texts)
+    with client_of(tagger, Limits(together=2)) as client, ThreadPoolExecutor(6) as threads:
+        posted = threads.map(lambda part: client.post("/predict", json={"texts": part}), [texts, texts[2:]] * 3)
+        answers = [answer.json()["items"] for answer in posted]
+        assert [item["error"] for item in client.post("/predict", json={"texts": [" "]}).json()["items"]] == [
+            "it has no words"
+        ]
+        assert "tags words" in client.get("/openapi.json").json()["info"]["description"].lower()
+    for items in answers[::2]:
+        assert [item["item"] for item in items] == ["1", "2", "3", "4"]
+        assert items[1] == {"item": "2", "words": [], "entities": [], "error": "it has no words"}
+        for item in items:
+            own = rows.filter(pl.col("item") == item["item"])
+            words, entities = (own.filter(pl.col("unit") == unit) for unit in ("word", "entity"))
+            assert [word["text"] for word in item["words"]] == texts[int(item["item"]) - 1].split()
+            assert [word["tag"] for word in item["words"]] == words["tag"].to_list()
+            assert [word["probability"] for word in item["words"]] == pytest.approx(
+                words["probability"].to_list(), abs=1e-5
+            )
+            assert [(one["text"], one["position"]) for one in item["entities"]] == entities["text", "position"].rows()
+    assert rows.filter(pl.col("unit") == "entity").height > 0
+    for whole, part in zip(answers[::2], answers[1::2], strict=True):
+        for one, other in zip(whole[2:], part, strict=True):
+            assert [word["tag"] for word in one["words"]] == [word["tag"] for word in other["words"]]
+
+
+def test_parameters_of_an_address_are_refused(client: TestClient) -> None:
+    """Who asks for a coverage there would take an answer without sets for one with them."""
+    answer = client.post("/predict?coverage=0.9", content=wave())
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("/predict has no parameters, but got coverage")
 
 
 def test_images(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _predict_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, message in (
         (["predict", "model", "few.npz"], "few.npz has 8 features of the layers 1, 2; the model reads 8 of the layers"),
         (["predict", "model"], "standard input holds texts, the model reads files of embeddings"),
-        (["serve", "model"], "model reads given embeddings, which a server cannot do yet"),
+        (["serve", "model"], "model reads given embeddings, whose encoder is elsewhere, so there is nothing to serve"),
         (["export", "mine/daam-v1-mlp", "--out", "other", "--onnx"], "reads given embeddings, so ONNX and MLflow"),
         (["export", "mine/daam-v1-mlp", "--out", "other", "--with-encoder"], "reads given embeddings and no encoder"),
     ):

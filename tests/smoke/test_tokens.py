@@ -32,7 +32,7 @@ from daamctl.data.spans import sentence_of
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import sentence
-from daamctl.stages import compare, export, predict, preflight, serve, shots, truncate
+from daamctl.stages import compare, export, predict, preflight, shots, truncate
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
 
@@ -176,8 +176,6 @@ def check_prediction(project: Path, layout: Layout) -> None:
     assert found.entities is not None
     assert found.entities.micro.f1 == pytest.approx(fold.result["metrics"]["entity_f1"], abs=0.01)
     assert predict.run(model, [], lines=["to be", "or not"], device="cpu").rows["item"].to_list().count("2") >= 2
-    with pytest.raises(MethodError, match="tags words"):
-        serve.run(model)
     with pytest.raises(MethodError, match="leave out"):
         export.run(project, "demo-tokens/last-layer", project / "other", register="a-name")
 

@@ -93,7 +93,7 @@ def _how(record: ModelRecord, name: str) -> str:
     }[record.modality]
     code = f'from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open("{name}")\n'
     argument = {"text": '"a text"', "tokens": '"words of a sentence"'}.get(record.modality, f'"{inputs}"')
-    serve = "" if record.modality in ("tokens", "embeddings") else f"daamctl serve {name}\n"
+    serve = "" if record.modality == "embeddings" else f"daamctl serve {name}\n"
     return (
         f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\n{serve}```\n\n"
         f"```python\n{code}table = model.predict([{argument}])\n```"

@@ -114,7 +114,7 @@ class SettingSwitch(Switch):
 
     def _states(self, config: Config) -> Iterator[State]:
         if self.methods:
-            for method in _trained(config, self.methods):
+            for method in trained(config, self.methods):
                 own = METHODS.defaults(resolve_method(method)[0]) | settings_of(method, config.method_settings)
                 state, value = self._compared(own)
                 yield state, f"{method}: {value}"
@@ -167,7 +167,7 @@ class MethodSwitch(Switch):
 
     def _states(self, config: Config) -> Iterator[State]:
         for state, names in ((AS_PUBLISHED, self.published), (CORRECTED, self.corrected)):
-            for name in (*_trained(config, names), *(name for name in config.finetunes if name in names)):
+            for name in (*trained(config, names), *(name for name in config.finetunes if name in names)):
                 yield state, name
 
 
@@ -286,9 +286,10 @@ def _budget(config: Config) -> Iterator[State]:
 
 def _controls(config: Config) -> Iterator[State]:
     """Whether the controls are trained: all of them is corrected, none of them as published."""
-    found = [name for name in CONTROLS if name in config.methods]
+    given = trained(config, CONTROLS)
+    found = list(dict.fromkeys(resolve_method(name)[0] for name in given))
     state = CORRECTED if len(found) == len(CONTROLS) else "" if found else AS_PUBLISHED
-    yield state, ", ".join(found) or "no control"
+    yield state, ", ".join(given) or "no control"
 
 
 def _seeds(config: Config) -> Iterator[State]:
@@ -344,6 +345,6 @@ def _holds(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(values[name] == (tuple(value) if isinstance(value, list) else value) for name, value in wanted.items())
 
 
-def _trained(config: Config, names: tuple[str, ...]) -> list[str]:
+def trained(config: Config, names: tuple[str, ...]) -> list[str]:
     """The methods of the pipeline that are among `names`; a variant with another decoder counts as the method."""
     return [method for method in config.methods if resolve_method(method)[0] in names]

@@ -63,7 +63,8 @@ from daamctl.models.model import open_for
 from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
-from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
+from daamctl.paper.deviations import AS_PUBLISHED, CONTROLS, CORRECTED, deviations, trained, verdict
+from daamctl.reporting.terms import selection_rule
 from daamctl.store.files import write_text
 from daamctl.tracking import make_tracker, register_model
 
@@ -278,7 +279,10 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
     named = (found.method,)
     own = found.config.model_copy(
-        update={"methods": () if found.tuned else named, "finetunes": named if found.tuned else ()}
+        update={
+            "methods": (*(() if found.tuned else named), *trained(found.config, CONTROLS)),
+            "finetunes": named if found.tuned else (),
+        }
     )
     followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
     followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
@@ -363,11 +367,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
         figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
     groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
-    rule = {
-        "dev-group": "epoch and settings were chosen on a held-out group",
-        "last": "the last epoch was taken",
-        "best-on-test": "the epoch was chosen on the test group itself, so the figures are too high",
-    }[evaluation.selection]
+    rule = selection_rule(evaluation)
     if kind == "fold":
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"

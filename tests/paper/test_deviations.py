@@ -210,6 +210,7 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
         (58, config(("daam-v1",)), AS_PUBLISHED),
         (58, config(("none", "daam-v1")), "other (none)"),
         (58, config(("none", "weighted-sum")), CORRECTED),
+        (58, config(("none-mlp", "weighted-sum")), CORRECTED),
         (60, config(("gqa",), method_settings={"gqa": {"width": 64}}), "other (gqa: 64)"),
         (62, config(("daam-v1",)), AS_PUBLISHED),
         (62, config(("mha",)), NOT_HERE),

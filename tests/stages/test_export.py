@@ -94,6 +94,13 @@ def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
     (row,) = [row for row in scores.runs("weighted-sum").values() if row.fold == 2]
     assert single.figures[0].value == row.value
     assert "`g1`" in single.protocol
+    assert "after a fixed number of steps, and settings are the best on one held-out training group" in single.protocol
+
+
+def test_a_control_of_the_run_is_not_missing_from_the_model(trained: Path) -> None:
+    """D58 is about the methods that are compared; ridge-mean alone would be one without a control."""
+    record = read_model(export_model(trained, "control", method="ridge-mean"))
+    assert 58 not in {one.number for one in record.deviations}
 
 
 def test_the_card_has_a_head_for_the_hub_and_no_empty_sections(trained: Path) -> None:

@@ -34,8 +34,8 @@ NO_MEMORY = (
 """Words of libraries that could not get memory; few of them raise MemoryError."""
 KEPT = {
     "extract": "finished shards are kept",
-    "train": "finished folds and saved epochs are kept",
-    "finetune": "finished folds and saved epochs are kept",
+    "train": "finished folds and saved steps are kept",
+    "finetune": "finished folds and saved steps are kept",
     "ablate": "finished folds are kept",
     "truncate": "finished folds are kept",
     "mlm": "finished trainings and saved steps are kept",

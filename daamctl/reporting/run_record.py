@@ -70,6 +70,7 @@ class RunFacts:
     train_s: float
     joules: float | None
     peak_memory_bytes: int | None
+    steps: int | None
     epochs: int | None
     selected_epoch: int | None
     device: str
@@ -100,18 +101,16 @@ def cost(
     by_method = {name: part for name in order(evaluation) if (part := [run for run in facts if run.label == name])}
     if not by_method:
         return Section("cost", title, [Text("The cost is unknown, because the trained folds are not on this machine.")])
-    energy = any(run.joules is not None for run in facts)
-    rows = [_cost_row(name, part, energy=energy) for name, part in by_method.items()]
+    rows = [_cost_row(name, part) for name, part in by_method.items()]
     tuned = any(evaluation.methods[name].effect is not None for name in by_method)
     inner, head = ("fusion or adapters", "decoder or classifier") if tuned else ("fusion", "decoder")
     each = "run" if is_official(evaluation) else "fold"
-    columns = [
-        "Method", "Trainable parameters", f"In {inner}", f"In {head}", f"Seconds per {each}",
-        *([f"Energy per {each} (J)"] if energy else []), "Peak memory (MiB)", "Epochs", "Reported epoch, median",
-        "Runs",
-    ]  # fmt: skip
+    columns, rows = _filled([
+        "Method", "Trainable parameters", f"In {inner}", f"In {head}", f"Seconds per {each}", f"Energy per {each} (J)",
+        "Peak memory (MiB)", "Steps", "Epochs", "Reported epoch, median", "Runs",
+    ], rows)  # fmt: skip
     devices = sorted({run.device for run in facts})
-    note = say("note_cost", devices, energy, extraction, evaluation.task.clip, tuned)
+    note = say("note_cost", devices, " ".join(columns), extraction, evaluation.task.clip, tuned)
     table = Table("cost", "Trainable parameters, training time and memory", columns, rows, note=note)
     return Section("cost", title, [table, *_effects(by_method, evaluation), Folded("Every run", [_run_table(facts)])])
 
@@ -319,12 +318,19 @@ def provenance(
     return Section("provenance", "Provenance", blocks)
 
 
-def _cost_row(name: str, found: Sequence[RunFacts], *, energy: bool) -> list[Cell]:
+def _filled(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
+    """The columns of a table in which any row has a value: most machines record no energy, most recipes no epoch."""
+    kept = [index for index in range(len(columns)) if any(str(row[index]) != DASH for row in rows)]
+    return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
+def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
     first, seconds = found[0], [run.train_s for run in found]
     decoder = first.decoder_parameters
     joules = [run.joules for run in found if run.joules is not None]
     memory = [run.peak_memory_bytes for run in found if run.peak_memory_bytes]
-    epochs = sorted({run.epochs for run in found if run.epochs})
+    lengths = [sorted({length for length in part if length})
+               for part in ([run.steps for run in found], [run.epochs for run in found])]  # fmt: skip
     selected = [run.selected_epoch for run in found if run.selected_epoch]
     return [
         name,
@@ -332,9 +338,9 @@ def _cost_row(name: str, found: Sequence[RunFacts], *, energy: bool) -> list[Cel
         Number(None if decoder is None else first.num_parameters - decoder, "count"),
         Number(decoder, "count"),
         _mean(seconds, "seconds"),
-        *([_mean(joules, "joules")] if energy else []),
+        _mean(joules, "joules"),
         Number(max(memory, default=None), "mib"),
-        Number(epochs[0], "count") if len(epochs) == 1 else ", ".join(map(str, epochs)) or DASH,
+        *(Number(one[0], "count") if len(one) == 1 else ", ".join(map(str, one)) or DASH for one in lengths),
         Number(median(selected) if selected else None, "count"),
         Number(len(found), "count"),
     ]
@@ -345,17 +351,14 @@ def _mean(values: Sequence[float], kind: Literal["seconds", "joules"]) -> Number
 
 
 def _run_table(found: Sequence[RunFacts]) -> Table:
-    energy = any(run.joules is not None for run in found)
-    rows: list[list[Cell]] = [
-        [run.label, str(run.fold), str(run.seed), run.key, Number(run.selected_epoch, "count"),
-         Number(run.epochs, "count"), Number(run.train_s, "seconds"),
-         *([Number(run.joules, "joules")] if energy else []), Number(run.peak_memory_bytes, "mib"), run.device]
+    all_rows: list[list[Cell]] = [
+        [run.label, str(run.fold), str(run.seed), run.key, Number(run.steps, "count"),
+         Number(run.selected_epoch, "count"), Number(run.epochs, "count"), Number(run.train_s, "seconds"),
+         Number(run.joules, "joules"), Number(run.peak_memory_bytes, "mib"), run.device]
         for run in found
     ]  # fmt: skip
-    columns = [
-        "Method", "Fold", "Seed", "Content key", "Reported epoch", "Epochs", "Seconds",
-        *(["Energy (J)"] if energy else []), "Memory (MiB)", "Device",
-    ]  # fmt: skip
+    columns, rows = _filled(["Method", "Fold", "Seed", "Content key", "Steps", "Reported epoch", "Epochs", "Seconds",
+                             "Energy (J)", "Memory (MiB)", "Device"], all_rows)  # fmt: skip
     plain = frozenset({3, len(columns) - 1})
     return Table("runs", "Finished runs. Equal content keys mean equal inputs", columns, rows, plain)
 

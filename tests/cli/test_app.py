@@ -728,7 +728,7 @@ def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, nu
     monkeypatch.setattr(train, "run", write_and_stop)
     result = call("train", "-p", "demo", "-m", "mha")
     assert result.exit_code == code
-    kept = "finished folds and saved epochs are kept"
+    kept = "finished folds and saved steps are kept"
     assert result.stderr == f"interrupted; {kept}; run the same command again to resume\n"
     assert list((project / "data").iterdir()) == []
     with FileLock(project / "lock", timeout=0):

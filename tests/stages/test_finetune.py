@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import re
@@ -109,8 +110,11 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     notes = json.loads(evaluate.run(*settings(clips, finetune__lr=0.5)).read_text())["notes"]
     assert "trained with other settings than the current ones: finetune.lr: 0.01 (now 0.5)" in notes
     page = report.run(layout, config, track=False)
-    row = next(line for line in (page.parent / "tables/cost.csv").read_text().splitlines() if "linear-probe" in line)
-    assert row.split(",")[1:4] == ["34", "0", "34"]  # one linear map of 16 features to 2 classes
+    rows = {row["Method"]: row for row in csv.DictReader((page.parent / "tables/cost.csv").read_text().splitlines())}
+    names = ("Trainable parameters", "In fusion or adapters", "In decoder or classifier", "Steps", "Epochs")
+    tuned = next(row for name, row in rows.items() if name.startswith("linear-probe"))
+    assert [tuned[name] for name in names[:3]] == ["34", "0", "34"]  # one linear map of 16 features to 2 classes
+    assert (rows["none"]["Steps"], bool(tuned["Steps"])) == (str(config.train.steps), True)
     assert "linear-probe" in page.read_text()
     result = json.loads(compare.run(clips, "tiny/none", "tiny/linear-probe").read_text())
     assert "finetune.lr" in {entry["name"] for entry in result["settings"]["can_change"]}

@@ -260,7 +260,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         train_s=meta["train_s"],
         joules=meta.get("joules"),
         peak_memory_bytes=meta.get("peak_memory_bytes"),
-        steps=fold.history()["step"].max(),  # type: ignore[arg-type]
+        steps=None if run_part["method"] in CLOSED_FORM else fold.history()["step"].max(),  # type: ignore[arg-type]
         epochs=None if epochs is None else int(epochs),
         selected_epoch=None if selected is None else int(selected),
         device=meta["device"],

@@ -43,7 +43,7 @@ from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
 MAX_SPEAKER_COLUMNS = 24
-MAX_SPEAKERS = 200
+MAX_SPEAKERS = 100
 """Above this number, speakers are summarised instead of listed."""
 QUANTILES = {"Lowest": 0.0, "10 %": 0.1, "Median": 0.5, "90 %": 0.9, "Highest": 1.0}
 MAX_CLASS_COLUMNS = 12

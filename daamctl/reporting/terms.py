@@ -47,9 +47,11 @@ def selection_rule(evaluation: Evaluation) -> str:
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
     if moment(evaluation) == "step":
-        rule = f"training ends after a fixed number of steps, and settings are the best on {group}, never on the {test}"
+        given = evaluation.provenance.config.get("train", {}).get("search") == "none"
+        chosen = "with given settings; what is chosen, as the penalty of a probe, is" if given else "and settings are"
+        rule = f"training ends after a fixed number of steps, {chosen} the best on {group}, never on the {test}"
         if evaluation.refit:
-            rule += "; the model is then trained again with that group included"
+            rule += "; the model is then trained again with the held-out items included"
     else:
         rule = f"the reported epoch is the best on {group}, never on the {test}"
     return {

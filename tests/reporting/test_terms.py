@@ -50,8 +50,10 @@ def test_the_rule_that_picks_the_epoch() -> None:
     budget = replace(budget, provenance=replace(budget.provenance, config=config), refit=True)
     assert terms.selection_rule(budget) == (
         "training ends after a fixed number of steps, and settings are the best on one held-out training group, never "
-        "on the test group; the model is then trained again with that group included"
+        "on the test group; the model is then trained again with the held-out items included"
     )
+    given = replace(budget.provenance, config={"train": {"steps": 300, "search": "none"}})
+    assert "steps, with given settings; what is chosen" in terms.selection_rule(replace(budget, provenance=given))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,12 @@ BLOCK = 1_000_000
 """Largest number of random counts, swaps or signs (units x samples) in memory at once."""
 CACHED = 200_000
 """Number of signs in float64 that stay in a processor's cache while they are summed."""
-FEWER = 16
+FEWER = 8
 """Units per kind of equal units from which on it is faster to draw how many of a kind are in a set."""
+MANY = 4096
+"""Units of a kind from which on a binomial number is drawn faster than bits are counted."""
+WORD = 64
+"""Bits that are drawn and counted together."""
 SAME = 12
 """Digits to which equal differences agree, relative to the largest; the rest is rounding."""
 
@@ -110,9 +114,18 @@ def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int
     rng = np.random.default_rng(seed)
     kinds, counts = np.unique(units, axis=0, return_counts=True)
     if len(units) > FEWER * len(kinds):
-        sums = np.zeros((samples, units.shape[1]))
-        for kind, count in zip(kinds, counts.tolist(), strict=True):
+        sums, at = np.zeros((samples, units.shape[1])), 0
+        many = counts > MANY
+        for kind, count in zip(kinds[many], counts[many].tolist(), strict=True):
             sums += rng.binomial(count, 0.5, (samples, 1)) * kind
+        kinds, counts = kinds[~many], counts[~many]
+        words = -(-counts // WORD)
+        values, unused = np.repeat(kinds, words, axis=0), np.zeros(words.sum(), np.uint64)
+        unused[np.cumsum(words) - 1] = WORD * words - counts  # bits of the last word of each kind
+        for size in blocks(samples, len(values)) if len(values) else ():
+            coins = rng.integers(0, 2**WORD, (size, len(values)), np.uint64) >> unused
+            sums[at : at + size] += np.bitwise_count(coins) @ values
+            at += size
     else:
         sums, at = np.empty((samples, units.shape[1])), 0
         rows = max(1, CACHED // len(units))

@@ -96,6 +96,23 @@ def test_equal_differences_are_flipped_together() -> None:
     assert paired_sign_flip(mixed)["p"] == pytest.approx(normal, abs=0.003)
 
 
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200, 5000])
+def test_of_equal_units_the_number_in_a_set_is_binomial(count: int) -> None:
+    """Also where several kinds are drawn together, and whatever is left of the last 64 bits."""
+    sizes = (count, 64, 7)
+    units = np.repeat(np.eye(3), sizes, axis=0)
+    drawn = random_sets(np.concatenate([units] * 10), 100_000, 0) if count < 3 else random_sets(units, 100_000, 0)
+    for column, size in zip(drawn.T, sizes, strict=True):
+        number = 10 * size if count < 3 else size
+        assert column.min() >= 0
+        assert column.max() <= number
+        assert (
+            stats.kstest(column, stats.binom(number, 0.5).cdf).statistic
+            < stats.binom.pmf(number // 2, number, 0.5) + 0.01
+        )
+    assert abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.02
+
+
 def test_zeros_among_thousands_leave_an_exact_test() -> None:
     result = paired_sign_flip(np.concatenate([np.zeros(9990), np.full(8, 1.0), np.full(2, -1.0)]))
     assert (result["exact"], result["flips"]) == (True, 1024)

@@ -166,13 +166,13 @@ def compare_methods(
         pairs = list(combinations(tables, 2))
     else:
         pairs = [(reference, method) for method in tables if method != reference]
+    runs = {method: _accuracies(table) if same_folds else {} for method, table in tables.items()}
     rows = []
-    for name in task.over_items:
-        for first, second in pairs:
-            row = _compare(correct[first], correct[second], data, name, alpha, seed)
-            row |= _wins(correct[first], correct[second]) | _runs(tables[first], tables[second], same_folds=same_folds)
+    for first, second in pairs:
+        both = _wins(correct[first], correct[second]) | _ahead(runs[first], runs[second])
+        for name in task.over_items:
+            row = _compare(correct[first], correct[second], data, name, alpha, seed) | both
             rows.append(Compared(first=first, second=second, **row))
-    rows.sort(key=lambda row: pairs.index((row.first, row.second)))
     floor = None if data.design.n_units is None else sign_flip_floor(data.design.n_units)
     design = _design(data, tables)
     family = Family(list(tables), reference, len(pairs), alpha, floor, design, [])
@@ -442,14 +442,17 @@ def _wins(first: Floats, second: Floats) -> dict[str, int]:
     return {"wins": wins, "losses": losses, "ties": len(first) - wins - losses}
 
 
-def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dict[str, int]:
+def _accuracies(table: pl.DataFrame) -> dict[tuple[int, int], float]:
+    """Accuracy of every run of a method, by fold and seed."""
+    return {
+        (fold, seed): mean for fold, seed, mean in table.group_by("fold", "seed").agg(pl.col("correct").mean()).rows()
+    }
+
+
+def _ahead(first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, int], float]) -> dict[str, int]:
     """Number of shared runs, and of those in which the first method has the higher or the lower accuracy."""
-    if not same_folds:
-        return {"runs": 0, "ahead": 0, "behind": 0}
-    means = [table.group_by("fold", "seed").agg(pl.col("correct").mean()) for table in (first, second)]
-    shared = means[0].join(means[1], on=["fold", "seed"], suffix="_second")
-    gaps = shared["correct"] - shared["correct_second"]
-    return {"runs": len(shared), "ahead": int((gaps > 0).sum()), "behind": int((gaps < 0).sum())}
+    gaps = [value - second[run] for run, value in first.items() if run in second]
+    return {"runs": len(gaps), "ahead": sum(gap > 0 for gap in gaps), "behind": sum(gap < 0 for gap in gaps)}
 
 
 def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> list[str]:

@@ -94,9 +94,7 @@ def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
     (row,) = [row for row in scores.runs("weighted-sum").values() if row.fold == 2]
     assert single.figures[0].value == row.value
     assert "`g1`" in single.protocol
-    assert (
-        "steps, with given settings; what is chosen, as the penalty of a probe, is the best on" in single.protocol
-    )
+    assert "steps, with given settings; what is chosen, as the penalty of a probe, is the best on" in single.protocol
 
 
 def test_a_control_of_the_run_is_not_missing_from_the_model(trained: Path) -> None:

@@ -102,7 +102,7 @@ def _how(record: ModelRecord, name: str) -> str:
 
 def _training(record: ModelRecord) -> str:
     kinds = {
-        "mean": f"It averages the logits of {counted(len(record.members), 'training')}, one for each fold and seed.",
+        "mean": f"It averages the logits of {counted(len(record.members), 'training')}, each of its own fold or seed.",
         "fold": f"It is the training of fold {record.members[0].fold}, which did not see the group "
         f"`{record.members[0].test_group}`.",
         "refit": "It was trained on all data, with the settings that the folds chose.",

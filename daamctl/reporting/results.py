@@ -248,7 +248,7 @@ def _recalls(evaluation: Evaluation) -> list[Block]:
     counts = evaluation.main_chance.per_class
     found = {name: dict(zip(classes, recalls(evaluation.scores.confusion(name)), strict=True)) for name in methods}
     caption = f"Recall of every class per {evaluation.item} in percent"
-    note = f"All {runs(evaluation)} together. n counts test items, once per seed."
+    note = f"All {runs(evaluation)} together. n counts test items, each once."
     if len(classes) <= MAX_CLASS_COLUMNS:
         columns = ["Method", *(f"{label} (n\u00a0=\u00a0{count(counts[label])})" for label in classes)]
         rows: list[list[Cell]] = [[name, *(Number(found[name][label]) for label in classes)] for name in methods]

@@ -186,7 +186,9 @@ def _evaluate(
             rows[name] += own
     described = {name: METRICS.load(name) for name in task.metrics}
     most = max(items.values(), key=lambda parts: len(parts[unit]))  # seeds repeat items, so their number does not count
-    chance = {one: task.chance(np.concatenate([part.targets for part in most[one]])) for one in UNITS}
+    targets = {one: {item: true for part in most[one] for item, true in zip(part.ids, part.targets, strict=True)}
+               for one in UNITS}  # fmt: skip
+    chance = {one: task.chance(np.array([*true.values()])) for one, true in targets.items()}
     train = run_part["config"]["train"]
     return Evaluation(
         run=layout.run_name,

@@ -366,7 +366,6 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         ends = {"low": one.low, "high": one.high, "level": LEVEL} if one.low is not None else {}
         shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
         figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
-    groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
     rule = selection_rule(evaluation)
     if kind == "fold":
         group = chosen[0].result["run"]["test_group"]
@@ -377,13 +376,17 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
             item=item,
             protocol=f"On the test group `{group}`, which this model was not trained on, {seeds}; {rule}.",
         )
-    single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
+    number = len({fold.seed for fold in chosen})
+    tested, over = item, f", over {evaluation.num_folds} folds"
+    if evaluation.num_folds == 1:
+        tested, over = f"{item} of the official test part", ""
+    times = f"once per seed ({number} seeds)" if number > 1 else "once"
     clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
     return Measured(
         figures=figures,
-        n=sum(map(len, items[unit])),
+        n=sum(map(len, items[unit])) // number,
         item=item,
-        protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
+        protocol=f"Every {tested} was classified {times}, by a model that was not trained on it{over}; {rule}. "
         "The mean of several models itself was not measured.",
         clusters=counted(clusters, intervals.word) if clusters else None,
         recalls=dict(zip(evaluation.classes, recalls(scores.confusion(method)), strict=True)),
@@ -404,6 +407,6 @@ def _warnings(found: _Trained, kind: Kind) -> list[str]:
         )
     if kind == "refit":
         warnings.append("It was trained on all data, so no figure was measured for it.")
-    if kind == "mean" and len(found.folds) > 1:
+    if kind == "mean" and evaluation.num_folds > 1:
         warnings.append("Every item of the corpus was trained on in some fold: do not test it on this corpus.")
     return warnings

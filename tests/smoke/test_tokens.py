@@ -31,6 +31,7 @@ from daamctl.config import load_config
 from daamctl.data.spans import sentence_of
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
+from daamctl.models.folder import read_model
 from daamctl.reporting.truncation import sentence
 from daamctl.stages import compare, export, predict, preflight, shots, truncate
 from tests.fixtures.pictures import blank_pictures
@@ -189,7 +190,12 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
         "finetune.lr": 0.01,
     }
     base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
-    few = {**base, "train": {**base["train"], "shots": 8, "seeds": [1, 2]}, "evaluate": {"reference": "last-layer"}}
+    short = {"steps": 60, "passes": 0}
+    few = {
+        **base,
+        "train": {**base["train"], **short, "shots": 8, "seeds": [1, 2]},
+        "evaluate": {"reference": "last-layer"},
+    }
     (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
     layout, report = run(project, "few-8-shots", **changes, **{"train.refit": True})
     folds = {fold.seed: fold for fold in read_folds(layout.method("last-layer"))}
@@ -211,8 +217,20 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
     check_comparison(project, found)
     check_curves(project, found)
+    check_card(project)
     with pytest.raises(TrainingError, match="asks for 300 sentences"):
         run(project, **{**changes, "train.shots": 100})
+
+
+def check_card(project: Path) -> None:
+    """Two seeds on an official test part, which no training has seen: its words count once."""
+    record = read_model(export.run(project, "few-8-shots/last-layer", project / "few"))
+    assert record.measured is not None
+    assert record.measured.protocol.startswith(
+        "Every word of the official test part was classified once per seed (2 seeds), by"
+    )
+    assert record.measured.n == record.corpus.items == sum(record.corpus.per_class.values()) == 1173
+    assert not any("do not test it on this corpus" in warning for warning in record.warnings)
 
 
 def check_comparison(project: Path, found: Scores) -> None:

@@ -259,7 +259,11 @@ def _misfits(config: Config) -> list[str]:
 def _table_problems(root: Path) -> list[str]:
     """Differences between the pipelines listed in params.yaml, which `dvc repro` runs, and the files."""
     listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
-    problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
+    place = f"{PARAMS_FILE}: pipelines"
+    problems = [
+        _unknown(place, name, files) if isinstance(name, str) else f"{place}: YAML reads {name}; put the name in quotes"
+        for name in listed if name not in files
+    ]  # fmt: skip
     if PAPER in files:
         problems.append(f"pipeline '{PAPER}': report@{PAPER} is the report on the papers; rename the pipeline")
     for name in (f"{family}-shots" for family in families(files)):

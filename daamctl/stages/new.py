@@ -505,5 +505,5 @@ def _list_in_params(path: Path, name: str) -> None:
     if found is None:
         raise ConfigError(f"{path} has no list of pipelines, one per line", fix=f"add the line '  - {name}' to it")
     indent = re.match(r"[ ]*", found[1])
-    line = f"{indent[0] if indent else '  '}- {name}\n"
+    line = f"{indent[0] if indent else '  '}{yaml.safe_dump([name])}"  # YAML takes a plain `off` for false
     write_text(path, text[: found.end()] + line + text[found.end() :])

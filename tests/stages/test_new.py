@@ -13,6 +13,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
 from daamctl.config import load_config, pipeline_names
+from daamctl.config.load import read_yaml
 from daamctl.errors import ConfigError, CorpusError
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method
@@ -66,6 +67,18 @@ def test_recordings_become_a_pipeline(project: Path, voices: Path) -> None:
     config = load_config(project, "voices")
     assert (config.extract.encoder, config.download.num_groups) == ("wavlm-micro", 6)  # five folds would be uneven
     download.run(Layout.of(project, "voices", config), config)
+
+
+@pytest.mark.parametrize("name", ["off", "2024", "1.5", "null"])
+def test_a_name_that_yaml_reads_otherwise(project: Path, voices: Path, name: str) -> None:
+    new.run(project, name, voices, encoder="wavlm-micro")
+    assert read_yaml(project / "params.yaml")["pipelines"][-1] == name
+    assert name in check.run(project, write=True)
+    assert load_config(project, name).extract.encoder == "wavlm-micro"
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace(f"'{name}'", name))  # as a user may write it
+    with pytest.raises(ConfigError, match=r"params.yaml: pipelines: YAML reads \S+; put the name in quotes"):
+        check.run(project)
 
 
 def test_data_within_the_project_are_named_relative_to_it(project: Path, voices: Path) -> None:

@@ -113,13 +113,10 @@ def assess_method(
             reasons.append(f"the refit collapsed in {collapsed} of {len(own)} runs")
         elif train_gap is None or train_gap < least - ROUNDING:
             status = "undertrained"
-            if train_gap is not None:
-                reasons.append(f"{-100 * train_gap:.1f} points below it on the training parts")
+            reasons += _beside(train_gap, "the training parts")
         else:
             status = "overfitted"
-            reasons.append(f"{100 * train_gap:+z.1f} points against it on the training parts")
-            if dev_gap is not None:
-                reasons.append(f"{100 * dev_gap:+z.1f} on the held-out groups")
+            reasons += [*_beside(train_gap, "the training parts"), *_beside(dev_gap, "what was held out")]
     elif gap is None:
         reasons = _held_back(unfinished, edges, len(own))
         if reasons:
@@ -203,6 +200,11 @@ def _gaps(
             own, probe = ([fold for fold in part if fold.seed in shared] for part in (own, probe))
         ours, theirs = (_fold_figures(part, task.primary) for part in (own, probe))
     return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
+
+
+def _beside(gap: float | None, where: str) -> list[str]:
+    """How far a method is above or below its probe on a part of the data; nothing if it is not known."""
+    return [] if gap is None else [f"{100 * abs(gap):.1f} points {'below' if gap < 0 else 'above'} it on {where}"]
 
 
 def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:

@@ -78,7 +78,7 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     assert found.verdict == "not fair"
     assert found.text == (
         f"This comparison is not fair: mean is overfitted. mean: {-100 * gaps.mean():.1f} points below ridge-mean, "
-        "+0.0 points against it on the training parts, +0.0 on the held-out groups."
+        "0.0 points above it on the training parts, 0.0 points above it on what was held out."
     )
     assert found.methods["ridge-mean"].status == "closed form"
 
@@ -88,8 +88,8 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     [
         (0.5, 0.4, 0, "undertrained", "30.0 points below it on the training parts"),
         (0.77, 0.4, 0, "undertrained", "3.0 points below it on the training parts"),
-        (0.79, 0.4, 0, "overfitted", "-20.0 on the held-out groups"),
-        (1.0, 0.4, 0, "overfitted", "+20.0 points against it on the training parts"),
+        (0.79, 0.4, 0, "overfitted", "20.0 points below it on what was held out"),
+        (1.0, 0.4, 0, "overfitted", "20.0 points above it on the training parts"),
         (1.0, 0.7, 2, "collapsed", "the refit collapsed in 5 of 5 runs"),
     ],
 )

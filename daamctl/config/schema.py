@@ -195,9 +195,9 @@ class TrainConfig(Section):
     search_lr: tuple[Positive, ...] = (0.0015, 0.006)
     """Learning rates to try."""
     fusion_lr_factor: Positive = 0.25
-    """Factor on the learning rate of the matrices and kernels in a fusion, e.g. those of attention; the decoder, and
-    the offsets, widths and biases of a fusion have the full rate (published: 1). With AdamW their weight decay is
-    divided by it, so that a step shrinks all matrices alike."""
+    """Factor on the learning rate of the matrices and kernels in a fusion, e.g. those of attention; the decoder, the
+    offsets, widths and biases of a fusion, and all of DWAtt have the full rate (published: 1). With AdamW their weight
+    decay is divided by it, so that a step shrinks all matrices alike."""
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (1.0,)
     """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
     in every step, so few training clips need large values."""

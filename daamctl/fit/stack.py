@@ -266,7 +266,7 @@ class One(Kept):
                 "lr": config.lr * rate,
                 "weight_decay": config.weight_decay * decay,
             }
-            for (rate, decay), names in factors_of(trained, config).items()
+            for (rate, decay), names in factors_of(trained, config, full_rate=model.traits.full_rate).items()
         ]
         self.optimizer = adam(groups, device, decoupled=config.optimizer == "adamw")
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
@@ -338,7 +338,7 @@ class Many(Kept):
         self.device, self.precision, self.config = device, precision, configs[0]
         template, loss = models[0], build_loss(configs[0])
         trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
-        alike = factors_of(trained, self.config)
+        alike = factors_of(trained, self.config, full_rate=template.traits.full_rate)
         names = [name for some in alike.values() for name in some]
         own = [dict(model.named_parameters()) for model in models]
         rows = [torch.cat([tensors[name].detach().reshape(-1) for name in names]) for tensors in own]

@@ -130,16 +130,20 @@ def adam(groups: Sequence[Mapping[str, Any]], device: str, *, decoupled: bool = 
     return kind(filled, fused=(fused and device != "mps") or None)
 
 
-def factors_of(named: Mapping[str, Tensor], config: TrainConfig) -> dict[tuple[float, float], list[str]]:
+def factors_of(
+    named: Mapping[str, Tensor], config: TrainConfig, *, full_rate: bool = False
+) -> dict[tuple[float, float], list[str]]:
     """Names of tensors by the factors on their rate and on their weight decay.
 
-    `train.fusion_lr_factor` is for the matrices and kernels of the fusion. These have decay, and so have those of the
+    `train.fusion_lr_factor` is for the matrices and kernels of the fusion, unless a trait of the method says that it
+    takes the full rate (`Traits.full_rate`). These have decay, and so have those of the
     decoder; with `train.decay: all` every tensor has. AdamW multiplies the decay by the rate, which is made up for.
     """
     found: dict[tuple[float, float], list[str]] = {}
+    factor = 1.0 if full_rate else config.fusion_lr_factor
     for name, value in named.items():
         is_matrix = value.ndim > 1 and name.endswith("weight")
-        rate = config.fusion_lr_factor if is_matrix and name.startswith("fusion.") else 1.0
+        rate = factor if is_matrix and name.startswith("fusion.") else 1.0
         decay = 1 / rate if config.optimizer == "adamw" else 1.0
         found.setdefault((rate, decay if is_matrix or config.decay == "all" else 0.0), []).append(name)
     return found

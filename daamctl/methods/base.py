@@ -26,6 +26,7 @@ class Traits:
             because the source has them and counts them.
         needs_dev: part of the method is chosen on a held-out group, so training needs one.
         closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`.
+        full_rate: the matrices of the fusion are trained at the rate of the decoder, whatever `train.fusion_lr_factor`.
     """
 
     density: bool = False
@@ -34,6 +35,7 @@ class Traits:
     inert: tuple[str, ...] = ()
     needs_dev: bool = False
     closed_form: bool = False
+    full_rate: bool = False
 
 
 class HeldOut(Protocol):

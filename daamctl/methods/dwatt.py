@@ -111,4 +111,5 @@ def dwatt_scaled(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
 
 def _dwatt(sizes: Sizes, hidden_dim: int, *, scaled: bool) -> FusionClassifier:
     fusion = DepthWiseAttention(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim, scaled=scaled)
-    return classify_vector(fusion, sizes, hidden_dim, traits=Traits(inert=("fusion.key.bias",)))
+    # Of few sentences a lower rate learns too little in as many steps (docs/training.md#why-this-recipe).
+    return classify_vector(fusion, sizes, hidden_dim, traits=Traits(inert=("fusion.key.bias",), full_rate=True))

@@ -129,3 +129,5 @@ def test_rates_and_decays_by_tensor(settings: dict[str, Any], expected: Any) -> 
     sizes = {"fusion.a.weight": (2, 3), "fusion.offset": (2, 3), "b": (3,), "decoder.weight": (4, 3)}
     named = {name: torch.zeros(size) for name, size in sizes.items()}
     assert factors_of(named, TrainConfig(**settings)) == expected
+    full = {(1.0, 1.0): ["fusion.a.weight", "decoder.weight"], (1.0, 0.0): ["fusion.offset", "b"]}
+    assert factors_of(named, TrainConfig(), full_rate=True) == full

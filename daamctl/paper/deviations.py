@@ -114,7 +114,7 @@ class SettingSwitch(Switch):
 
     def _states(self, config: Config) -> Iterator[State]:
         if self.methods:
-            for method in trained(config, self.methods):
+            for method in _trained(config, self.methods):
                 own = METHODS.defaults(resolve_method(method)[0]) | settings_of(method, config.method_settings)
                 state, value = self._compared(own)
                 yield state, f"{method}: {value}"
@@ -167,7 +167,7 @@ class MethodSwitch(Switch):
 
     def _states(self, config: Config) -> Iterator[State]:
         for state, names in ((AS_PUBLISHED, self.published), (CORRECTED, self.corrected)):
-            for name in (*trained(config, names), *(name for name in config.finetunes if name in names)):
+            for name in (*_trained(config, names), *(name for name in config.finetunes if name in names)):
                 yield state, name
 
 
@@ -209,6 +209,11 @@ class Deviation(Data):
     def where(self) -> str:
         """Names of the settings, choices or procedures that decide it."""
         return "; ".join(switch.where for switch in self.switches)
+
+    @property
+    def is_of_comparison(self) -> bool:
+        """Whether it is about which methods a run compares, not about what one of them does."""
+        return any(isinstance(switch, ProcedureSwitch) and switch.name == "controls" for switch in self.switches)
 
 
 class Remark(Data):
@@ -286,7 +291,7 @@ def _budget(config: Config) -> Iterator[State]:
 
 def _controls(config: Config) -> Iterator[State]:
     """Whether the controls are trained: all of them is corrected, none of them as published."""
-    given = trained(config, CONTROLS)
+    given = _trained(config, CONTROLS)
     found = list(dict.fromkeys(resolve_method(name)[0] for name in given))
     state = CORRECTED if len(found) == len(CONTROLS) else "" if found else AS_PUBLISHED
     yield state, ", ".join(given) or "no control"
@@ -345,6 +350,6 @@ def _holds(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(values[name] == (tuple(value) if isinstance(value, list) else value) for name, value in wanted.items())
 
 
-def trained(config: Config, names: tuple[str, ...]) -> list[str]:
+def _trained(config: Config, names: tuple[str, ...]) -> list[str]:
     """The methods of the pipeline that are among `names`; a variant with another decoder counts as the method."""
     return [method for method in config.methods if resolve_method(method)[0] in names]

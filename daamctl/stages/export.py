@@ -63,7 +63,7 @@ from daamctl.models.model import open_for
 from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
-from daamctl.paper.deviations import AS_PUBLISHED, CONTROLS, CORRECTED, deviations, trained, verdict
+from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
 from daamctl.reporting.terms import selection_rule
 from daamctl.store.files import write_text
 from daamctl.tracking import make_tracker, register_model
@@ -279,12 +279,10 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
     named = (found.method,)
     own = found.config.model_copy(
-        update={
-            "methods": (*(() if found.tuned else named), *trained(found.config, CONTROLS)),
-            "finetunes": named if found.tuned else (),
-        }
+        update={"methods": () if found.tuned else named, "finetunes": named if found.tuned else ()}
     )
-    followed = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
+    rows = [(row, found.config if row.is_of_comparison else own) for row in deviations()]
+    followed = [row for row, about in rows if verdict(row, about) == AS_PUBLISHED]
     followed = [row for row in followed if verdict(row, found.config) != CORRECTED]
     facts = meta["encoder"]
     if found.tuned:  # what it reads, and how it was evaluated

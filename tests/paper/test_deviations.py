@@ -111,6 +111,10 @@ def test_values_of_rows_are_values_of_their_settings(value: str) -> None:
     assert met > (10 if value == "published" else 5)
 
 
+def test_only_the_controls_are_a_matter_of_what_is_compared() -> None:
+    assert [row.number for row in deviations() if row.is_of_comparison] == [58]
+
+
 def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
     """A pipeline that a switch concerns, with these dotted settings; refuses an unknown setting or value."""
     tree: dict[str, Any] = {

@@ -166,7 +166,7 @@ def compare_methods(
         pairs = list(combinations(tables, 2))
     else:
         pairs = [(reference, method) for method in tables if method != reference]
-    runs = {method: _accuracies(table) if same_folds else {} for method, table in tables.items()}
+    runs = {method: accuracies_of(table) if same_folds else {} for method, table in tables.items()}
     rows = []
     for first, second in pairs:
         both = _wins(correct[first], correct[second]) | _ahead(runs[first], runs[second])
@@ -442,7 +442,7 @@ def _wins(first: Floats, second: Floats) -> dict[str, int]:
     return {"wins": wins, "losses": losses, "ties": len(first) - wins - losses}
 
 
-def _accuracies(table: pl.DataFrame) -> dict[tuple[int, int], float]:
+def accuracies_of(table: pl.DataFrame) -> dict[tuple[int, int], float]:
     """Accuracy of every run of a method, by fold and seed."""
     return {
         (fold, seed): mean for fold, seed, mean in table.group_by("fold", "seed").agg(pl.col("correct").mean()).rows()

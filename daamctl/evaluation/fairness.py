@@ -15,7 +15,7 @@ more than two values; a smaller search tells nothing. All values are fractions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from daamctl.artifacts.evaluation import MARKS, Fairness, Identical, MethodFairn
 from daamctl.artifacts.results import Fold, edges_of
 from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.comparison import item_table
+from daamctl.evaluation.comparison import accuracies_of, item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, counterparts, resolve_method
@@ -192,13 +192,19 @@ def _gaps(
         return None, {}
     task = folds[method][0].task
     if task.by_accuracy:
-        ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
+        ours, theirs = (
+            _fold_means((fold, value) for (fold, _), value in accuracies_of(tables[name]).items())
+            for name in (method, counterpart)
+        )
     else:
         own, probe = folds[method], folds[counterpart]
         if own[0].is_few_shot:  # a seed draws the training sentences
             shared = {fold.seed for fold in own} & {fold.seed for fold in probe}
             own, probe = ([fold for fold in part if fold.seed in shared] for part in (own, probe))
-        ours, theirs = (_fold_figures(part, task.primary) for part in (own, probe))
+        ours, theirs = (
+            _fold_means((fold.fold, float(fold.result["metrics"][task.primary] or 0.0)) for fold in part)
+            for part in (own, probe)
+        )
     return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
 
 
@@ -207,18 +213,12 @@ def _beside(gap: float | None, where: str) -> list[str]:
     return [] if gap is None else [f"{100 * abs(gap):.1f} points {'below' if gap < 0 else 'above'} it on {where}"]
 
 
-def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:
-    """Fold -> accuracy, the mean over its seeds."""
-    runs = table.group_by("fold", "seed").agg(pl.col("correct").mean())
-    return dict(runs.group_by("fold").agg(pl.col("correct").mean()).iter_rows())
-
-
-def _fold_figures(folds: Sequence[Fold], name: str) -> dict[int, float]:
-    """Fold -> a recorded figure, the mean over its seeds."""
-    runs: dict[int, list[float]] = {}
-    for fold in folds:
-        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"][name] or 0.0))
-    return {number: mean(values) for number, values in runs.items()}
+def _fold_means(values: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Fold -> mean of its values, over seeds."""
+    found: dict[int, list[float]] = {}
+    for fold, value in values:
+        found.setdefault(fold, []).append(value)
+    return {fold: mean(part) for fold, part in found.items()}
 
 
 def _clip_gap(own: Sequence[Fold], probe: Sequence[Fold], name: str) -> float | None:

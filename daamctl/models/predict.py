@@ -178,7 +178,7 @@ class InTurns:
 
     def rows_of(self, count: int) -> int:
         """Number of rows of the next clips or sentences."""
-        return int(self.ends[len(self.ends) - self.left + count - 1]) - self.done if count else 0
+        return int(self.ends[self.ends > self.done][count - 1]) - self.done if count else 0
 
     def rows(self) -> pl.DataFrame:
         """The predictions, when no clip is left; see `predict_all`."""

@@ -329,8 +329,6 @@ def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
     decoder = first.decoder_parameters
     joules = [run.joules for run in found if run.joules is not None]
     memory = [run.peak_memory_bytes for run in found if run.peak_memory_bytes]
-    lengths = [sorted({length for length in part if length})
-               for part in ([run.steps for run in found], [run.epochs for run in found])]  # fmt: skip
     selected = [run.selected_epoch for run in found if run.selected_epoch]
     return [
         name,
@@ -340,10 +338,17 @@ def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
         _mean(seconds, "seconds"),
         _mean(joules, "joules"),
         Number(max(memory, default=None), "mib"),
-        *(Number(one[0], "count") if len(one) == 1 else ", ".join(map(str, one)) or DASH for one in lengths),
+        _lengths([run.steps for run in found]),
+        _lengths([run.epochs for run in found]),
         Number(median(selected) if selected else None, "count"),
         Number(len(found), "count"),
     ]
+
+
+def _lengths(values: Sequence[int | None]) -> Cell:
+    """The length of all trainings, or the different ones."""
+    known = sorted({value for value in values if value})
+    return Number(known[0], "count") if len(known) == 1 else ", ".join(map(str, known)) or DASH
 
 
 def _mean(values: Sequence[float], kind: Literal["seconds", "joules"]) -> Number:

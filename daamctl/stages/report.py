@@ -114,9 +114,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         stale.append(f"Layer scores are of folds that are not these. To update, run: {again}")
     for note in stale:
         logger.warning(note)
-    runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
-    declared = config.evaluate.reference is not None
     history, pngs = read_scores(layout, "history"), {}
+    ends = history.group_by("method", "fold", "seed").agg(pl.col("step").max())
+    steps = {tuple(run): step for *run, step in ends.rows() if run[0] not in CLOSED_FORM}
+    runs = [_facts(fold, labels[fold.result["run"]["method"]], steps) for fold in folds]
+    declared = config.evaluate.reference is not None
     if summary is not None:  # the hashes of its files were checked with it
         pngs = {name: (layout.stage("importance") / name).read_bytes() for name in summary.pictures}
     searches: dict[str, list[SearchPart]] = {}  # label -> what every run of the method searched
@@ -248,7 +250,8 @@ def _extraction(layout: Layout) -> tuple[float, float] | None:
         return None
 
 
-def _facts(fold: Fold, label: str) -> RunFacts:
+def _facts(fold: Fold, label: str, steps: Mapping[tuple[Any, ...], int]) -> RunFacts:
+    """Facts of a fold; `steps` has the number of a training's steps by method, fold and seed."""
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
     return RunFacts(
@@ -260,7 +263,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         train_s=meta["train_s"],
         joules=meta.get("joules"),
         peak_memory_bytes=meta.get("peak_memory_bytes"),
-        steps=None if run_part["method"] in CLOSED_FORM else fold.history()["step"].max(),  # type: ignore[arg-type]
+        steps=steps.get((run_part["method"], fold.fold, fold.seed)),
         epochs=None if epochs is None else int(epochs),
         selected_epoch=None if selected is None else int(selected),
         device=meta["device"],

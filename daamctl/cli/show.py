@@ -44,7 +44,10 @@ def command(
     """
     from daamctl.artifacts.runs import find_run
     from daamctl.config import find_root
+    from daamctl.errors import ConfigError
 
+    if csv and run.json:
+        raise ConfigError("a table is printed in one form, not as CSV and as JSON", fix="leave out --csv or --json")
     name, _, method = str(run.pipeline).partition("/")
     layout, config = find_run(find_root(), name, reconstructs=True)
     if table is not None or csv or run.json:

@@ -148,15 +148,19 @@ def _effect(effect: AdapterEffect) -> str:
 
 def learning(
     curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, raw_names: Mapping[str, str]
-) -> Section:
-    """Learning curves of every method.
+) -> Section | None:
+    """Learning curves of every method that was trained in steps; None if there is none.
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs or steps (`at`), mean, low and high.
     """
+    if not curves:
+        return None
     chance, clip = evaluation.chance["clip"].majority_fraction, evaluation.task.clip
     parts, over = curve_names(evaluation), runs(evaluation)
-    named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
+    named = {
+        name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation) if name in curves
+    }
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
@@ -172,7 +176,7 @@ def learning(
     label = f"Accuracy per {clip} along training, {len(named)} methods. The numbers are in the table."
     figure = figures.learning(named, chance, clip, unit, label)
     files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
-    text = Text(say("learning", evaluation))
+    text = Text(say("learning", evaluation, probes=len(curves) < len(evaluation.methods)))
     return Section("learning", "Learning curves", [text, figures.drawn(figure), Folded(table.caption, [table]), files])
 
 

@@ -126,7 +126,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         if "search" in fold.result:
             searches.setdefault(labels[fold.result["run"]["method"]], []).append(fold.result["search"])
     maps = _density_runs(layout, summary, labels)
-    curves = {label: _curves(history.filter(pl.col("method") == raw_names[label])) for label in evaluation.methods}
+    curves = {
+        label: _curves(history.filter(pl.col("method") == raw_names[label]))
+        for label in evaluation.methods
+        if raw_names[label] not in CLOSED_FORM
+    }
     current = truncation if truncation and truncation.embeddings_key == key else None
     opened = {*OPEN, *(["truncation"] if current and current.shortest else [])}
     sections: list[Section | None] = [

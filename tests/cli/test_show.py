@@ -165,6 +165,8 @@ def test_tables_as_text_csv_and_json() -> None:
     assert refused.exit_code == 3
     assert "unknown table 'figure'" in refused.output
     assert "did you mean 'figures'?" in refused.output
+    both = call("demo", "figures", "--csv", "--json")
+    assert (both.exit_code, "one form, not as CSV and as JSON" in both.output) == (3, True)
     assert set(TABLE_NAMES) == set(TABLES)
     speakers = json.loads(call("demo", "speakers", "--json").stdout)
     assert daamctl.results("demo", "speakers").to_dicts() == speakers

@@ -57,7 +57,7 @@ from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards
 from daamctl.extraction.stream import planned
-from daamctl.fit.adapter import AdapterFit, AdapterTrial, EncoderSource, ItemSet, Opened
+from daamctl.fit.adapter import AdapterFit, AdapterTrial, EncoderAndItems, EncoderSource, ItemSet
 from daamctl.fit.loop import Member
 from daamctl.fit.trial import FoldSpec
 
@@ -126,7 +126,7 @@ def lora(bench: Bench, config: Config, open_encoder: Callable[[], Any]) -> Adapt
     clips = ClipTable("bench", tuple(f"class{one}" for one in range(4)), rows, {}, bench.plain.modality)
     train = config.train.model_copy(update={"selection": "last"})
     spec = FoldSpec("bench", "lora-r8", 1, 1, config.model_copy(update={"train": train}))
-    trial = AdapterTrial(spec, EncoderSource(clips, lambda: Opened(open_encoder(), {}, known)))
+    trial = AdapterTrial(spec, EncoderSource(clips, lambda: EncoderAndItems(open_encoder(), {}, known)))
     fitting = trial.start([Member(trial, 0, {}, final=True)])
     assert isinstance(fitting, AdapterFit)
     fitting.model.train_mode(False)

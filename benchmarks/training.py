@@ -31,7 +31,7 @@ from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.fit.features import InMemorySplit, Part
 from daamctl.fit.loop import RECORDS, Member
-from daamctl.fit.stack import Fusion, One, Stack, channels_last, order_weights
+from daamctl.fit.stack import Fusion, SingleModel, Stack, channels_last, order_weights
 from daamctl.fit.steps import build_loss, seed_everything
 from daamctl.fit.trial import FoldSpec, Trial, run_precision
 from daamctl.methods import FusionClassifier, build
@@ -221,7 +221,7 @@ def limit(method: str, part: InMemorySplit, config: TrainConfig, device: str) ->
     model = model_of(method, part).to(device)
     if channels_last(device, precision):
         order_weights(model, torch.channels_last)
-    optimizer = One(model, config, device, precision).optimizer
+    optimizer = SingleModel(model, config, device, precision).optimizer
     x, y = part.x[: config.batch_size].float(), part.y[: config.batch_size]
     steps = steps_in(part, config.batch_size)
 

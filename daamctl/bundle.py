@@ -61,7 +61,7 @@ IN_MEMORY = 16
 """Bytes in memory for a byte of JSON, about."""
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """What a check found: the run, the version of daamctl that bundled it, sizes, and what differs, a line each."""
 
     run: str
@@ -129,7 +129,7 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     return out
 
 
-def verify(path: Path) -> Verified:
+def verify(path: Path) -> Verification:
     """Check hashes and seals of a bundle, and compute all of its tables again from its predictions.
 
     Raises:
@@ -157,7 +157,7 @@ def verify(path: Path) -> Verified:
             raise ArtifactError(f"{path} cannot be verified{_printable(f'{made_by}: {reason}')}") from error
 
 
-def _verified(root: Path, crate: dict[str, Any], version: str) -> Verified:
+def _verified(root: Path, crate: dict[str, Any], version: str) -> Verification:
     """The check of an unpacked bundle."""
     entities = {one["@id"]: one for one in crate["@graph"]}
     hashes = {unquote(name): one["sha256"] for name, one in entities.items() if one["@type"] == "File"}
@@ -196,7 +196,7 @@ def _verified(root: Path, crate: dict[str, Any], version: str) -> Verified:
         wrong.append(f"{one.place}: {before} in the bundle, recomputed {after}")
     folds = sum(len(entry.runs) for entry in evaluation.methods.values())
     rows = sum(map(len, tables.values()))
-    return Verified(
+    return Verification(
         _printable(layout.run_name), _printable(version), len(there), folds, rows, [*map(_printable, wrong)]
     )
 

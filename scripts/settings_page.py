@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daamctl.config import Config, load_config
 from daamctl.config.explain import FIRST, allowed, can_change, meaning, settings, value_of
-from daamctl.config.marks import Changes, Of
+from daamctl.config.marks import Affects, AppliesTo
 from daamctl.config.schema import Section
 from daamctl.store.files import write_text
 
@@ -40,7 +40,7 @@ def _table(config: Config, names: Iterable[str]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     for name in names:
         value = value_of(config, name) if name != "pipelines" else "all shipped ones"
-        marked = any(isinstance(mark, Changes | Of) for mark in settings()[name].metadata)
+        marked = any(isinstance(mark, Affects | AppliesTo) for mark in settings()[name].metadata)
         yield f"| `{name}` | `{value}` | {allowed(name)} | {meaning(name)} | {can_change(name) if marked else ''} |"
     yield ""
 

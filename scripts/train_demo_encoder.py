@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import WavLMConfig, WavLMModel
 
-from daamctl.corpora.demo import SAMPLING_RATE, STYLES, VOWELS, Style, speak, speaker_of
+from daamctl.corpora.demo import SAMPLING_RATE, STYLES, VOWELS, EmotionStyle, speak, speaker_of
 from daamctl.encoders import ENCODERS
 
 FIRST_SESSION = 1000
@@ -137,15 +137,15 @@ def corpus(utterances: int, num_samples: int, rng: np.random.Generator) -> Corpu
     )
 
 
-def style(rng: np.random.Generator) -> Style:
+def style(rng: np.random.Generator) -> EmotionStyle:
     """A style between those of the corpus: each property lies anywhere between its extremes."""
     values = {}
-    for field in fields(Style):
+    for field in fields(EmotionStyle):
         if field.name == "mood":
             continue
         among = [getattr(one, field.name) for one in STYLES.values()]
         values[field.name] = rng.uniform(min(among), max(among))
-    return Style(**values, mood=(3.0, 3.0, 3.0))
+    return EmotionStyle(**values, mood=(3.0, 3.0, 3.0))
 
 
 def write(model: WavLMModel, out: Path) -> None:

@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from daamctl.analysis.audit_comparison import NOTE, summary
 from daamctl.analysis.importance import Map
 from daamctl.analysis.layer_sets import alone_tests
-from daamctl.analysis.probe import Rows, fit_probe
+from daamctl.analysis.probe import FoldRows, fit_probe
 from daamctl.analysis.rank_tests import LEVEL, Orders, Values, agreement, is_ranking, order_of, random_orders
-from daamctl.analysis.scores import Scored
+from daamctl.analysis.scores import MethodLayerScores
 from daamctl.artifacts.audit import Audit, LayerTest, Verdict
 from daamctl.artifacts.embeddings import METADATA_FILE, EmbeddingsMetadata, StoredVectors, is_held, open_embeddings
 from daamctl.artifacts.inputs import embeddings_of
@@ -109,7 +109,7 @@ class AuditData:
     means: dict[Parts, torch.Tensor] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def rows(self, fold: Fold) -> Rows:
+    def rows(self, fold: Fold) -> FoldRows:
         """Row numbers of the parts of a fold."""
         return parts_of(self.clips, fold)
 
@@ -149,13 +149,13 @@ def sample_rows(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int
     return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
 
 
-def parts_of(clips: pl.DataFrame, fold: Fold) -> Rows:
+def parts_of(clips: pl.DataFrame, fold: Fold) -> FoldRows:
     """Row numbers of the parts of a fold among all clips, from the settings it was trained with."""
     run = fold.result["run"]
     stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
     changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
     split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
-    return Rows(split.train, split.dev, split.test)
+    return FoldRows(split.train, split.dev, split.test)
 
 
 def _split(fold: Fold) -> Parts:
@@ -164,7 +164,11 @@ def _split(fold: Fold) -> Parts:
 
 
 def audit_scores(
-    layout: Layout, config: Config, folds: Sequence[Fold], scores: Mapping[str, Scored], accuracy_of: AccuracyOf
+    layout: Layout,
+    config: Config,
+    folds: Sequence[Fold],
+    scores: Mapping[str, MethodLayerScores],
+    accuracy_of: AccuracyOf,
 ) -> tuple[Audit, list[LayerTest], pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
@@ -251,7 +255,9 @@ def _open_data(layout: Layout, config: Config, accuracy_of: AccuracyOf, missing:
     return AuditData(head, clips, accuracy_of, x, y, list(stored.layers))
 
 
-def _curves(config: Config, method: str, scored: Scored, data: AuditData, again: str) -> tuple[pl.DataFrame, list[str]]:
+def _curves(
+    config: Config, method: str, scored: MethodLayerScores, data: AuditData, again: str
+) -> tuple[pl.DataFrame, list[str]]:
     """Curves of every fold whose weights can be read, and why others have none."""
     frames, missing = [pl.DataFrame(schema=CURVES_SCHEMA)], []
     for fold, score, before in zip(scored.folds, scored.trained, scored.untrained, strict=True):
@@ -267,7 +273,7 @@ def _curves(config: Config, method: str, scored: Scored, data: AuditData, again:
 
 
 def _tests(
-    method: str, scored: Scored, data: AuditData, curves: pl.DataFrame, ablation: Ablation | None
+    method: str, scored: MethodLayerScores, data: AuditData, curves: pl.DataFrame, ablation: Ablation | None
 ) -> tuple[list[LayerTest], dict[int, float]]:
     """The tests of a method, and fold -> its deletion advantage (mean over seeds; empty unless every run has one)."""
     tests: list[LayerTest] = []

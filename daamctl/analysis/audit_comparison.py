@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from daamctl.analysis.rank_tests import LEVEL, Values, standardized
-from daamctl.analysis.scores import Scored
+from daamctl.analysis.scores import MethodLayerScores
 from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.terms import counted
 from daamctl.sign_flip import paired_sign_flip
@@ -64,7 +64,7 @@ class Contrast(NamedTuple):
 
 
 def summary(
-    scores: Mapping[str, Scored],
+    scores: Mapping[str, MethodLayerScores],
     tests: Sequence[LayerTest],
     advantages: Mapping[str, Mapping[int, float]],
     worth: Values | None,

@@ -67,7 +67,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Sample:
     """A sample of a set that is too large to compare each clip with each.
 
     Args:
@@ -109,7 +109,7 @@ def check_data(
     x: Floats | StoredVectors,
     known: CorpusFacts,
     *,
-    drawn: Drawn | None = None,
+    drawn: Sample | None = None,
     on_check: Callable[[], None] = lambda: None,
 ) -> list[Finding]:
     """Run every check.
@@ -128,7 +128,7 @@ def check_data(
 
 
 def _checks(
-    clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Drawn | None
+    clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Sample | None
 ) -> Iterator[Finding]:
     task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
     yield check_values(clips, x, task)

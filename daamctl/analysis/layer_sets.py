@@ -10,7 +10,7 @@ import numpy as np
 from daamctl.analysis.importance import ties, ties_all
 from daamctl.analysis.rank_tests import rank_test
 from daamctl.artifacts.audit import LayerTest
-from daamctl.artifacts.layer_sets import OverRuns, Runs, layers_list, minus
+from daamctl.artifacts.layer_sets import MeanOverRuns, Runs, layers_list, minus
 from daamctl.errors import ConfigError
 from daamctl.sign_flip import paired_sign_flip
 
@@ -113,7 +113,7 @@ def alone_tests(method: str, score: Mapping[int, float], trained: Mapping[tuple[
     return tests
 
 
-def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
+def contradiction(what: str, found: MeanOverRuns, probe: MeanOverRuns) -> str | None:
     """Caution if an ablation and the closed-form probe contradict each other, else None.
 
     They do if their mean differences have opposite signs and differ by more than the sample standard deviation of

@@ -18,7 +18,7 @@ PREFIXES = ("fusion", "fusion.daam")
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedParameters:
     """Range and mean of the parameters over all heads and features of one run.
 
     Args:
@@ -36,7 +36,7 @@ class Learned:
     scaled_variance_mean: float
 
 
-def read_learned(path: Path) -> Learned | None:
+def read_learned(path: Path) -> LearnedParameters | None:
     """Read the learned parameters from a `weights.safetensors`; None for methods without them.
 
     Raises:
@@ -53,7 +53,7 @@ def read_learned(path: Path) -> Learned | None:
             return None
     if settings.get("scaled_variance") == "softplus":
         variance = np.logaddexp(0, variance)  # the file stores the value before the softplus
-    return Learned(
+    return LearnedParameters(
         num_heads=len(offset),
         kernel=settings.get("kernel", "2xi"),
         offset=(float(offset.min()), float(offset.max())),

@@ -46,7 +46,7 @@ WORTHWHILE = 0.01
 Case = Literal["likely", "unlikely", "cannot be told"]
 
 
-class Rows(NamedTuple):
+class FoldRows(NamedTuple):
     """Row numbers of one fold; dev may be empty."""
 
     train: Ids
@@ -66,7 +66,7 @@ class Vectors(Protocol):
 
 
 @dataclass(frozen=True)
-class Scores:
+class ProbeScores:
     """Results of one probe, one value per fold.
 
     Args:
@@ -85,9 +85,9 @@ class LayerProbes(NamedTuple):
     the most frequent class of the training clips.
     """
 
-    layers: tuple[Scores, ...]
-    fusions: dict[str, Scores]
-    chance: Scores
+    layers: tuple[ProbeScores, ...]
+    fusions: dict[str, ProbeScores]
+    chance: ProbeScores
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Difference:
 def fit_probe(
     x: Vectors,
     y: Integer[Ids, " N"],
-    rows: Rows,
+    rows: FoldRows,
     layers: Sequence[int],
     num_classes: int,
     *,
@@ -148,7 +148,7 @@ def fit_probe(
 def probe_layers(
     x: Vectors,
     y: Integer[Ids, " N"],
-    folds: Sequence[Rows],
+    folds: Sequence[FoldRows],
     num_classes: int,
     score: Scoring,
     *,
@@ -177,14 +177,14 @@ def probe_layers(
         counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
         figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
     found = {
-        name: Scores({one: np.array([fold[one] for fold in folds_of]) for one in folds_of[0]}, tuple(ranks[name]))
+        name: ProbeScores({one: np.array([fold[one] for fold in folds_of]) for one in folds_of[0]}, tuple(ranks[name]))
         for name, folds_of in figures.items()
     }
     fusions = {name: found[name] for name in probes if isinstance(name, str)}
     return LayerProbes(tuple(found[layer] for layer in every), fusions, found["chance"])
 
 
-def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
+def choose(candidates: Sequence[ProbeScores]) -> tuple[ProbeScores, list[int]]:
     """Choose a candidate in every fold without looking at its test group, as `ridge-best-layer` chooses its layer.
 
     Results of the chosen candidates, and their K indices.
@@ -195,7 +195,7 @@ def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
         name: np.array([candidates[index].values[name][fold] for fold, index in enumerate(chosen)])
         for name in candidates[0].values
     }
-    return Scores(found), chosen
+    return ProbeScores(found), chosen
 
 
 def difference(values: Float64[Values, " K"], others: Float64[Values, " K"]) -> Difference:

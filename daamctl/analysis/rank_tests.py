@@ -42,7 +42,7 @@ def is_ranking(score: Float[NDArray[np.floating], " L"]) -> bool:
     return num_distinct(score) >= LEAST_DISTINCT
 
 
-class Agreement(NamedTuple):
+class RankAgreement(NamedTuple):
     """Rank correlation of a score with the usefulness of the layers, and p-values of three tests.
 
     turned: share of the 2 L rotated and mirrored profiles with a rho at least as large; beside_depth: the same for the
@@ -58,7 +58,7 @@ class Agreement(NamedTuple):
     verdict: Verdict
 
 
-def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:
+def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> RankAgreement | None:
     """Test whether layers with a high score (L,) are more useful; None if one of the two is constant.
 
     Args:
@@ -92,7 +92,7 @@ def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement
         verdict = "not shown"
     elif p_turned > LEVEL or p_beside is None or p_beside > LEVEL:
         verdict = "unclear"  # a profile that is nothing but its trend along depth is unclear too
-    return Agreement(test.rho, test.p, floor, p_turned, rho_beside, p_beside, verdict)
+    return RankAgreement(test.rho, test.p, floor, p_turned, rho_beside, p_beside, verdict)
 
 
 class RankTest(NamedTuple):

@@ -18,7 +18,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.errors import ArtifactError
 
 
-class Maps(NamedTuple):
+class FoldMaps(NamedTuple):
     """Density maps of one fold, or their mean over folds; shape (L, D). The mean has fold 0 and seed 0."""
 
     fold: int
@@ -28,7 +28,7 @@ class Maps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scored:
+class MethodLayerScores:
     """The layer scores of one method, of F finished folds and L layers.
 
     Args:
@@ -55,7 +55,7 @@ class Scored:
         return not np.allclose(self.trained, self.untrained, rtol=0, atol=1e-6)
 
 
-def read_maps(folds: Sequence[Fold]) -> list[Maps]:
+def read_maps(folds: Sequence[Fold]) -> list[FoldMaps]:
     """Density maps: the mean over folds, then every fold. Empty for methods without a density.
 
     Raises:
@@ -67,17 +67,17 @@ def read_maps(folds: Sequence[Fold]) -> list[Maps]:
         if density is not None:
             _check(fold, "density", density, 2)
             trained, untrained = density["trained"].astype(float), density["untrained"].astype(float)
-            found.append(Maps(fold.fold, fold.seed, trained, untrained))
+            found.append(FoldMaps(fold.fold, fold.seed, trained, untrained))
     if not found:
         return []
     shapes = sorted({part.trained.shape for part in found} | {part.untrained.shape for part in found})
     _check_shapes(folds, "density maps", shapes)
     trained = mean_density([part.trained for part in found])
     untrained = mean_density([part.untrained for part in found])
-    return [Maps(0, 0, trained, untrained), *found]
+    return [FoldMaps(0, 0, trained, untrained), *found]
 
 
-def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
+def read_scores(folds: Sequence[Fold], maps: Sequence[FoldMaps]) -> MethodLayerScores | None:
     """Scores of a method: its Importance Factor, or its layer weights if it has no density, or None.
 
     Raises:
@@ -87,7 +87,7 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
         mean, *parts = maps
         by_key = {(fold.fold, fold.seed): fold for fold in folds}
         scored = [by_key[part.fold, part.seed] for part in parts]
-        return Scored(
+        return MethodLayerScores(
             "importance",
             scored,
             scored[0].result["run"]["layers"],
@@ -109,7 +109,7 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[Maps]) -> Scored | None:
     trained = np.array([found["trained"] for found in weights], dtype=float)
     untrained = np.array([found["untrained"] for found in weights], dtype=float)
     layers = scored[0].result["run"]["layers"]
-    return Scored("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
+    return MethodLayerScores("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
 
 
 def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int) -> None:

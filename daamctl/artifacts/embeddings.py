@@ -31,7 +31,7 @@ from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config import Config
 from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings, names
-from daamctl.config.marks import Changes
+from daamctl.config.marks import Affects
 from daamctl.data.task import Task, task_of
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
@@ -418,7 +418,7 @@ def check_settings(
         f"{stage}.{name}: made with {before!r}, asked for {value!r}"
         for stage, section in embedding_settings(config, modality).items()
         if stage in made
-        for name in dict.fromkeys([*section, *names(stage, Changes.IF_SET)])  # a null one of these is in no record
+        for name in dict.fromkeys([*section, *names(stage, Affects.IF_SET)])  # a null one of these is in no record
         if (before := made[stage].get(name, usual[stage].get(name))) != (value := section.get(name))
     ]
     if differing:

@@ -39,7 +39,7 @@ class MetricInfo:
 
 
 @dataclass(frozen=True)
-class Counts:
+class ItemCounts:
     """Number of tested items; every item counts once, whatever the number of seeds.
 
     Args:
@@ -108,7 +108,7 @@ class MethodFairness:
 
 
 @dataclass(frozen=True)
-class Identical:
+class IdenticalPredictions:
     """Methods whose predictions are the same in every fold.
 
     Args:
@@ -138,7 +138,7 @@ class Fairness:
     text: str
     margin: float
     methods: dict[str, MethodFairness]
-    identical: list[Identical]
+    identical: list[IdenticalPredictions]
 
     @property
     def notes(self) -> list[str]:
@@ -296,7 +296,7 @@ class Evaluation:
     seeds: list[int]
     selection: str
     refit: bool
-    counts: Counts
+    counts: ItemCounts
     chance: dict[str, Chance]
     methods: dict[str, MethodFacts]
     fairness: Fairness

@@ -72,7 +72,7 @@ class LayerRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OverRuns:
+class MeanOverRuns:
     """Mean (None without runs) and standard deviation with divisor n - 1 (None for fewer than two) over n runs."""
 
     mean: float | None
@@ -80,11 +80,11 @@ class OverRuns:
     n: int
 
 
-def over_runs(values: Iterable[float]) -> OverRuns:
+def over_runs(values: Iterable[float]) -> MeanOverRuns:
     """Sum up the values of runs."""
     found = list(values)
     std = statistics.stdev(found) if len(found) > 1 else None
-    return OverRuns(statistics.fmean(found) if found else None, std, len(found))
+    return MeanOverRuns(statistics.fmean(found) if found else None, std, len(found))
 
 
 def minus(high: Runs, low: Runs) -> Runs:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from daamctl.artifacts.scores import Priced, frame_of, read_table, table_file
+from daamctl.artifacts.scores import ProtocolScore, frame_of, read_table, table_file
 from daamctl.store.artifact import Artifact
 from daamctl.store.tables import write_frame
 
@@ -36,9 +36,11 @@ class Protocols:
     sources: dict[str, str]
     absent: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
-    rows: Sequence[Priced] = ()
+    rows: Sequence[ProtocolScore] = ()
 
-    def cell(self, protocol: str, probe: str, against: str | None = None, metric: str = "accuracy") -> Priced | None:
+    def cell(
+        self, protocol: str, probe: str, against: str | None = None, metric: str = "accuracy"
+    ) -> ProtocolScore | None:
         """A figure; with `against`, the row with the difference from that protocol."""
         own = (row for row in self.rows if (row.protocol, row.probe, row.metric) == (protocol, probe, metric))
         return next((row for row in own if against in (None, row.against)), None)
@@ -62,4 +64,4 @@ def find_protocols(folder: Path, *, hide: Path | None = None) -> Protocols | Non
     if found is None:
         return None
     rows = read_table(table_file(folder, "protocols")).iter_rows(named=True)
-    return replace(found, rows=[Priced(**row) for row in rows])
+    return replace(found, rows=[ProtocolScore(**row) for row in rows])

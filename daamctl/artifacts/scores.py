@@ -149,7 +149,7 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagged:
+class EntityTypeScore:
     """What a tagger did with the entities of a type (None: of all types), over all trials.
 
     The last six counts, of all types only, are kinds of errors (`daamctl.data.spans`).
@@ -172,7 +172,7 @@ class Tagged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Priced:
+class ProtocolScore:
     """A metric of a closed-form probe under a protocol, over all items, and its difference from another protocol.
 
     low, high: 95 % interval over the `units` units, called `unit`. against: the protocol that is subtracted, with the
@@ -213,14 +213,14 @@ OF_EVALUATE: dict[str, Schema] = {
     "comparisons": _schema(Compared),
     "confusion": {"method": TEXT, "unit": TEXT, "actual": TEXT, "predicted": TEXT, "count": INTEGER},
     "speakers": {"method": TEXT, "speaker": TEXT, "items": INTEGER, "accuracy": NUMBER},
-    "entities": _schema(Tagged),
+    "entities": _schema(EntityTypeScore),
     "history": {
         "method": TEXT, "fold": INTEGER, "seed": INTEGER, "step": INTEGER, "epoch": INTEGER, "train_loss": NUMBER,
         "train_accuracy": NUMBER, "dev_accuracy": NUMBER, "test_accuracy": NUMBER,
     },
 }  # fmt: skip
 """The tables that `evaluate` writes; the learning curves of `history` are per clip."""
-TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT, "protocols": _schema(Priced)}
+TABLES: dict[str, Schema] = {**OF_EVALUATE, "layers": LAYERS, "audit": AUDIT, "protocols": _schema(ProtocolScore)}
 
 
 def frame_of(table: str, rows: Iterable[Any]) -> pl.DataFrame:
@@ -320,9 +320,9 @@ class Scores:
         rows = self._own("speakers", method).drop_nulls("speaker")
         return {row["speaker"]: (row["accuracy"], row["items"]) for row in rows.iter_rows(named=True)}
 
-    def entities(self, method: str) -> dict[str | None, Tagged]:
+    def entities(self, method: str) -> dict[str | None, EntityTypeScore]:
         """Type, None for all types -> what the tagger did with its entities; empty for methods that were not scored."""
-        return {row["type"]: Tagged(**row) for row in self._own("entities", method).iter_rows(named=True)}
+        return {row["type"]: EntityTypeScore(**row) for row in self._own("entities", method).iter_rows(named=True)}
 
     def _own(self, table: str, method: str) -> pl.DataFrame:
         return self.frames[table].filter(method=method)

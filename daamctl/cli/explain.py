@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from daamctl.cli.options import Alone, Run, complete_pipeline
+from daamctl.cli.options import AfterPipeline, Run, complete_pipeline
 
 
 def command(
@@ -17,7 +17,7 @@ def command(
         typer.Argument(
             metavar="SETTING", help="Setting, e.g. train.search_lr, a section, e.g. train, or a deviation, e.g. D40."
         ),
-        Alone(lambda word: word not in complete_pipeline(word)),
+        AfterPipeline(lambda word: word not in complete_pipeline(word)),
     ] = None,
 ) -> None:
     """Explain a setting: meaning, allowed values, default, what it can change, and its value in a pipeline.

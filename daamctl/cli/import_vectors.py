@@ -11,7 +11,7 @@ import typer
 from daamctl.cli.options import whole_numbers
 
 
-class Pool(StrEnum):
+class TimePooling(StrEnum):
     """What becomes of the time axis."""
 
     mean = "mean"
@@ -28,7 +28,9 @@ def command(
         str | None,
         typer.Option(metavar="LTD", help="Order of layers (L), time (T), features (D). Default: by what is stored."),
     ] = None,
-    pool: Annotated[Pool, typer.Option(help="Mean over the time axis, or its last position.")] = Pool.mean,
+    pool: Annotated[
+        TimePooling, typer.Option(help="Mean over the time axis, or its last position.")
+    ] = TimePooling.mean,
     layers: Annotated[
         Any | None,
         typer.Option(

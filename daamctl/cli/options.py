@@ -34,7 +34,7 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class In:
+class UsedBy:
     """The commands that take an option, and the settings that it gives there, in which `{}` stands for the command."""
 
     commands: str
@@ -42,7 +42,7 @@ class In:
 
 
 @dataclass(frozen=True)
-class Alone:
+class AfterPipeline:
     """Marks an argument that follows the pipeline: whether a word given in place of the pipeline is this one."""
 
     meant: Callable[[str], bool]
@@ -109,18 +109,18 @@ def whole_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a command was asked for. A field is an option of the commands that its `In` names."""
+    """What a command was asked for. A field is an option of the commands that its `UsedBy` names."""
 
     command: str
     pipeline: Annotated[
         str | None,
         typer.Option("--pipeline", "-p", help="The same as the first argument.", autocompletion=complete_first),
-        In(f"{' '.join(STAGES)} run plan preflight protocols check explain doctor track bundle {' '.join(RUNS)}"),
+        UsedBy(f"{' '.join(STAGES)} run plan preflight protocols check explain doctor track bundle {' '.join(RUNS)}"),
     ] = None
     corpus: Annotated[
         str | None,
         typer.Option(help="Corpus, if no pipeline is given.", autocompletion=complete_corpus),
-        In(f"download segment extract {FOLDS} {READ_FOLDS} preflight protocols", "download.corpus"),
+        UsedBy(f"download segment extract {FOLDS} {READ_FOLDS} preflight protocols", "download.corpus"),
     ] = None
     encoder: Annotated[
         str | None,
@@ -130,13 +130,13 @@ class Run:
             help="Encoder: a preset, a Hugging Face id or a local folder.",
             autocompletion=completer("daamctl.encoders", "ENCODERS"),
         ),
-        In(f"extract {FOLDS} {READ_FOLDS} preflight protocols", "extract.encoder"),
-        In("new"),
+        UsedBy(f"extract {FOLDS} {READ_FOLDS} preflight protocols", "extract.encoder"),
+        UsedBy("new"),
     ] = None
     revision: Annotated[
         str | None,
         typer.Option(help="Branch, tag or commit of a Hugging Face model."),
-        In("extract", "extract.revision"),
+        UsedBy("extract", "extract.revision"),
     ] = None
     source: Annotated[
         Path | None,
@@ -144,17 +144,17 @@ class Run:
             "--from",
             help="Corpus folder; a manifest: a table, or a folder with images by class; or a file of embeddings.",
         ),
-        In("download run"),
+        UsedBy("download run"),
     ] = None
     tail: Annotated[
         str | None,
         typer.Option(help="What to do with the short last clip of a recording: keep, pad, merge or drop."),
-        In("segment", "segment.tail"),
+        UsedBy("segment", "segment.tail"),
     ] = None
     write_audio: Annotated[
         bool | None,
         typer.Option("--write-audio", help="Also write the clips as FLAC files."),
-        In("segment", "segment.write_audio"),
+        UsedBy("segment", "segment.write_audio"),
     ] = None
     method: Annotated[
         str | None,
@@ -164,43 +164,43 @@ class Run:
             help="Method; for finetune its adapter, for reconstruct a block: see `daamctl ls`.",
             autocompletion=complete_method,
         ),
-        In(f"{TRAINED} doctor"),
-        In("ablate", "ablate.method"),
+        UsedBy(f"{TRAINED} doctor"),
+        UsedBy("ablate", "ablate.method"),
     ] = None
     decoder: Annotated[
         str | None,
         typer.Option(help="Decoder: conv or mlp, if the method offers both. daam-v1 with mlp is daam-v1-mlp."),
-        In("train"),
+        UsedBy("train"),
     ] = None
     layers: Annotated[
         list[Any] | None,
         typer.Option(
             metavar="N,N,…", parser=whole_numbers, help="Also train on these layers, e.g. 9 or 22,23,24. Repeatable."
         ),
-        In("ablate", "ablate.layers"),
+        UsedBy("ablate", "ablate.layers"),
     ] = None
     preset: Annotated[
         list[str] | None,
         typer.Option(help="Also train on layers named in the papers, e.g. speech-9-23. Repeatable."),
-        In("ablate", "ablate.presets"),
+        UsedBy("ablate", "ablate.presets"),
     ] = None
     audit: Annotated[
         bool | None,
         typer.Option("--audit/--no-audit", help="Test whether layer scores reflect how useful the layers are."),
-        In("importance", "importance.audit"),
+        UsedBy("importance", "importance.audit"),
     ] = None
     interactive: Annotated[
         bool | None,
         typer.Option(
             "--interactive/--static", help="Interactive figures in report.html, or static pictures only (5 MB smaller)."
         ),
-        In("report", "report.interactive"),
+        UsedBy("report", "report.interactive"),
     ] = None
     fold: Annotated[
-        int | None, typer.Option(metavar="N|all", parser=fold_number, help="Train this fold only."), In(FOLDS)
+        int | None, typer.Option(metavar="N|all", parser=fold_number, help="Train this fold only."), UsedBy(FOLDS)
     ] = None
     seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Train with this seed only."), In(TRAINED)
+        int | None, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Train with this seed only."), UsedBy(TRAINED)
     ] = None
     seeds: Annotated[
         Any,
@@ -209,10 +209,10 @@ class Run:
             parser=whole_numbers,
             help="Train every fold with these seeds instead of those in the settings.",
         ),
-        In(f"{FOLDS} evaluate", "train.seeds"),
-        In("reconstruct", "reconstruct.seeds"),
-        In("run plan", "train.seeds reconstruct.seeds"),
-        In("mlm"),
+        UsedBy(f"{FOLDS} evaluate", "train.seeds"),
+        UsedBy("reconstruct", "reconstruct.seeds"),
+        UsedBy("run plan", "train.seeds reconstruct.seeds"),
+        UsedBy("mlm"),
     ] = None
     recipe: Annotated[
         str | None,
@@ -221,14 +221,14 @@ class Run:
             help="Training recipe. Results of a recipe other than the pipeline's are stored in separate folders.",
             autocompletion=completer("daamctl.config", "RECIPES"),
         ),
-        In(f"{FOLDS} {READ_FOLDS} run plan", "train.recipe"),
+        UsedBy(f"{FOLDS} {READ_FOLDS} run plan", "train.recipe"),
     ] = None
     device: Annotated[
         str | None,
         typer.Option(help="Device: auto, cpu, mps, cuda or cuda:N."),
-        In(f"extract {TRAINED}", "{}.device"),
-        In("run plan", "extract.device train.device finetune.device reconstruct.device"),
-        In("mlm predict serve identify"),
+        UsedBy(f"extract {TRAINED}", "{}.device"),
+        UsedBy("run plan", "extract.device train.device finetune.device reconstruct.device"),
+        UsedBy("mlm predict serve identify"),
     ] = None
     coverage: Annotated[
         float | None,
@@ -236,61 +236,61 @@ class Run:
             metavar="P",
             help="Add to every item the set of classes that holds the true one with probability P, e.g. 0.9.",
         ),
-        In("predict serve"),
+        UsedBy("predict serve"),
     ] = None
     precision: Annotated[
         str | None,
         typer.Option(help="Precision: auto, float32, bfloat16 or float16."),
-        In("extract", "extract.precision"),
+        UsedBy("extract", "extract.precision"),
     ] = None
     engine: Annotated[
         str,
         typer.Option(envvar="DAAMCTL_ENGINE", help="Where to run: local, or ray (a cluster)."),
-        In(f"extract {TRAINED}"),
+        UsedBy(f"extract {TRAINED}"),
     ] = "local"
     workers: Annotated[
         int | None,
         typer.Option(
             min=1, help="Number of parallel workers. Default: one per GPU; without GPUs, one per machine or per fold."
         ),
-        In(f"extract {TRAINED}"),
+        UsedBy(f"extract {TRAINED}"),
     ] = None
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(min=0.0, help="With --engine ray: GPUs per worker. 0.5 lets two workers share a GPU."),
-        In(f"extract {TRAINED}"),
+        UsedBy(f"extract {TRAINED}"),
     ] = None
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
-        In(f"{' '.join(STAGES)} run plan preflight protocols doctor"),
+        UsedBy(f"{' '.join(STAGES)} run plan preflight protocols doctor"),
     ] = None
     force: Annotated[
         bool,
         typer.Option("--force", help="Do it again and replace what is there, even if it is up to date."),
-        In(f"download extract {TRAINED} ablate truncate mlm export new"),
+        UsedBy(f"download extract {TRAINED} ablate truncate mlm export new"),
     ] = False
     track: Annotated[
         bool,
         typer.Option(" /--no-track", show_default=False, help="Do not log to MLflow."),
-        In(" ".join(["run", *(name for name, spec in STAGES.items() if spec.tracked)])),
+        UsedBy(" ".join(["run", *(name for name, spec in STAGES.items() if spec.tracked)])),
     ] = True
     if_possible: Annotated[
         bool,
         typer.Option(
             "--if-possible", help="If the inventory says that this cannot run here, write a note and exit with 0."
         ),
-        In(" ".join(STAGES)),
+        UsedBy(" ".join(STAGES)),
     ] = False
     json: Annotated[
         bool,
         typer.Option("--json", help="Print JSON instead of a table."),
-        In("plan show compare judge truncate mlm identify"),
+        UsedBy("plan show compare judge truncate mlm identify"),
     ] = False
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the resolved settings and exit."),
-        In(f"{' '.join(STAGES)} run plan preflight"),
+        UsedBy(f"{' '.join(STAGES)} run plan preflight"),
     ] = False
 
     def settings(self) -> tuple[Layout, Config]:
@@ -354,7 +354,7 @@ OPTIONS = {name: hint for name, hint in get_type_hints(Run, include_extras=True)
 def taken(name: str, command: str) -> list[str] | None:
     """The settings that an option gives in a command; None if the command does not take it."""
     for mark in OPTIONS[name].__metadata__:
-        if isinstance(mark, In) and command in mark.commands.split():
+        if isinstance(mark, UsedBy) and command in mark.commands.split():
             return mark.gives.format(command).split()
     return None
 
@@ -379,7 +379,9 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
     shared = {option: hint for option, hint in OPTIONS.items() if "run" in own and taken(option, name) is not None}
     required = {"method"} if name in STAGES and STAGES[name].for_each else set()
     first = "RUN" if name in RUNS else "PIPELINE"
-    follows = {key: mark.meant for key, hint in hints.items() for mark in hint.__metadata__ if isinstance(mark, Alone)}
+    follows = {
+        key: mark.meant for key, hint in hints.items() for mark in hint.__metadata__ if isinstance(mark, AfterPipeline)
+    }
 
     @functools.wraps(work)
     def command(**given: Any) -> None:

@@ -14,7 +14,7 @@ from daamctl.cli.terminal import print_table, show_line, show_path
 if TYPE_CHECKING:
     import polars as pl
 
-    from daamctl.stages.predict import Predicted
+    from daamctl.stages.predict import PredictionResult
 
 MOST_SHOWN = 40
 """Rows of the table on a terminal."""
@@ -96,7 +96,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _show_scores(found: Predicted) -> None:
+def _show_scores(found: PredictionResult) -> None:
     """Print the metrics to standard error, so that they do not mix with a table on standard output."""
     from daamctl.artifacts.terms import counted
     from daamctl.data import METRICS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from daamctl.cli.options import Alone, Run
+from daamctl.cli.options import AfterPipeline, Run
 from daamctl.cli.terminal import escaped, print_table, print_wide, show_line
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command(
             help=f"One of {', '.join(TABLE_NAMES)}. Default: a summary.",
             autocompletion=lambda incomplete: [name for name in TABLE_NAMES if name.startswith(incomplete)],
         ),
-        Alone(lambda word: word in TABLE_NAMES),
+        AfterPipeline(lambda word: word in TABLE_NAMES),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from daamctl.config.keys import MODALITIES
-from daamctl.config.marks import Changes, Of
+from daamctl.config.marks import Affects, AppliesTo
 from daamctl.config.schema import Config, Section
 from daamctl.errors import ConfigError
 
@@ -21,15 +21,15 @@ FIRST = (
 """The settings that people change first."""
 EFFECTS: dict[Any, str] = {
     "train.recipe": "the settings that the recipe sets, and so every result of `{}`",
-    Changes.NOTHING: "no result; only e.g. speed, memory, tolerance or a name",
-    Changes.RUNS: "which runs there are, or an input that a run records",
-    Changes.IF_SET: "every result of `{}`, unless it is null",
-    Changes.MAPS: "density maps and what is computed from them, but no accuracy",
+    Affects.NOTHING: "no result; only e.g. speed, memory, tolerance or a name",
+    Affects.RUNS: "which runs there are, or an input that a run records",
+    Affects.IF_SET: "every result of `{}`, unless it is null",
+    Affects.MAPS: "density maps and what is computed from them, but no accuracy",
 }
 APPLIES: dict[Any, str] = {
-    Of.STORED: "fine-tuning does not use it",
-    Of.FINETUNING: "fine-tuning uses it too",
-    Of.PROBES: "closed-form probes use it too",
+    AppliesTo.STORED: "fine-tuning does not use it",
+    AppliesTo.FINETUNING: "fine-tuning uses it too",
+    AppliesTo.PROBES: "closed-form probes use it too",
 }
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}

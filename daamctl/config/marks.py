@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Changes(Enum):
+class Affects(Enum):
     """What a setting changes, if not every result of its stage."""
 
     NOTHING = "nothing"
@@ -23,7 +23,7 @@ class Changes(Enum):
     """Only density maps and what is computed from them: part of the key, but no accuracy depends on it."""
 
 
-class Of(Enum):
+class AppliesTo(Enum):
     """What a setting applies to: in `extract`, a single modality; in `train`, more than the trained methods."""
 
     SPEECH = "speech"
@@ -38,7 +38,7 @@ class Of(Enum):
     """Used by closed-form probes, which use no other setting of `train`."""
 
 
-class Source(Enum):
+class DefaultSource(Enum):
     """Where the default of a setting comes from, if that is worth showing beside every figure."""
 
     RECONSTRUCTED = "reconstructed"

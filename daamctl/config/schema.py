@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, model_validator
 
-from daamctl.config.marks import Changes, Of, Source
+from daamctl.config.marks import Affects, AppliesTo, DefaultSource
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -51,7 +51,7 @@ class DownloadConfig(Section):
 
     corpus: Annotated[str, AfterValidator(_folder_name)] = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
-    source: Annotated[str | None, Changes.RUNS] = None
+    source: Annotated[str | None, Affects.RUNS] = None
     """Table of items (CSV, Parquet or JSON) or folder; null: where `daamctl download CORPUS --from DIR` stored
     it."""
     classes: tuple[str, ...] | None = None
@@ -65,9 +65,9 @@ class DownloadConfig(Section):
     neither its speakers nor its sentences."""
     num_groups: Count = 5
     """Number of groups (folds) to form, for manifests without a group column and for `folds: stratified`."""
-    check_fingerprint: Annotated[bool, Changes.NOTHING] = True
+    check_fingerprint: Annotated[bool, Affects.NOTHING] = True
     """Refuse a corpus whose counts differ from the known ones."""
-    max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
+    max_unreadable_fraction: Annotated[Fraction, Affects.NOTHING] = 0.0
     """Share of recordings, texts or images that may be unreadable (missing, damaged or empty); they are counted and
     named. Above it the stage fails."""
 
@@ -82,7 +82,7 @@ class SegmentConfig(Section):
     the previous clip, or drop (a recording's only clip is never dropped)."""
     tail_below_s: Positive | None = 0.5
     """Apply `tail` only to rest pieces shorter than this, in seconds; longer ones are kept (D23). null: to all."""
-    write_audio: Annotated[bool, Changes.RUNS] = False
+    write_audio: Annotated[bool, Affects.RUNS] = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
 
@@ -96,7 +96,7 @@ class ExtractConfig(Section):
 
     encoder: str = "wavlm-micro"
     """Preset (`daamctl ls encoders`), Hugging Face id, or local folder."""
-    name: Annotated[str | None, Field(min_length=1, max_length=80), Changes.NOTHING] = None
+    name: Annotated[str | None, Field(min_length=1, max_length=80), Affects.NOTHING] = None
     """Name of the encoder in the report, in `plan` and in MLflow, e.g. for a local folder; null: that of the preset,
     the id or the folder."""
     revision: str | None = None
@@ -105,61 +105,63 @@ class ExtractConfig(Section):
     """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
     seed: Seed = 0
     """Seed of random weights."""
-    layer_00: Annotated[bool, Of.STORED] = False
+    layer_00: Annotated[bool, AppliesTo.STORED] = False
     """Also store the embedding output (Hugging Face's hidden state 0)."""
     final_norm: bool = True
     """Take the last hidden state after the encoder's final norm (as in transformers before 5 and in the published
     features, D48) or before it. Encoders without a final norm ignore this."""
-    pooling: Annotated[Literal["valid-frames", "all-frames", "last-token"], Of.SPEECH, Of.TEXT] = "valid-frames"
+    pooling: Annotated[Literal["valid-frames", "all-frames", "last-token"], AppliesTo.SPEECH, AppliesTo.TEXT] = (
+        "valid-frames"
+    )
     """valid-frames: mean over the frames of the clip, or the tokens of the text; all-frames: zero-pad to
     `segment.max_duration_s` without attention mask and average over every frame (speech; published, D13); last-token:
     the last token of the text alone, which in a decoder has seen all others (text)."""
-    normalize: Annotated[Literal["encoder", "always", "never"], Of.SPEECH] = "encoder"
+    normalize: Annotated[Literal["encoder", "always", "never"], AppliesTo.SPEECH] = "encoder"
     """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
     (published, D14)."""
-    window_s: Annotated[Count | None, Changes.IF_SET, Of.SPEECH] = None
+    window_s: Annotated[Count | None, Affects.IF_SET, AppliesTo.SPEECH] = None
     """Seconds that Whisper's encoder and others of its form read, of which a clip fills the first; null: all, 30 in the
     published ones. Fewer take less time, and change the vectors (docs/encoders.md#whispers-30-seconds)."""
-    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Of.STORED] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], AppliesTo.STORED] = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if a measurement shows that
     it is faster there, else float32. Embeddings that auto made elsewhere in another format are used as they are."""
-    storage: Annotated[Literal["float16", "float32"], Of.STORED] = "float16"
+    storage: Annotated[Literal["float16", "float32"], AppliesTo.STORED] = "float16"
     """Number format of the stored vectors."""
-    device: Annotated[Device, Changes.NOTHING] = "auto"
+    device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    max_tokens: Annotated[Count, Of.TEXT, Of.STORED] = 4096
+    max_tokens: Annotated[Count, AppliesTo.TEXT, AppliesTo.STORED] = 4096
     """Longest text, in tokens; longer ones are truncated and counted. A lower limit of the encoder itself takes
     precedence."""
-    pool_special_tokens: Annotated[bool, Of.TEXT] = False
+    pool_special_tokens: Annotated[bool, AppliesTo.TEXT] = False
     """Average over the tokens that a tokenizer adds, too (begin of sequence; [CLS] and [SEP]) (published: yes, D45);
     with `pooling: last-token`, one at the end may be the last."""
-    subwords: Annotated[Literal["first", "mean"], Of.TOKENS] = "first"
+    subwords: Annotated[Literal["first", "mean"], AppliesTo.TOKENS] = "first"
     """Vector of a word in a token corpus: that of its first sub-word, or the mean over its sub-words."""
-    pool_class_token: Annotated[bool, Of.IMAGES] = False
+    pool_class_token: Annotated[bool, AppliesTo.IMAGES] = False
     """Average over the class and register tokens of a vision encoder, too, besides its patches (D47)."""
-    weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Changes.RUNS] = "auto"
+    weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Affects.RUNS] = "auto"
     """Number format of the encoder's weights in memory; auto: for text encoders on a GPU that of the forward pass (13
     billion weights take 52 GB in float32), else float32."""
-    min_gpu_memory_gb: Annotated[float, Field(ge=0.0), Changes.NOTHING] = 0.0
+    min_gpu_memory_gb: Annotated[float, Field(ge=0.0), Affects.NOTHING] = 0.0
     """Total memory of all local GPUs below which `dvc repro` skips this pipeline, stating the reason; 0: no
     requirement."""
-    pad_frames_to: Annotated[Count | None, Changes.IF_SET, Of.SPEECH] = None
+    pad_frames_to: Annotated[Count | None, Affects.IF_SET, AppliesTo.SPEECH] = None
     """Pad a batch of waveforms to a multiple of this many frames, if the encoder masks padding, e.g. 8: a GPU then
     prepares for fewer shapes. It changes vectors by rounding. null: as long as its longest clip."""
-    image_bytes: Annotated[bool, Changes.NOTHING] = False
+    image_bytes: Annotated[bool, Affects.NOTHING] = False
     """Send images to the device as bytes and normalise them there, if this gives exactly the values of the image
     processor."""
-    writers: Annotated[Count, Changes.NOTHING] = 1
+    writers: Annotated[Count, Affects.NOTHING] = 1
     """Threads that compress and write finished shards."""
-    max_batch_s: Annotated[Positive, Changes.NOTHING] = 80.0
+    max_batch_s: Annotated[Positive, Affects.NOTHING] = 80.0
     """Most audio in one batch, in seconds, padding included."""
-    max_batch_tokens: Annotated[Count, Changes.NOTHING] = 16384
+    max_batch_tokens: Annotated[Count, Affects.NOTHING] = 16384
     """Most tokens in one batch of texts, padding included."""
-    max_batch_images: Annotated[Count, Changes.NOTHING] = 64
+    max_batch_images: Annotated[Count, Affects.NOTHING] = 64
     """Most images in one batch."""
-    shard_clips: Annotated[Count, Changes.NOTHING] = 512
+    shard_clips: Annotated[Count, Affects.NOTHING] = 512
     """Clips per Parquet file. An interrupted file resumes where it was about half a minute before."""
-    max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
+    max_unreadable_fraction: Annotated[Fraction, Affects.NOTHING] = 0.0
     """Share of clips, texts or images that may be undecodable or without a token; they are counted and named. Above it
     the stage fails."""
 
@@ -173,7 +175,7 @@ class TrainConfig(Section):
     (D42).
     """
 
-    recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
+    recipe: Annotated[Literal["searched", "published"], Affects.NOTHING] = "searched"
     """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
     code. Settings in a pipeline file or in `--set` take precedence."""
     steps: Count | None = 200
@@ -205,13 +207,13 @@ class TrainConfig(Section):
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
-    loss: Annotated[Literal["focal", "cross-entropy", "square"], Of.FINETUNING] = "square"
+    loss: Annotated[Literal["focal", "cross-entropy", "square"], AppliesTo.FINETUNING] = "square"
     """square: squared distance from scaled one-hot targets, as in ridge regression; fine-tuning then uses
     cross-entropy, which is also what chooses settings; focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy
     (published)."""
-    focal_gamma: Annotated[float, Field(ge=0.0), Of.FINETUNING] = 2.5
+    focal_gamma: Annotated[float, Field(ge=0.0), AppliesTo.FINETUNING] = 2.5
     """Exponent of the focal loss."""
-    focal_alpha: Annotated[Positive, Of.FINETUNING] = 0.25
+    focal_alpha: Annotated[Positive, AppliesTo.FINETUNING] = 0.25
     """Constant factor of the focal loss (published code: 0.25 for every class, D39)."""
     optimizer: Literal["adamw", "adam"] = "adamw"
     """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text; D11)."""
@@ -235,29 +237,31 @@ class TrainConfig(Section):
     grad_clip: Literal["unscaled", "scaled"] = "unscaled"
     """Gradients to which `grad_clip_norm` applies. unscaled: the true ones; scaled: those still multiplied by the loss
     scale of float16 (published, D21), which makes the effective threshold smaller by that factor."""
-    selection: Annotated[Literal["dev-group", "best-on-test", "last"], Of.FINETUNING, Of.PROBES] = "dev-group"
+    selection: Annotated[Literal["dev-group", "best-on-test", "last"], AppliesTo.FINETUNING, AppliesTo.PROBES] = (
+        "dev-group"
+    )
     """What chooses settings, and with `epochs` the epoch to report. dev-group: one training group held out for that
     purpose; best-on-test: the test group itself, as published (optimistic, D7); last: nothing; the final epoch."""
-    refit: Annotated[bool, Of.FINETUNING, Of.PROBES] = True
+    refit: Annotated[bool, AppliesTo.FINETUNING, AppliesTo.PROBES] = True
     """Train again from the start on the training part plus the held-out group, with the settings chosen on that group
     and as many steps; predictions and weights come from this training. It needs `steps`. Without it, the held-out group
     (a quarter of what five folds leave for training) is not trained on. Without a held-out group (`selection`) there is
     nothing to add. Fine-tuning uses it too."""
-    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
+    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), AppliesTo.FINETUNING, AppliesTo.PROBES] = 0.1
     """Share of the training part to hold out for selection if a corpus has an official train and test part but no dev
     part: seeded, with equal class shares."""
-    shots: Annotated[Count | None, Changes.IF_SET, Of.FINETUNING, Of.PROBES] = None
+    shots: Annotated[Count | None, Affects.IF_SET, AppliesTo.FINETUNING, AppliesTo.PROBES] = None
     """Few-shot training on words of sentences: draw this many training sentences per entity type, uniformly and without
     replacement, anew for every seed; `dev_fraction` of them are held out for selection. null: all training sentences.
     """
-    test_part: Annotated[Literal["dev"] | None, Changes.IF_SET, Of.FINETUNING, Of.PROBES] = None
+    test_part: Annotated[Literal["dev"] | None, Affects.IF_SET, AppliesTo.FINETUNING, AppliesTo.PROBES] = None
     """dev: test on the dev part of an official split instead of its test part, as some papers report; null: on the test
     part."""
-    features: Annotated[Literal["auto", "memory", "stream"], Changes.RUNS] = "auto"
+    features: Annotated[Literal["auto", "memory", "stream"], Affects.RUNS] = "auto"
     """Where training reads the embeddings from. memory: hold all of them; stream: read shard by shard, in a seeded
     shuffle of shards and of rows within a pool of shards; auto: memory if they and the copies made of them take at most
     half of what is free. Unless streamed, they are held on the GPU if they fit there."""
-    density_maps: Annotated[Literal["final-model", "all-epochs"], Changes.MAPS] = "final-model"
+    density_maps: Annotated[Literal["final-model", "all-epochs"], Affects.MAPS] = "final-model"
     """Source of the maps for the Importance Factor. final-model: mean over the test clips under the selected weights,
     every clip with equal weight; all-epochs: mean over the test batches of every epoch up to the selected one
     (published, D19)."""
@@ -266,17 +270,17 @@ class TrainConfig(Section):
     pipeline has the conv decoder and a measurement shows that its convolutions are faster in it, else float32. The
     first training settles it for all methods and folds of the run, wherever they are trained. published: float16 with
     loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
-    device: Annotated[Device, Changes.NOTHING] = "auto"
+    device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    stack: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
+    stack: Annotated[Literal["auto", "always", "never"], Affects.NOTHING] = "auto"
     """Train candidates, folds and seeds of a method side by side, with stacked weights, if `steps` is set; results
     agree with separate training up to rounding. auto: on a CPU, for methods whose steps are small; on a GPU, and with
     always, for every method that allows it; never: one by one."""
-    graphs: Annotated[Literal["auto", "never"], Changes.NOTHING] = "never"
+    graphs: Annotated[Literal["auto", "never"], Affects.NOTHING] = "never"
     """auto: on an NVIDIA GPU, record the training step as a CUDA graph and replay it. It takes the same steps. Excluded
     are methods with dropout, batch normalisation or a loss of their own, and embeddings that the GPU does not hold.
     never: launch every kernel; the default until a GPU has been measured."""
-    seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1,)
+    seeds: Annotated[tuple[Seed, ...], Affects.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 
     @model_validator(mode="after")
@@ -327,7 +331,7 @@ class AdapterConfig(Section):
     """Learning rates to try."""
     grad_clip_norm: Positive | None = 1.0
     """Largest gradient norm; null: no clipping (published)."""
-    gradient_checkpointing: Annotated[bool, Changes.NOTHING] = False
+    gradient_checkpointing: Annotated[bool, Affects.NOTHING] = False
     """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     encoder_dropout: bool = False
     """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
@@ -335,7 +339,7 @@ class AdapterConfig(Section):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU, as the first training of the run
     settles it for all. Evaluation has a setting of its own."""
-    eval_precision: Annotated[Literal["same"] | None, Changes.IF_SET] = None
+    eval_precision: Annotated[Literal["same"] | None, Affects.IF_SET] = None
     """Precision of evaluation and of the recorded predictions. null: the number format of the encoder's weights
     (`extract.weights_dtype`, where auto means float32), without autocast; same: autocast as in training, which changes
     logits by rounding."""
@@ -358,11 +362,11 @@ class FinetuneConfig(AdapterConfig):
     over frozen layers differ in nothing else.
     """
 
-    device: Annotated[Device, Changes.NOTHING] = "auto"
+    device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128); a longer sentence of tagged words is cut between words."""
-    seeds: Annotated[tuple[Seed, ...] | None, Changes.RUNS] = None
+    seeds: Annotated[tuple[Seed, ...] | None, Affects.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 
     @model_validator(mode="after")
@@ -478,11 +482,11 @@ class ReportConfig(Section):
 class CropConfig(Section):
     """How to cut images into squares for `reconstruct`."""
 
-    size: Annotated[Side, Source.RECONSTRUCTED] = 256
+    size: Annotated[Side, DefaultSource.RECONSTRUCTED] = 256
     """Side of a crop, in pixels."""
-    resize: Annotated[Side | None, Source.RECONSTRUCTED] = 256
+    resize: Annotated[Side | None, DefaultSource.RECONSTRUCTED] = 256
     """Shorter side to which an image is scaled before cropping, in pixels; null: images stay as they are."""
-    per_image: Annotated[Count, Source.RECONSTRUCTED] = 1
+    per_image: Annotated[Count, DefaultSource.RECONSTRUCTED] = 1
     """Crops per image, at seeded places; one in the middle if it is 1. Equal places count once."""
     seed: Seed = 0
     """Seed of the places."""
@@ -501,15 +505,15 @@ class ReconstructConfig(Section):
     """Heads of a DAAM block; groups of channels of a squeeze-excite block."""
     num_densities: Count = 3
     """Gaussians per head; hidden units of a squeeze-excite block."""
-    norm_groups: Annotated[Count, Source.RECONSTRUCTED] = 32
+    norm_groups: Annotated[Count, DefaultSource.RECONSTRUCTED] = 32
     """Groups of GroupNorm."""
-    code_decay: Annotated[float, Field(gt=0.0, lt=1.0), Source.RECONSTRUCTED] = 0.99
+    code_decay: Annotated[float, Field(gt=0.0, lt=1.0), DefaultSource.RECONSTRUCTED] = 0.99
     """Decay of the moving averages that move the codes."""
-    code_restart: Annotated[float, Field(ge=0.0), Source.RECONSTRUCTED] = 1.0
+    code_restart: Annotated[float, Field(ge=0.0), DefaultSource.RECONSTRUCTED] = 1.0
     """Average number of latents per step below which a code is replaced by a latent of the batch; 0: never."""
-    commitment: Annotated[float, Field(ge=0.0), Source.RECONSTRUCTED] = 0.25
+    commitment: Annotated[float, Field(ge=0.0), DefaultSource.RECONSTRUCTED] = 0.25
     """Weight of the distance of the latents from their codes in the loss."""
-    loss: Annotated[Literal["l2", "l1"], Source.RECONSTRUCTED] = "l2"
+    loss: Annotated[Literal["l2", "l1"], DefaultSource.RECONSTRUCTED] = "l2"
     """Difference of a reconstruction from its original in the loss: mean square or mean absolute value."""
     batch_size: Count = 32
     """Crops per step."""
@@ -517,14 +521,14 @@ class ReconstructConfig(Section):
     """Passes over the training crops."""
     lr: Positive = 3e-4
     """Learning rate of Adam; constant."""
-    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Source.RECONSTRUCTED] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DefaultSource.RECONSTRUCTED] = "auto"
     """Mixed precision; auto: bfloat16 or float16 on GPU, on a CPU bfloat16 if a measurement shows that it is faster
     there, else float32. Codes, blocks' weights and scores are float32."""
-    device: Annotated[Device, Changes.NOTHING] = "auto"
+    device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     examples: Count = 8
     """Test crops whose reconstructions are kept for the report, evenly spaced in the table of crops."""
-    seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1, 2, 3)
+    seeds: Annotated[tuple[Seed, ...], Affects.RUNS] = (1, 2, 3)
     """Every arm is trained once per seed. A seed gives all arms the same start and order of crops."""
 
     @model_validator(mode="after")

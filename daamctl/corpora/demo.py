@@ -43,7 +43,7 @@ LONG_TURNS = 3
 
 
 @dataclass(frozen=True)
-class Style:
+class EmotionStyle:
     """How an emotion sounds, relative to the speaker's habit.
 
     Args:
@@ -65,13 +65,13 @@ class Style:
 
 
 STYLES = {
-    "neu": Style(0.0, 1.7, 0.0, 4.4, 0.80, 0.06, (3.0, 2.5, 3.0)),
-    "hap": Style(2.6, 3.4, 1.5, 4.7, 0.74, 0.06, (4.0, 3.0, 3.0)),
-    "exc": Style(3.8, 4.0, 3.0, 5.1, 0.70, 0.05, (4.0, 4.0, 3.5)),
-    "ang": Style(1.8, 2.3, 4.5, 5.0, 0.58, 0.02, (1.5, 4.0, 4.0)),
-    "sad": Style(-1.2, 1.0, -3.5, 3.5, 0.88, 0.13, (2.0, 2.0, 2.0)),
-    "fru": Style(0.8, 1.9, 2.0, 4.5, 0.68, 0.04, (2.0, 3.0, 3.0)),
-    "xxx": Style(0.8, 2.2, 0.5, 4.5, 0.75, 0.06, (2.5, 3.0, 3.0)),
+    "neu": EmotionStyle(0.0, 1.7, 0.0, 4.4, 0.80, 0.06, (3.0, 2.5, 3.0)),
+    "hap": EmotionStyle(2.6, 3.4, 1.5, 4.7, 0.74, 0.06, (4.0, 3.0, 3.0)),
+    "exc": EmotionStyle(3.8, 4.0, 3.0, 5.1, 0.70, 0.05, (4.0, 4.0, 3.5)),
+    "ang": EmotionStyle(1.8, 2.3, 4.5, 5.0, 0.58, 0.02, (1.5, 4.0, 4.0)),
+    "sad": EmotionStyle(-1.2, 1.0, -3.5, 3.5, 0.88, 0.13, (2.0, 2.0, 2.0)),
+    "fru": EmotionStyle(0.8, 1.9, 2.0, 4.5, 0.68, 0.04, (2.0, 3.0, 3.0)),
+    "xxx": EmotionStyle(0.8, 2.2, 0.5, 4.5, 0.75, 0.06, (2.5, 3.0, 3.0)),
 }
 # Standard deviations of one utterance around its style; what makes the classes overlap.
 PITCH_SD, RANGE_SD, LEVEL_SD, RATE_SD, TILT_SD = 1.3, 0.25, 2.0, 0.1, 0.05
@@ -124,7 +124,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class Utterance:
     """An utterance: int16 samples (N,), and at each of them the pitch in Hz, and the row of `VOWELS`.
 
     Args:
@@ -191,7 +191,7 @@ def speaker_of(session: int, letter: str, seed: int) -> Speaker:
     )
 
 
-def speak(speaker: Speaker, style: Style, num_samples: int, rng: np.random.Generator) -> Spoken:
+def speak(speaker: Speaker, style: EmotionStyle, num_samples: int, rng: np.random.Generator) -> Utterance:
     """One utterance, and how it sounds at every sample."""
     rate = style.rate * speaker.rate * np.exp(rng.normal(0.0, RATE_SD))
     edges = _syllables(rng, num_samples, rate)
@@ -206,7 +206,7 @@ def speak(speaker: Speaker, style: Style, num_samples: int, rng: np.random.Gener
     voice += _consonants(rng, edges, num_samples) * 10.0 ** ((level_db - 12.0) / 20.0)
     voice += rng.normal(0.0, 10.0 ** (speaker.noise_db / 20.0), num_samples)
     samples = np.asarray(np.rint(np.clip(voice, -0.98, 0.98) * 32767.0).astype("<i2"))
-    return Spoken(samples, pitch, np.repeat(vowels, np.diff(edges)), tilt)
+    return Utterance(samples, pitch, np.repeat(vowels, np.diff(edges)), tilt)
 
 
 def _rng(stream: tuple[int, ...]) -> np.random.Generator:
@@ -221,7 +221,9 @@ def _syllables(rng: np.random.Generator, num_samples: int, rate: float) -> np.nd
     return np.asarray(np.concatenate([[0.0], np.rint(ends)]), dtype=np.int64)
 
 
-def _pitch(rng: np.random.Generator, edges: np.ndarray, num_samples: int, speaker: Speaker, style: Style) -> np.ndarray:
+def _pitch(
+    rng: np.random.Generator, edges: np.ndarray, num_samples: int, speaker: Speaker, style: EmotionStyle
+) -> np.ndarray:
     """Pitch in Hz per sample: falling over the utterance, an accent per syllable, vibrato and jitter."""
     from scipy.signal import lfilter
 
@@ -236,7 +238,7 @@ def _pitch(rng: np.random.Generator, edges: np.ndarray, num_samples: int, speake
     return np.asarray(speaker.pitch * 2.0 ** ((level + accents + falling + vibrato + jitter) / 12.0))
 
 
-def _source(rng: np.random.Generator, pitch: np.ndarray, style: Style, tilt: float) -> np.ndarray:
+def _source(rng: np.random.Generator, pitch: np.ndarray, style: EmotionStyle, tilt: float) -> np.ndarray:
     """Derivative of a Rosenberg glottal pulse, breath noise while the glottis is open, and a one-pole low-pass."""
     from scipy.signal import lfilter
 

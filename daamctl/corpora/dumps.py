@@ -43,7 +43,7 @@ TABLE = "--table items.csv, with the columns id and label, optionally speaker, g
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedVectors:
     """What was read from a dump.
 
     Attributes:
@@ -69,7 +69,7 @@ def import_vectors(
     pool: Literal["mean", "last"] = "mean",
     layers: Sequence[int] | None = None,
     name: str | None = None,
-) -> Imported:
+) -> ImportedVectors:
     """Write the vectors of a dump, one per item and layer, as a Parquet file of embeddings.
 
     Args:
@@ -141,7 +141,7 @@ def import_vectors(
         writer.close()
     (num_layers, width), numbers = first
     span = (min(steps), max(steps)) if steps else None
-    return Imported((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
+    return ImportedVectors((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
 
 
 def _items(source: Path) -> dict[str, Callable[[], Any]]:

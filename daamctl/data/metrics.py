@@ -20,7 +20,7 @@ Probabilities = NDArray[np.float64]
 ECE_BINS = 15
 
 
-class Scored(Protocol):
+class ScoredItems(Protocol):
     """Input of a metric, N items, e.g. `daamctl.evaluation.scoring.Items`; here of C classes."""
 
     @property
@@ -50,15 +50,15 @@ class Metric:
     alias: str
     higher_is_better: bool
     unit: Literal["fraction", "nats"]
-    compute: Callable[[Scored], float]
+    compute: Callable[[ScoredItems], float]
 
 
-def _accuracy(items: Scored) -> float:
+def _accuracy(items: ScoredItems) -> float:
     """Share of items predicted correctly; all items have equal weights."""
     return float((items.targets == items.predictions).mean())
 
 
-def _balanced_accuracy(items: Scored) -> float:
+def _balanced_accuracy(items: ScoredItems) -> float:
     """Mean of the recalls of the classes present in the targets.
 
     A class without a target has no recall. It is skipped rather than counted as zero, so that a fold without that class
@@ -70,7 +70,7 @@ def _balanced_accuracy(items: Scored) -> float:
     return float((counts.diagonal()[present] / actual[present]).mean())
 
 
-def _macro_f1(items: Scored) -> float:
+def _macro_f1(items: ScoredItems) -> float:
     """Mean of the F1 of the classes present in targets or predictions.
 
     A class that is predicted but never true counts with F1 = 0; a class in neither is skipped.
@@ -80,13 +80,13 @@ def _macro_f1(items: Scored) -> float:
     return float(_f1(counts)[present].mean())
 
 
-def _weighted_f1(items: Scored) -> float:
+def _weighted_f1(items: ScoredItems) -> float:
     """Mean of the F1 of the classes present in the targets, each weighted by its number of targets."""
     counts = _counts(items)
     return float(np.average(_f1(counts), weights=counts.sum(1)))
 
 
-def _log_loss(items: Scored) -> float:
+def _log_loss(items: ScoredItems) -> float:
     """Mean of -ln(probability of the true class).
 
     A probability counts as at least 2.2e-16, as in scikit-learn, so one item adds at most 36 nats.
@@ -95,7 +95,7 @@ def _log_loss(items: Scored) -> float:
     return float(-np.log(np.maximum(of_target, np.finfo(np.float64).eps)).mean())
 
 
-def _counts(items: Scored) -> NDArray[np.int64]:
+def _counts(items: ScoredItems) -> NDArray[np.int64]:
     """Confusion matrix (C, C)."""
     return confusion_matrix(items.targets, items.predictions, items.probabilities.shape[1])
 
@@ -106,7 +106,7 @@ def _f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(2 * counts.diagonal() / either)
 
 
-def _ece(items: Scored) -> float:
+def _ece(items: ScoredItems) -> float:
     """Expected calibration error (Guo et al. 2017, eq. 3), with 15 bins of equal width.
 
     Items are binned by their top probability; bin b is ((b - 1) / 15, b / 15]. The error is the mean over items of the
@@ -152,7 +152,7 @@ def _check(targets: ClassIds, predictions: ClassIds, num_classes: int) -> None:
             raise ValueError(f"{what} class ids span {ids.min()} .. {ids.max()}; allowed 0 .. {num_classes - 1}")
 
 
-def check_classes(items: Scored, num_classes: int) -> None:
+def check_classes(items: ScoredItems, num_classes: int) -> None:
     """Check items of C classes.
 
     Raises:

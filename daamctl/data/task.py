@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.data import METRICS
-from daamctl.data.metrics import Scored, check_classes, confusion_matrix
+from daamctl.data.metrics import ScoredItems, check_classes, confusion_matrix
 from daamctl.data.spans import count_entities, micro_f1, sentence_of
 
 FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1"}
@@ -141,13 +141,13 @@ class Task:
         """What a model with these outputs (N, K) answers, (N,): the class of the largest logit, the first of equals."""
         return np.asarray(outputs.argmax(axis=1))
 
-    def score(self, items: Scored) -> dict[str, float]:
+    def score(self, items: ScoredItems) -> dict[str, float]:
         """The figures of items; ValueError if there are classes and the items are not of them (`check_classes`)."""
         if self.classes:
             check_classes(items, len(self.classes))
         return {name: METRICS.load(name).compute(items) for name in self.metrics}
 
-    def confusion(self, items: Scored) -> list[dict[str, Any]]:
+    def confusion(self, items: ScoredItems) -> list[dict[str, Any]]:
         """How often each class was taken for each other one: actual, predicted, count; nothing without classes."""
         if not self.classes:
             return []

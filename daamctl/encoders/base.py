@@ -52,7 +52,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledBatch:
     """Pooled vectors of a batch.
 
     Args:
@@ -64,15 +64,15 @@ class Pooled:
     is_representable: Bool[Tensor, "B L"]
 
     @classmethod
-    def of(cls, values: Float32[Tensor, "B L D"], storage: torch.dtype) -> Pooled:
+    def of(cls, values: Float32[Tensor, "B L D"], storage: torch.dtype) -> PooledBatch:
         """Check and cast (B, L, D) float32, on its device."""
         # amax propagates NaN, and comparing NaN gives False
         return cls(values.to(storage), values.abs().amax(2) <= torch.finfo(storage).max)
 
-    def to_cpu(self) -> Callable[[], Pooled]:
+    def to_cpu(self) -> Callable[[], PooledBatch]:
         """Start copying to main memory; return a function that waits for the copy."""
         if not self.values.is_cuda:
-            copy = Pooled(self.values.cpu(), self.is_representable.cpu())
+            copy = PooledBatch(self.values.cpu(), self.is_representable.cpu())
             return lambda: copy
         here = (self.values, self.is_representable)
         copied = [torch.empty(one.shape, dtype=one.dtype, pin_memory=True) for one in here]
@@ -81,9 +81,9 @@ class Pooled:
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(self.values.device))
 
-        def wait() -> Pooled:
+        def wait() -> PooledBatch:
             arrived.synchronize()
-            return Pooled(*copied)
+            return PooledBatch(*copied)
 
         return wait
 
@@ -272,12 +272,12 @@ class Encoder(ABC):
         return Batch(*self._staged(inputs, mask), n_frames)
 
     @torch.inference_mode()
-    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
         """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
         inputs, mask = self.send(batch.inputs, batch.mask)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
-        return Pooled.of(pooled, storage).to_cpu()
+        return PooledBatch.of(pooled, storage).to_cpu()
 
     def _staged(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """The same in pinned memory for a GPU: only that can be copied while the device computes."""

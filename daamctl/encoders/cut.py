@@ -22,7 +22,7 @@ BACKBONE = ("stage_names", "out_features", "out_indices")
 
 
 @dataclass(frozen=True)
-class Cut:
+class EncoderCut:
     """Where an encoder was cut.
 
     Args:
@@ -36,7 +36,7 @@ class Cut:
     final_norm: bool = False
 
 
-def cut_of(config: Any) -> Cut | None:
+def cut_of(config: Any) -> EncoderCut | None:
     """The mark of a Hugging Face configuration; None if the model is whole.
 
     Raises:
@@ -46,7 +46,7 @@ def cut_of(config: Any) -> Cut | None:
     if mark is None:
         return None
     try:
-        cut = Cut(**mark)
+        cut = EncoderCut(**mark)
     except TypeError:
         cut = None
     known = cut is not None and cut.final_norm is False and type(cut.of_layers) is int
@@ -75,7 +75,7 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     if highest_layer == number:
         return config
     whole = cut_of(config)
-    mark = asdict(Cut(highest_layer, number if whole is None else whole.of_layers))
+    mark = asdict(EncoderCut(highest_layer, number if whole is None else whole.of_layers))
     values = {name: value for name, value in config.to_dict().items() if name not in BACKBONE}
     for name, value in values.items():
         if name.endswith("_types") and isinstance(value, (list, tuple)) and len(value) == number:

@@ -22,7 +22,7 @@ import torch
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.config.keys import names
-from daamctl.config.marks import Changes
+from daamctl.config.marks import Affects
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import use_cache_without_hub
@@ -39,7 +39,7 @@ ELSEWHERE = "adapter_config.json"
 SETTLED_S = 2.0
 """Files younger than this are not trusted: some file systems count whole seconds, so a later change could go unnoticed.
 """
-HARMLESS = frozenset(names("extract", Changes.NOTHING))
+HARMLESS = frozenset(names("extract", Affects.NOTHING))
 """Settings of the extract stage that no result depends on."""
 
 

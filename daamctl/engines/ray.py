@@ -39,7 +39,7 @@ RETRIES = 3
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerResources:
     """Resources that each worker reserves.
 
     Args:
@@ -60,7 +60,7 @@ def share_of(
     gpus_per_worker: float | None,
     tasks: int,
     per_gpu: int | None = None,
-) -> Share:
+) -> WorkerResources:
     """Divide a cluster among workers.
 
     Args:
@@ -105,7 +105,7 @@ def share_of(
     def fits(size: int) -> bool:
         return sum(min(most, cpu // size) for most, cpu in zip(room, cpus, strict=True)) >= at_once
 
-    return Share(workers, next(filter(fits, sizes), 1), gpus)
+    return WorkerResources(workers, next(filter(fits, sizes), 1), gpus)
 
 
 class RayEngine(Engine):
@@ -197,7 +197,7 @@ class RayEngine(Engine):
             ray.shutdown()
             self._connected = False
 
-    def _share(self, device: str, *, tasks: int, per_gpu: int | None = None) -> Share:
+    def _share(self, device: str, *, tasks: int, per_gpu: int | None = None) -> WorkerResources:
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

@@ -18,14 +18,14 @@ from daamctl.artifacts.evaluation import Evaluation, Run
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.config.keys import without_effect
-from daamctl.config.marks import Changes
+from daamctl.config.marks import Affects
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
-HARMLESS = without_effect(Changes.NOTHING, Changes.RUNS)
+HARMLESS = without_effect(Affects.NOTHING, Affects.RUNS)
 """Settings in which comparable runs may differ."""
 
 

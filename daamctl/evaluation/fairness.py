@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from scipy import stats
 
-from daamctl.artifacts.evaluation import MARKS, Fairness, Identical, MethodFairness, Status
+from daamctl.artifacts.evaluation import MARKS, Fairness, IdenticalPredictions, MethodFairness, Status
 from daamctl.artifacts.results import Fold, edges_of
 from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
@@ -158,7 +158,9 @@ def judge(folds: Sequence[Fold], probes: Mapping[str, Sequence[Fold]], *, unit: 
     return assess_method(method, known, items[method], tables, margin=margin)
 
 
-def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]) -> list[Identical]:
+def identical_groups(
+    folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]
+) -> list[IdenticalPredictions]:
     """Groups of methods with identical predictions and, up to rounding, identical logits in every fold.
 
     Args:
@@ -178,7 +180,9 @@ def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Se
             logits = _logits(folds[first])
             same = [name for name in others if _same_logits(logits, _logits(folds[name]))]
             if same:
-                groups.append(Identical([first, *same], _why_identical({name: folds[name] for name in (first, *same)})))
+                groups.append(
+                    IdenticalPredictions([first, *same], _why_identical({name: folds[name] for name in (first, *same)}))
+                )
             methods = [name for name in others if name not in same]
     return groups
 

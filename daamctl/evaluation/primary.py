@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.scores import F1_STRICT, Tagged
+from daamctl.artifacts.scores import F1_STRICT, EntityTypeScore
 from daamctl.data.spans import count_entities, entity_scores, micro_f1, sentence_of
 from daamctl.data.task import Tagging
 from daamctl.evaluation.comparison import with_holm
@@ -75,7 +75,7 @@ def primary_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], r
     return {**rows, "comparisons": with_holm(pairs)}
 
 
-def _entities(method: str, task: Tagging, trials: Iterable[pl.DataFrame]) -> tuple[list[float], list[Tagged]]:
+def _entities(method: str, task: Tagging, trials: Iterable[pl.DataFrame]) -> tuple[list[float], list[EntityTypeScore]]:
     """Strict F1 of every trial, and what the tagger did with the entities of all trials together."""
     parts = [
         (sentence_of(one["utterance_id"]), one["target"].to_numpy(), one["logits"].list.arg_max().to_numpy())
@@ -84,8 +84,8 @@ def _entities(method: str, task: Tagging, trials: Iterable[pl.DataFrame]) -> tup
     names = [f"{number}/{name}" for number, (sentences, *_) in enumerate(parts) for name in sentences]
     targets, predicted = (np.concatenate([part[at] for part in parts]) for at in (1, 2))
     scores = entity_scores(names, targets, predicted, task.classes)
-    found = [Tagged(method=method, **vars(scores.micro), **vars(scores.errors))]
-    found += [Tagged(method=method, type=kind, **vars(one)) for kind, one in scores.per_type.items()]
+    found = [EntityTypeScore(method=method, **vars(scores.micro), **vars(scores.errors))]
+    found += [EntityTypeScore(method=method, type=kind, **vars(one)) for kind, one in scores.per_type.items()]
     return [micro_f1(count_entities(*part, task.classes, "strict")) for part in parts], found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.evaluation import Counts, FoldClips, Provenance
+from daamctl.artifacts.evaluation import FoldClips, ItemCounts, Provenance
 from daamctl.artifacts.results import Fold
 from daamctl.evaluation.scoring import UNITS, Items
 
@@ -55,7 +55,7 @@ def _codes(folds: Mapping[str, Sequence[Fold]]) -> Iterator[set[str]]:
     yield from training.values()
 
 
-def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str, list[Items]]]) -> Counts:
+def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str, list[Items]]]) -> ItemCounts:
     """Number of tested items, each seed's once, and the test groups, of the method with the most folds."""
     method = max(folds, key=lambda name: len({fold.fold for fold in folds[name]}))
     first = {fold.fold: index for index, fold in reversed(list(enumerate(folds[method])))}  # lowest seed of each fold
@@ -69,7 +69,7 @@ def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str,
         spans = rows.group_by("utterance_id").agg(pl.col("duration_s").n_unique() > 1)
         weighted = int(spans["duration_s"].sum())
         merged = int((rows["duration_s"] > longest + 1e-6).sum()) if longest else 0
-    return Counts(
+    return ItemCounts(
         utterance=sizes["utterance"],
         clip=sizes["clip"],
         groups={str(fold): group for fold, group in sorted(groups.items())},

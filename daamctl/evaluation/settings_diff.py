@@ -16,7 +16,7 @@ import polars as pl
 from daamctl.artifacts.comparison import SettingDifference, SettingDifferences
 from daamctl.artifacts.results import Fold
 from daamctl.config.keys import without_effect
-from daamctl.config.marks import Changes
+from daamctl.config.marks import Affects
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
 from daamctl.methods import METHODS, resolve_method
@@ -25,7 +25,7 @@ from daamctl.store.files import content_key
 
 ABSENT = "–"
 """Value of a fact that one side does not have."""
-CANNOT = without_effect(Changes.NOTHING, Changes.RUNS, Changes.MAPS) | {
+CANNOT = without_effect(Affects.NOTHING, Affects.RUNS, Affects.MAPS) | {
     "encoder.source",  # where the weights came from; their hash is another fact
     "methods",
     "code.content_key",  # follows from the other facts

@@ -27,7 +27,7 @@ def parts_folder(work: Path) -> Path:
     return work.with_name(f"{work.name}-parts")
 
 
-class Parts:
+class ShardParts:
     """Parts of one shard.
 
     Args:

@@ -22,8 +22,8 @@ from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
-from daamctl.extraction.parts import Parts
-from daamctl.extraction.stream import Embedded, Opener, embed_sets
+from daamctl.extraction.parts import ShardParts
+from daamctl.extraction.stream import EmbeddedClips, Opener, embed_sets
 from daamctl.store.files import content_key
 
 
@@ -109,17 +109,17 @@ def make_shards(
 
 def _open_shard(
     task: ShardTask, encoder: Encoder, head: EmbeddingsMetadata, root: Path, config: Config, tables: ImageTables
-) -> tuple[Items, Sequence[str], Parts]:
+) -> tuple[Items, Sequence[str], ShardParts]:
     """Open the clips of a shard; see `Opener`."""
     items = open_items(task.rows, head.modality, root, encoder, config, tables=tables, sentences=task.sentences)
     return items, task.rows["clip_id"].to_list(), _parts(task, head)
 
 
-def _parts(task: ShardTask, head: EmbeddingsMetadata) -> Parts:
-    return Parts(task.path, content_key({"vectors": head.vectors_key, "clips": task.rows["clip_id"].to_list()}))
+def _parts(task: ShardTask, head: EmbeddingsMetadata) -> ShardParts:
+    return ShardParts(task.path, content_key({"vectors": head.vectors_key, "clips": task.rows["clip_id"].to_list()}))
 
 
-def _write_shard(task: ShardTask, embedded: Embedded, head: EmbeddingsMetadata) -> ShardResult:
+def _write_shard(task: ShardTask, embedded: EmbeddedClips, head: EmbeddingsMetadata) -> ShardResult:
     """Write a shard atomically, without the unreadable clips."""
     ids = task.rows["clip_id"].to_list()
     readable = np.array([row not in embedded.unreadable for row in range(len(ids))], bool)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from daamctl.devices import is_out_of_memory
-from daamctl.encoders.base import Batch, Encoder, Pooled
+from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
-from daamctl.extraction.parts import Parts
+from daamctl.extraction.parts import ShardParts
 from daamctl.threads import num_readers
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ TOO_LARGE = {
 
 
 @dataclass
-class Embedded:
+class EmbeddedClips:
     """Embeddings of some clips.
 
     Args:
@@ -57,7 +57,7 @@ class Embedded:
     kept: int = 0
 
 
-Opener = Callable[[], tuple[Items, Sequence[str], Parts | None]]
+Opener = Callable[[], tuple[Items, Sequence[str], ShardParts | None]]
 """Opens a set: returns its items, their names for messages, and where finished rows are kept until it is complete."""
 
 
@@ -84,8 +84,8 @@ class _ClipSet:
 
     items: Items
     names: Sequence[str]
-    parts: Parts | None
-    result: Embedded
+    parts: ShardParts | None
+    result: EmbeddedClips
     batches: list[np.ndarray]
     left: int
 
@@ -135,7 +135,7 @@ def embed_clips(
     storage: str,
     on_clips: Callable[[int], None] = lambda count: None,
     strict: bool = True,
-) -> Embedded:
+) -> EmbeddedClips:
     """Embed clips.
 
     Raises:
@@ -148,7 +148,7 @@ def embed_clips(
 
 def embed_sets(
     encoder: Encoder, sets: Iterable[Opener], *, storage: str, on_clips: Callable[[int], None], strict: bool = True
-) -> Iterator[Embedded | None]:
+) -> Iterator[EmbeddedClips | None]:
     """Embed sets of clips one after another, as one stream of batches; a batch never spans two sets.
 
     Args:
@@ -249,7 +249,7 @@ def _open_set(opener: Opener, encoder: Encoder, storage: str) -> _ClipSet:
     """Open a set, plan its batches, and take those that an earlier process has finished from disk."""
     items, names, parts = opener()
     vectors = np.zeros((len(names), len(encoder.layers), encoder.embed_dim), storage)
-    result = Embedded(vectors, np.zeros(len(names), np.int32), unreadable=dict(items.absent))
+    result = EmbeddedClips(vectors, np.zeros(len(names), np.int32), unreadable=dict(items.absent))
     batches = planned(encoder, items)
     if parts is not None:
         finished = parts.load(result.vectors, result.n_frames, result.marks)
@@ -377,7 +377,7 @@ class _Runner:
         for part in _collate(self.encoder, group.numbers, group.items, self.limit):
             self._run_group(clip_set, part)
 
-    def _launch(self, group: _Group) -> Callable[[], Pooled] | None:
+    def _launch(self, group: _Group) -> Callable[[], PooledBatch] | None:
         """Launch a group and return a function that waits for its results; None if memory has run out."""
         if group.batch is None:
             return None
@@ -388,7 +388,7 @@ class _Runner:
                 raise
         return None  # returned here, after the error and the memory it references are freed
 
-    def _store(self, clip_set: _ClipSet, group: _Group, get_pooled: Callable[[], Pooled]) -> None:
+    def _store(self, clip_set: _ClipSet, group: _Group, get_pooled: Callable[[], PooledBatch]) -> None:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
         pooled, rows = get_pooled(), clip_set.rows_of(group.numbers)

@@ -36,7 +36,7 @@ from daamctl.errors import TrainingError
 from daamctl.fit.features import pass_seed
 from daamctl.fit.loop import Entry, Fit, Member, Trained, improves
 from daamctl.fit.steps import (
-    Room,
+    BatchLimit,
     adam,
     build_loss,
     evaluated,
@@ -102,7 +102,7 @@ class ItemSet:
 
 
 @dataclass(frozen=True)
-class Opened:
+class EncoderAndItems:
     """A fresh encoder, and the corpus as items that it can read.
 
     Args:
@@ -124,10 +124,10 @@ class EncoderSource:
         table: the clips; their groups are the folds.
     """
 
-    def __init__(self, table: ClipTable, open: Callable[[], Opened]) -> None:
+    def __init__(self, table: ClipTable, open: Callable[[], EncoderAndItems]) -> None:
         self.table, self.open = table, open
-        self._opened: Opened | None = None
-        self._kept: Opened | None = None
+        self._opened: EncoderAndItems | None = None
+        self._kept: EncoderAndItems | None = None
         self._facts: Mapping[str, Any] | None = None
 
     @property
@@ -144,7 +144,7 @@ class EncoderSource:
             self._facts = engine.describe(partial(_FactsWorker, self), device)
             self._opened = None
 
-    def take(self) -> Opened:
+    def take(self) -> EncoderAndItems:
         """Return a fresh encoder, without keeping a reference to it."""
         if self._kept is None:
             opened, self._opened = self._opened or self.open(), None
@@ -319,7 +319,8 @@ class AdapterFit(Fit):
     """Fine-tune one encoder; a record is made after every pass over the training part.
 
     `Trained.facts` gets `effect` (what the activity check has found before training), `notes` on the model,
-    `evaluation_precision` and `micro_batch`; `Trained.model` becomes the pair of the `Opened` and the trained model.
+    `evaluation_precision` and `micro_batch`; `Trained.model` becomes the pair of the
+    `EncoderAndItems` and the trained model.
 
     Args:
         members: only one. A training that a refit repeats does not look at the test part.
@@ -328,9 +329,9 @@ class AdapterFit(Fit):
         config: `finetune` with the settings of the candidate; loss and selection come from `train`.
     """
 
-    kept = (*Fit.kept, "loss", "right", "optimizer", "scaler", "room")
+    state_names = (*Fit.state_names, "loss", "right", "optimizer", "scaler", "limit")
 
-    def __init__(self, members: Sequence[Member], opened: Opened, model: FineTuned, config: Config) -> None:
+    def __init__(self, members: Sequence[Member], opened: EncoderAndItems, model: FineTuned, config: Config) -> None:
         (member,), trial = members, cast(Trial, members[0].trial)
         super().__init__(members, trial.device)
         self.opened, self.model, self.seed, self.precision = opened, model, trial.spec.seed, trial.precision
@@ -345,7 +346,7 @@ class AdapterFit(Fit):
         self.scaler = torch.amp.grad_scaler.GradScaler(kind, enabled=self.precision == "float16")
         if self.settings.gradient_checkpointing:
             model.enable_gradient_checkpointing()
-        self.room = Room(-(-self.settings.batch_size // self.settings.accumulate))
+        self.limit = BatchLimit(-(-self.settings.batch_size // self.settings.accumulate))
         self.train_items = opened.items.of(self.split.train)
         self.steps_per_epoch = -(-len(self.train_items) // self.settings.batch_size)
         # summed over the rows of the pass
@@ -412,7 +413,7 @@ class AdapterFit(Fit):
             if name == "dev":
                 result.one_class = logits is not None and is_one_class(logits)
         result.history.append(entry)
-        result.facts["micro_batch"] = self.room.most
+        result.facts["micro_batch"] = self.limit.most
         selects = self.settings.schedule == "constant"
         if selects and improves(result.history, result.selected_epoch, self.selection):
             result.selected_epoch, result.weights = len(result.history), self.model.trainable_state()
@@ -521,7 +522,7 @@ class AdapterFit(Fit):
             "use --set finetune.gradient_checkpointing=true, a lower segment.max_duration_s or finetune.max_tokens, or "
             "--device cpu",
         ):
-            return self.room.attempt(lambda most: self._repeatable(lambda: work(most)), size)
+            return self.limit.attempt(lambda most: self._repeatable(lambda: work(most)), size)
 
 
 @contextmanager
@@ -536,7 +537,7 @@ def _fitting(what: str, fix: str) -> Iterator[None]:
 
 
 @torch.no_grad()
-def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: str = "float32") -> Tensor:
+def predict(model: FineTuned, opened: EncoderAndItems, rows: np.ndarray, *, precision: str = "float32") -> Tensor:
     """Logits (n, C) float32 on CPU, in eval mode, in the order of `rows`.
 
     Args:
@@ -550,7 +551,7 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
     encoder, items = opened.encoder, opened.items
     chosen = items.of(rows)
     planned = [chosen[positions] for positions in items.plan(items.sizes[chosen])]
-    room, found, order = Room(max(map(len, planned))), list[Tensor](), list[np.ndarray]()
+    limit, found, order = BatchLimit(max(map(len, planned))), list[Tensor](), list[np.ndarray]()
     for batch, read in read_ahead(planned, items.read, encoder.device):
         for piece in pieces(read, len(read), equal_length=encoder.equal_length_batches):
             order.append(items.rows(batch[piece]))
@@ -565,7 +566,7 @@ def predict(model: FineTuned, opened: Opened, rows: np.ndarray, *, precision: st
                 "one item does not fit in the device's memory",
                 "use --device cpu, or a lower segment.max_duration_s or finetune.max_tokens",
             ):
-                found += room.in_pieces(classify, len(piece))
+                found += limit.in_pieces(classify, len(piece))
     given = np.concatenate(order)  # the rows, in another order
     place = np.argsort(given)
     return torch.cat(found)[torch.from_numpy(place[np.searchsorted(given, rows, sorter=place)])]

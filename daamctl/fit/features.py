@@ -304,7 +304,7 @@ class StreamedSplit:
 Part = InMemorySplit | StreamedSplit
 
 
-class InBatches:
+class BatchedPart:
     """A part as `FusionClassifier.choose` reads it, in batches that go to a device as float32: see `HeldOut`."""
 
     def __init__(self, part: Part, device: str) -> None:

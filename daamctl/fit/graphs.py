@@ -27,7 +27,7 @@ from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 
 if TYPE_CHECKING:
-    from daamctl.fit.stack import Many, One
+    from daamctl.fit.stack import SingleModel, StackedModels
 
 DEVICES = ("cuda",)
 """Kinds of devices that record graphs."""
@@ -90,7 +90,7 @@ class Graph:
 class GraphedStep:
     """Takes the steps of the models of a stack."""
 
-    def __init__(self, models: One | Many, device: str) -> None:
+    def __init__(self, models: SingleModel | StackedModels, device: str) -> None:
         self.models, self.graph = models, Graph(device)
         self.warm_up, self.addresses = WARM_UP, list[int]()
         self.batch: tuple[Tensor, ...] = ()
@@ -99,7 +99,7 @@ class GraphedStep:
             group["capturable"] = True  # else Adam refuses; fused, it computes the same either way
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Take a step; see `One.step`. A batch of another shape, the last of a pass, is not recorded.
+        """Take a step; see `SingleModel.step`. A batch of another shape, the last of a pass, is not recorded.
 
         Raises:
             TrainingError: the step cannot be recorded.
@@ -128,12 +128,12 @@ class GraphedStep:
         return [tensor.data_ptr() for tensor in [*weights, *moments]]
 
     def _record(self) -> None:
-        from daamctl.fit.stack import One  # it imports this file
+        from daamctl.fit.stack import SingleModel  # it imports this file
 
         def work() -> None:
             self.results = self.models.step(*self.batch)
 
-        if isinstance(self.models, One):
+        if isinstance(self.models, SingleModel):
             self.models.optimizer.zero_grad(set_to_none=True)
         try:
             self.graph.record(work)

@@ -21,7 +21,7 @@ from torch import Tensor
 from daamctl.artifacts.results import SearchPart, edges_of
 from daamctl.energy import Meter, total
 from daamctl.errors import DivergedError, TrainingError
-from daamctl.fit.steps import Kept, generator_states
+from daamctl.fit.steps import Stateful, generator_states
 from daamctl.threads import continue_with
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Member:
     final: bool = False
 
 
-class Fit(Kept, ABC):
+class Fit(Stateful, ABC):
     """Trainings under way that take their steps together; mostly it is one.
 
     Attributes:
@@ -167,10 +167,10 @@ class Fit(Kept, ABC):
         steps: optimiser steps so far.
         in_record: those since the last record.
         ended: whether all steps are taken.
-        kept: names of all attributes that the coming steps depend on.
+        state_names: names of all attributes that the coming steps depend on.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("steps", "in_record", "ended")
+    state_names: ClassVar[tuple[str, ...]] = ("steps", "in_record", "ended")
 
     def __init__(self, members: Sequence[Member], device: str) -> None:
         self.members, self.device = members, device

@@ -37,7 +37,7 @@ Positions = tuple[Tensor, ...]
 """Rows and columns of the masked positions. Selecting by a mask of bools would wait for a GPU, at every layer."""
 
 
-class Between(nn.Module):
+class MaskedFusion(nn.Module):
     """What stands between the encoder and its head.
 
     Args:
@@ -192,7 +192,7 @@ class MaskedFit(Fit):
         ConfigError: there is no such fusion.
     """
 
-    kept = (*Fit.kept, "loss", "optimizer")
+    state_names = (*Fit.state_names, "loss", "optimizer")
 
     def __init__(self, members: Sequence[Member], trial: MaskedTrial) -> None:
         super().__init__(members, trial.model.device)
@@ -200,7 +200,9 @@ class MaskedFit(Fit):
             raise ConfigError(f"no layer fusion '{trial.name}' for masked tokens", fix=f"known: {', '.join(FUSIONS)}")
         self.trial, model, settings = trial, trial.model, trial.settings
         seed_everything(trial.seed, self.device)
-        self.fusion = Between(FUSIONS[trial.name](model.num_layers, model.embed_dim, model.num_heads)).to(self.device)
+        self.fusion = MaskedFusion(FUSIONS[trial.name](model.num_layers, model.embed_dim, model.num_heads)).to(
+            self.device
+        )
         self.model = replace(model, model=deepcopy(model.model).requires_grad_()) if trial.finetune else model
         parts = nn.ModuleDict({"fusion": self.fusion, "model": self.model.model})
         self.weights = {name: one for name, one in parts.named_parameters() if one.requires_grad}

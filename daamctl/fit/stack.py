@@ -23,11 +23,11 @@ from daamctl.config import TrainConfig
 from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import autocast, exact_dtype
 from daamctl.errors import TrainingError
-from daamctl.fit.features import InBatches, InMemorySplit, Part, on_device, pass_seed
+from daamctl.fit.features import BatchedPart, InMemorySplit, Part, on_device, pass_seed
 from daamctl.fit.graphs import GraphedStep, obstacle
 from daamctl.fit.loop import RECORDS, Entry, Fit, Member, improves, test_score
 from daamctl.fit.steps import (
-    Kept,
+    Stateful,
     adam,
     build_loss,
     check_gradients,
@@ -79,7 +79,7 @@ class Stack(Fit):
         TrainingError: a model needs a held-out part and there is none.
     """
 
-    kept = (*Fit.kept, "rows", "loss", "right", "models", "plateau", "rate", "maps")
+    state_names = (*Fit.state_names, "rows", "loss", "right", "models", "plateau", "rate", "maps")
 
     def __init__(self, members: Sequence[Member], fusions: Sequence[Fusion], device: str, precision: str) -> None:
         super().__init__(members, device)
@@ -96,9 +96,12 @@ class Stack(Fit):
             if member.final and fusion.test is not None:
                 result.untrained_maps = maps_of(fusion.model, fusion.test, device)
         configs = [one.config for one in fusions]
-        self.models: One | Many = One(first.model, self.config, device, precision) if len(members) == 1 else Many(
-            [one.model for one in fusions], configs, (number, len(members) // number), device, precision
-        )  # fmt: skip
+        shape = (number, len(members) // number)
+        self.models: SingleModel | StackedModels
+        if len(members) == 1:
+            self.models = SingleModel(first.model, self.config, device, precision)
+        else:
+            self.models = StackedModels([one.model for one in fusions], configs, shape, device, precision)
         held = isinstance(first.train, InMemorySplit) and first.train.x.device.type == device.split(":")[0]
         self.obstacle = obstacle(first.model, device, held=held) if self.config.graphs == "auto" else "off"
         self.take = self.models.step if self.obstacle else GraphedStep(self.models, device)
@@ -163,7 +166,7 @@ class Stack(Fit):
                 if dev is not None and model.traits.needs_dev:
                     model.eval()
                     with torch.no_grad():  # in batches: a held-out group may be larger than memory
-                        model.choose(InBatches(dev, device), dev.y.to(device))
+                        model.choose(BatchedPart(dev, device), dev.y.to(device))
                 for name, part in (("dev", dev), ("test", fusion.test)):
                     logits = None if part is None else predict(model, part, device, config.batch_size)
                     entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
@@ -226,10 +229,10 @@ def _weights(model: FusionClassifier, names: Sequence[str] | None = None) -> dic
     return {name: value.detach().cpu().clone() for name, value in every.items() if names is None or name in names}
 
 
-class EpochMaps(Kept):
+class EpochMaps(Stateful):
     """Mean density as in the published code: over the batches of every epoch up to the selected one (D19)."""
 
-    kept = ("total", "count", "mean")
+    state_names = ("total", "count", "mean")
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
@@ -248,10 +251,10 @@ class EpochMaps(Kept):
         self.mean = (self.total / self.count).float()
 
 
-class One(Kept):
+class SingleModel(Stateful):
     """A single model, trained as it is."""
 
-    kept = ("model", "optimizer", "scaler")
+    state_names = ("model", "optimizer", "scaler")
 
     def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
         self.model, self.config, self.device, self.precision = model, config, device, precision
@@ -311,7 +314,7 @@ class One(Kept):
                 value.data = data  # a recorded step knows their addresses
 
 
-class Many(Kept):
+class StackedModels(Stateful):
     """Models of F trials with C candidates each, in one program.
 
     All trained numbers of a model lie side by side in one row of `flat` (F, C, P), those with the same factors on rate
@@ -324,7 +327,7 @@ class Many(Kept):
         shape: F and C.
     """
 
-    kept = ("flat", "optimizer")
+    state_names = ("flat", "optimizer")
     evaluating = nullcontext  # models that are stacked are evaluated as they are
 
     def __init__(

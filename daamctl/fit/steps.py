@@ -199,19 +199,19 @@ def check_gradients(named: Mapping[str, Tensor | None]) -> None:
         raise TrainingError(f"no gradient reaches {', '.join(without)}: they would never be trained")
 
 
-class Kept:
-    """What can be saved and restored: the attributes named in `kept` (numbers, tensors, what has a `state_dict`)."""
+class Stateful:
+    """What can be saved and restored: the attributes in `state_names` (numbers, tensors, what has a `state_dict`)."""
 
-    kept: ClassVar[tuple[str, ...]]
+    state_names: ClassVar[tuple[str, ...]]
 
     def state_dict(self) -> dict[str, Any]:
         """Their values, as tensors, numbers and text."""
-        values = {name: getattr(self, name) for name in self.kept}
+        values = {name: getattr(self, name) for name in self.state_names}
         return {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; tensors stay in their places."""
-        for name in self.kept:
+        for name in self.state_names:
             ours, saved = getattr(self, name), state[name]
             if isinstance(ours, torch.optim.Optimizer):
                 load_optimizer(ours, saved)
@@ -223,7 +223,7 @@ class Kept:
                 setattr(self, name, saved)
 
 
-class Room(Kept):
+class BatchLimit(Stateful):
     """How many items a device takes at once. The number is halved for good whenever memory runs out.
 
     Args:
@@ -231,7 +231,7 @@ class Room(Kept):
         smallest: number that is not halved further.
     """
 
-    kept = ("most",)
+    state_names = ("most",)
 
     def __init__(self, most: int, *, smallest: int = 1) -> None:
         self.most, self.smallest = most, smallest
@@ -285,10 +285,10 @@ def over_batches(
     model.eval()
     found: list[Tensor] = []
     size = batch_size or free_batch(model, device)
-    room = Room(size, smallest=batch_size or 1)
+    limit = BatchLimit(size, smallest=batch_size or 1)
     for batch, _ in part.batches(size):
         x = on_device(batch, device)
-        found += room.in_pieces(lambda start, stop, x=x: of(x[start:stop]), len(x))  # type: ignore[misc]
+        found += limit.in_pieces(lambda start, stop, x=x: of(x[start:stop]), len(x))  # type: ignore[misc]
     return found
 
 

@@ -69,7 +69,7 @@ def train_on_layers(
     return train_all(trials, folder, layout, tracker, force=force)
 
 
-class WholeTrial(FusionTrial):
+class AllDataTrial(FusionTrial):
     """A training on all clips. Its test group is part of them, so its accuracy says nothing."""
 
     @cached_property
@@ -116,7 +116,7 @@ def train_on_all(
     fixed |= dict(chosen.most_common(1)[0][0]) if chosen else {}
     train = config.train.model_copy(update=fixed)
     spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
-    fold = train_fold(WholeTrial(spec, features), folder / method, folder / "work", root=layout.root)
+    fold = train_fold(AllDataTrial(spec, features), folder / method, folder / "work", root=layout.root)
     weights = fold.weights()
     assert weights is not None
     return weights

@@ -31,7 +31,7 @@ SPEECH, VISION, TEXT = Sizes(24, 1024, 4), Sizes(24, 1024, 100), Sizes(40, 5120,
 
 
 @dataclass(frozen=True)
-class Count:
+class ParameterCount:
     """Trainable parameters of a published method at one size.
 
     Args:
@@ -43,42 +43,46 @@ class Count:
     printed: str = ""
 
 
-PUBLISHED_PARAMETERS: dict[str, dict[Sizes, Count]] = {
-    "none": {SPEECH: Count(0, 320_028), VISION: Count(0, 2_679_420), TEXT: Count(0, 1_188_396)},
+PUBLISHED_PARAMETERS: dict[str, dict[Sizes, ParameterCount]] = {
+    "none": {
+        SPEECH: ParameterCount(0, 320_028),
+        VISION: ParameterCount(0, 2_679_420),
+        TEXT: ParameterCount(0, 1_188_396),
+    },
     "daam-v1": {
-        SPEECH: Count(16_384, 336_412, "336,412"),
-        VISION: Count(16_384, 2_695_804, "238,104 without fc"),
-        TEXT: Count(81_920, 1_270_316),
+        SPEECH: ParameterCount(16_384, 336_412, "336,412"),
+        VISION: ParameterCount(16_384, 2_695_804, "238,104 without fc"),
+        TEXT: ParameterCount(81_920, 1_270_316),
     },
     "daam-v2": {
-        SPEECH: Count(2_048, 322_076, "322,076"),
-        VISION: Count(2_048, 2_681_468, "221,720 for the convolutions alone"),
-        TEXT: Count(10_240, 1_198_636, "451,112 without fc, with eight heads"),
+        SPEECH: ParameterCount(2_048, 322_076, "322,076"),
+        VISION: ParameterCount(2_048, 2_681_468, "221,720 for the convolutions alone"),
+        TEXT: ParameterCount(10_240, 1_198_636, "451,112 without fc, with eight heads"),
     },
     "gqdaam-published": {
-        SPEECH: Count(1_001_472, 1_272_348, "1,223,192 without fc"),
-        VISION: Count(1_001_472, 2_452_092, "1,208,856 without fc, with one head"),
-        TEXT: Count(3_164_160, 3_615_276, "3,533,352 without fc"),
+        SPEECH: ParameterCount(1_001_472, 1_272_348, "1,223,192 without fc"),
+        VISION: ParameterCount(1_001_472, 2_452_092, "1,208,856 without fc, with one head"),
+        TEXT: ParameterCount(3_164_160, 3_615_276, "3,533,352 without fc"),
     },
     "mixture-daam": {
-        SPEECH: Count(64, 320_092, "64 for the attention alone"),
-        VISION: Count(64, 2_679_484, "64 for the attention alone"),
-        TEXT: Count(64, 1_188_460, "64 for the attention alone"),
+        SPEECH: ParameterCount(64, 320_092, "64 for the attention alone"),
+        VISION: ParameterCount(64, 2_679_484, "64 for the attention alone"),
+        TEXT: ParameterCount(64, 1_188_460, "64 for the attention alone"),
     },
     "mha": {
-        SPEECH: Count(4_198_400, 4_518_428),
-        VISION: Count(4_198_400, 6_877_820, "6,877,820"),
-        TEXT: Count(104_878_080, 106_066_476),
+        SPEECH: ParameterCount(4_198_400, 4_518_428),
+        VISION: ParameterCount(4_198_400, 6_877_820, "6,877,820"),
+        TEXT: ParameterCount(104_878_080, 106_066_476),
     },
     "mha-bn": {
-        SPEECH: Count(4_198_448, 4_518_476, "4,420,168 without fc"),
-        VISION: Count(4_198_448, 6_877_868, "6,877,868"),
-        TEXT: Count(104_878_160, 106_066_556),
+        SPEECH: ParameterCount(4_198_448, 4_518_476, "4,420,168 without fc"),
+        VISION: ParameterCount(4_198_448, 6_877_868, "6,877,868"),
+        TEXT: ParameterCount(104_878_160, 106_066_556),
     },
     "gqa-published": {
-        SPEECH: Count(985_088, 1_255_964),
-        VISION: Count(985_088, 2_435_708),
-        TEXT: Count(3_082_240, 3_533_356),
+        SPEECH: ParameterCount(985_088, 1_255_964),
+        VISION: ParameterCount(985_088, 2_435_708),
+        TEXT: ParameterCount(3_082_240, 3_533_356),
     },
 }
 """Exact counts of the papers' methods, computed from their definitions, beside the printed numbers

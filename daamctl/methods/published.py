@@ -87,7 +87,7 @@ MIXTURE = {"mixture-daam": ("fusion.block.", "daam."), DENSITY_BLOCK: ("", "")}
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedCheckpoint:
     """What a checkpoint of the published code is.
 
     Args:
@@ -174,7 +174,9 @@ def read_published(path: Path | str) -> dict[str, Tensor]:
     return _plain(value, str(path))
 
 
-def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1, query_heads: int = 8) -> Recognised:
+def recognise(
+    state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1, query_heads: int = 8
+) -> RecognisedCheckpoint:
     """Determine which published module a state dict belongs to, and its sizes; arguments as in `load_published`.
 
     Raises:
@@ -193,7 +195,7 @@ def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1
         ]
     if method == DENSITY_BLOCK:
         settings["norm_axis"] = norm_axis
-        return Recognised(method, {}, settings, f"no decoder; norm axis {norm_axis} is assumed")
+        return RecognisedCheckpoint(method, {}, settings, f"no decoder; norm axis {norm_axis} is assumed")
     hidden_channels, num_layers, *_ = _shape(state, "conv1.weight", 4)
     num_classes, inputs = _shape(state, "fc.weight", 2)
     notes = []
@@ -238,7 +240,7 @@ def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1
         embed_dim, settings["norm_axis"] = inputs // num_layers, names.pop()
         notes.append(f"norm axis '{settings['norm_axis']}' is assumed")
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
-    return Recognised(method, sizes, {**settings, "hidden_channels": hidden_channels}, "; ".join(notes))
+    return RecognisedCheckpoint(method, sizes, {**settings, "hidden_channels": hidden_channels}, "; ".join(notes))
 
 
 def _plain(state: Any, what: str) -> dict[str, Tensor]:

@@ -83,7 +83,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredScores:
     """How well models trained like this one classify items that they were not trained on.
 
     Args:
@@ -164,7 +164,7 @@ class ModelRecord:
     kind: Kind
     members: list[Member]
     corpus: CorpusFacts
-    measured: Measured | None
+    measured: MeasuredScores | None
     deviations: list[Deviation]
     warnings: list[str]
     versions: dict[str, str]

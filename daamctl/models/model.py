@@ -19,7 +19,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.config import Config, ExtractConfig, SegmentConfig
 from daamctl.devices import autocast, choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.base import Batch, Encoder, Pooled
+from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.fit.steps import free_batch
@@ -49,7 +49,7 @@ class Outputs:
     layer_weights: Float64[NDArray[np.float64], "N L"] | None
 
 
-class Tuned:
+class FineTunedEncoder:
     """A fine-tuned encoder in the place of a frozen one: it gives its logits as the only layer, (R, 1, C).
 
     What it does not define is that of the encoder.
@@ -66,12 +66,12 @@ class Tuned:
         """Nothing: what frozen encoders are prepared with was not used in its evaluation."""
 
     @torch.inference_mode()
-    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
         """See `Encoder.run_async`."""
         inputs, mask = self.encoder.send(batch.inputs, batch.mask)
         with autocast(self.encoder.device, self.precision):
             logits = self.model(inputs, mask)
-        return Pooled.of(logits.float()[:, None], storage).to_cpu()
+        return PooledBatch.of(logits.float()[:, None], storage).to_cpu()
 
 
 class ExportedModel:
@@ -183,7 +183,7 @@ class ExportedModel:
         if not self.record.fine_tuned:
             return opened.encoder
         [member] = self.record.members
-        tuned = Tuned(load_weights(self.folder / member.file, encoder=opened), self.record, precision)  # type: ignore[arg-type]
+        tuned = FineTunedEncoder(load_weights(self.folder / member.file, encoder=opened), self.record, precision)  # type: ignore[arg-type]
         return cast(Encoder, tuned)
 
     def classify(self, vectors: Shaped[NDArray[Any], "N L D"]) -> Outputs:

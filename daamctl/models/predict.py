@@ -33,7 +33,7 @@ from daamctl.errors import AudioError, CorpusError, first_few
 from daamctl.evaluation.conformal import in_set
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
-from daamctl.extraction.stream import Embedded, Opener, embed_clips, embed_sets
+from daamctl.extraction.stream import EmbeddedClips, Opener, embed_clips, embed_sets
 from daamctl.models.inputs import files_of
 from daamctl.models.model import ExportedModel
 from daamctl.models.tagging import tagged_rows, words_of
@@ -153,7 +153,7 @@ def _predict_chunks(
             yield chunk, _frame(model, chunk, embedded)
 
 
-class InTurns:
+class PartialPrediction:
     """Items whose clips are embedded a few at a time, so that a long recording does not keep others waiting.
 
     A sentence, whose words the encoder reads together, counts as one clip.
@@ -169,7 +169,7 @@ class InTurns:
         self.ends = np.flatnonzero(np.diff(parts, append=-1)) + 1
         size, storage = len(self.chunk.clips), model.record.encoder["storage"]
         vectors = np.zeros((size, len(model.encoder.layers), model.encoder.embed_dim), storage)
-        self.embedded = Embedded(vectors, np.zeros(size, np.int32))
+        self.embedded = EmbeddedClips(vectors, np.zeros(size, np.int32))
 
     @property
     def left(self) -> int:
@@ -185,7 +185,7 @@ class InTurns:
         return _frame(self.model, self.chunk, self.embedded)
 
 
-def embed_next(parts: Sequence[tuple[InTurns, int]]) -> None:
+def embed_next(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
     """Embed the next clips or sentences of several requests together, as many of each as given.
 
     Raises:
@@ -258,7 +258,7 @@ def _measured(rows: pl.DataFrame, errors: dict[int, str]) -> pl.DataFrame:
     return pl.DataFrame(found, schema=schema)
 
 
-def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFrame:
+def _frame(model: ExportedModel, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame:
     """Rows of a chunk's items and clips."""
     size, number = len(chunk.rows), len(chunk.clips)
     readable = np.ones(number, bool)

@@ -30,7 +30,7 @@ from daamctl import __version__, audio
 from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import InTurns, embed_next
+from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.sentences import lines_as_sentences
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
             if record.modality in ("text", "tokens"):
                 texts = _texts(content, limits)
                 as_rows = texts_as_rows if record.modality == "text" else lines_as_sentences
-                work = await asyncio.to_thread(InTurns, model, as_rows(texts))
+                work = await asyncio.to_thread(PartialPrediction, model, as_rows(texts))
                 found = {item["item"]: item for item in await turns.predict(work, request)}
                 names = [str(number) for number in range(1, len(texts) + 1)]
                 none = {"words": [], "entities": [], "error": "it has no words"}  # of a sentence
@@ -134,7 +134,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
                 content.clear()
                 if record.modality == "speech":
                     _check_duration(Path(file.name), limits)
-                work = await asyncio.to_thread(InTurns, model, files_as_rows([Path(file.name)]))
+                work = await asyncio.to_thread(PartialPrediction, model, files_as_rows([Path(file.name)]))
                 (item,) = await turns.predict(work, request)
         if "error" in item and "class" not in item:
             raise HTTPException(UNUSABLE, item["error"].replace(file.name, "the file"))
@@ -152,10 +152,10 @@ class _Turns:
 
     def __init__(self, together: int) -> None:
         self.together, self.thread = together, ThreadPoolExecutor(1, "predict")
-        self.waiting: list[tuple[InTurns, asyncio.Future[list[dict[str, Any]]]]] = []
+        self.waiting: list[tuple[PartialPrediction, asyncio.Future[list[dict[str, Any]]]]] = []
         self.running: asyncio.Task[None] | None = None
 
-    async def predict(self, work: InTurns, request: Request) -> list[dict[str, Any]]:
+    async def predict(self, work: PartialPrediction, request: Request) -> list[dict[str, Any]]:
         """Wait for the predictions of some items.
 
         Raises:
@@ -191,7 +191,7 @@ class _Turns:
                     answer.set_result(result)
 
 
-def _answers(parts: Sequence[tuple[InTurns, int]]) -> list[list[dict[str, Any]] | Exception | None]:
+def _answers(parts: Sequence[tuple[PartialPrediction, int]]) -> list[list[dict[str, Any]] | Exception | None]:
     """Embed clips of several requests; the answers to those without further clips, None for the others.
 
     If they fail together, each is tried alone, so that one cannot spoil others.

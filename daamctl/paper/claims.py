@@ -20,7 +20,7 @@ from daamctl.paper.numbers import (
     rows_by_experiment,
     rows_of,
 )
-from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Ours, Pair
+from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Pair, ReproducedResults
 from daamctl.paper.sections import agreement
 from daamctl.paper.tables import read_published
 from daamctl.reporting.document import DASH, Cell, Linked, Number, Section, Table, Text
@@ -131,7 +131,7 @@ def _from_table(experiment: Experiment, terms: Sequence[str], value: str) -> Lin
     return Linked(number, f"{' minus '.join(tops)}; {agrees}")
 
 
-def _largest_lead(pipelines: Sequence[Ours]) -> Cell:
+def _largest_lead(pipelines: Sequence[ReproducedResults]) -> Cell:
     """The largest lead of the best DAAM over attention, over the experiments that were run."""
     groups = read_claims().groups
     leads = []

@@ -34,7 +34,7 @@ ALIASES = {"lora-r4-r8": ("lora-r4", "lora-r8"), "lora-plus-r4-r8": ("lora-r4", 
 
 
 @dataclass(frozen=True)
-class Parts:
+class ParameterCounts:
     """Parameters of a method on one experiment: of the attention or the adapters, of all but the last layer, of all."""
 
     attention: int
@@ -48,7 +48,7 @@ class Parts:
 
 
 @cache
-def counts() -> dict[str, dict[str, Parts]]:
+def counts() -> dict[str, dict[str, ParameterCounts]]:
     """Method -> modality (speech, vision, text) -> parameters, at the sizes of the papers' experiments."""
     import torch
 
@@ -56,18 +56,18 @@ def counts() -> dict[str, dict[str, Parts]]:
     from daamctl.methods.contract import SPEECH, TEXT, VISION, trainable
 
     sizes = {"speech": SPEECH, "vision": VISION, "text": TEXT}
-    found: dict[str, dict[str, Parts]] = {}
+    found: dict[str, dict[str, ParameterCounts]] = {}
     for name, method in BUILT.items():
         for modality, (layers, width, classes) in sizes.items():
             with torch.device("meta"):
                 model = build(method, num_layers=layers, embed_dim=width, num_classes=classes)
             total, last = trainable(model), trainable(model.decoder.get_submodule("fc"))
-            found.setdefault(name, {})[modality] = Parts(trainable(model.fusion), total - last, total)
+            found.setdefault(name, {})[modality] = ParameterCounts(trainable(model.fusion), total - last, total)
     for name, (rank, projections) in ADAPTED.items():
         for modality, (layers, width, _) in sizes.items():
             adapters = 2 * width * rank * projections * layers
             head = FROZEN_HEAD if rank == 1 and modality == "text" else HEADS[modality]
-            found.setdefault(name, {})[modality] = Parts(adapters, adapters, adapters + head)
+            found.setdefault(name, {})[modality] = ParameterCounts(adapters, adapters, adapters + head)
     return found
 
 

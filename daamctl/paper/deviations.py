@@ -18,7 +18,7 @@ from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.errors import suggest
 from daamctl.methods import METHODS, resolve_method, settings_of
-from daamctl.paper.numbers import FOLDER, Data, read_data
+from daamctl.paper.numbers import FOLDER, StrictModel, read_data
 
 AS_PUBLISHED = "as-published"
 CORRECTED = "corrected"
@@ -36,7 +36,7 @@ State = tuple[str, str]
 """`as-published`, `corrected`, `always corrected` or "" for a third value; and that value in words."""
 
 
-class Switch(Data):
+class Switch(StrictModel):
     """What selects one of the two behaviours in a pipeline: of one modality, or by the settings of each fine-tuning."""
 
     modality: Literal["speech", "text", "image"] | None = None
@@ -194,7 +194,7 @@ class ProcedureSwitch(Switch):
 AnySwitch = Annotated[SettingSwitch | MethodSwitch | ProcedureSwitch, Field(discriminator="kind")]
 
 
-class Deviation(Data):
+class Deviation(StrictModel):
     """One deviation; `deviations.yaml` describes the fields."""
 
     number: int
@@ -216,7 +216,7 @@ class Deviation(Data):
         return any(isinstance(switch, ProcedureSwitch) and switch.name == "controls" for switch in self.switches)
 
 
-class Remark(Data):
+class Remark(StrictModel):
     """What the released code does in place of a published method."""
 
     method: str
@@ -224,7 +224,7 @@ class Remark(Data):
     modality: str | None = None
 
 
-class Deviations(Data):
+class Deviations(StrictModel):
     """The content of `deviations.yaml`, which describes the fields."""
 
     groups: dict[str, tuple[str, ...]]

@@ -72,13 +72,13 @@ class PublishedNumber:
 COLUMNS = [field.name for field in fields(PublishedNumber)]
 
 
-class Data(BaseModel):
+class StrictModel(BaseModel):
     """Base of what the YAML files contain: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Experiment(Data):
+class Experiment(StrictModel):
     """One of the three experiments: its main table, then tables with further rows; its table in the first version."""
 
     title: str
@@ -114,7 +114,7 @@ class Experiment(Data):
         raise LookupError(f"numbers.csv has no layers of {kind} Importance Factor for {self.title}")
 
 
-class Comparison(Data):
+class Comparison(StrictModel):
     """The parameters of one method (its name, and which of its counts) beside those of another.
 
     `name` stands in the verdict if a claim has several comparisons.
@@ -126,7 +126,7 @@ class Comparison(Data):
     name: str = ""
 
 
-class Claim(Data):
+class Claim(StrictModel):
     """A claim on numbers of parameters; `claims.yaml` describes the fields."""
 
     row: str
@@ -142,7 +142,7 @@ class Claim(Data):
         return self
 
 
-class Claims(Data):
+class Claims(StrictModel):
     """The content of `claims.yaml`, which describes the fields."""
 
     experiments: dict[str, Experiment]

@@ -30,7 +30,7 @@ SHOWN_LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Ours:
+class ReproducedResults:
     """Results of one pipeline, which follows the released code or corrects it; what is missing is None.
 
     Args:
@@ -92,17 +92,17 @@ class Ours:
         return f"{what}{protocol}, n = {done}" + (f" of {done + lacking}" if lacking else "")
 
 
-Pair = tuple[Ours, Ours]
+Pair = tuple[ReproducedResults, ReproducedResults]
 """The pipelines of an experiment: as published, corrected."""
 
 
-def value(ours: Ours, method: str) -> float | None:
+def value(ours: ReproducedResults, method: str) -> float | None:
     """The accuracy that a cell of this pipeline shows, as a fraction; None if there is none."""
     found = _accuracy(ours, method)
     return None if found is None else found.mean
 
 
-def _accuracy(ours: Ours, method: str) -> Figure | None:
+def _accuracy(ours: ReproducedResults, method: str) -> Figure | None:
     """Mean and deviation: best on test for as-published pipelines, otherwise the main result."""
     name = ours.own_name(method)
     if name is None or ours.evaluation is None:
@@ -112,7 +112,7 @@ def _accuracy(ours: Ours, method: str) -> Figure | None:
     return ours.evaluation.accuracy(name)
 
 
-def protocol(ours: Ours) -> str:
+def protocol(ours: ReproducedResults) -> str:
     """Protocol of this pipeline in a few words."""
     if ours.as_published or ours.evaluation is None:
         return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
@@ -120,7 +120,7 @@ def protocol(ours: Ours) -> str:
     return f"{_per(ours, ours.evaluation.main_unit)}, {EPOCHS.get(rule, rule)}"
 
 
-def figure(ours: Ours, method: str) -> Linked:
+def figure(ours: ReproducedResults, method: str) -> Linked:
     """Accuracy of a method: best on test for as-published pipelines, else the main result with its interval."""
     name = ours.own_name(method)
     if name is None:
@@ -134,20 +134,20 @@ def figure(ours: Ours, method: str) -> Linked:
     return Linked(spread(found), how, ours.links(f"train/{ours.pipeline}/{name}"))
 
 
-def gap(ours: Ours, method: str, printed: float) -> Cell:
+def gap(ours: ReproducedResults, method: str, printed: float) -> Cell:
     """Ours minus a printed percentage, in points."""
     found = value(ours, method)
     return DASH if found is None else Number(found - printed / 100, "points")
 
 
-def highest(ours: Ours, group: Sequence[str]) -> tuple[str, float] | None:
+def highest(ours: ReproducedResults, group: Sequence[str]) -> tuple[str, float] | None:
     """The method of highest accuracy in a group, and its accuracy; None if none was trained."""
     values = {method: value(ours, method) for method in group}
     known = {method: found for method, found in values.items() if found is not None}
     return max(known.items(), key=lambda item: item[1]) if known else None
 
 
-def of_group(ours: Ours, group: Sequence[str]) -> Linked:
+def of_group(ours: ReproducedResults, group: Sequence[str]) -> Linked:
     """Accuracy of the highest method of a group, named; for a group of one method its own cell."""
     top = highest(ours, group)
     if top is None:
@@ -159,13 +159,13 @@ def of_group(ours: Ours, group: Sequence[str]) -> Linked:
     return Linked(cell.cell, f"{method}; {cell.note}", cell.links)
 
 
-def lead(ours: Ours, first: Sequence[str], second: Sequence[str]) -> float | None:
+def lead(ours: ReproducedResults, first: Sequence[str], second: Sequence[str]) -> float | None:
     """The best method of one group minus the best of another, as a fraction; None if one was not trained."""
     top, other = highest(ours, first), highest(ours, second)
     return None if top is None or other is None else top[1] - other[1]
 
 
-def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linked:
+def difference(ours: ReproducedResults, first: Sequence[str], second: Sequence[str]) -> Linked:
     """The best method of one group minus the best of another, in points."""
     top, other = highest(ours, first), highest(ours, second)
     if top is None or other is None:
@@ -174,7 +174,7 @@ def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linke
     return Linked(Number(top[1] - other[1], "points"), f"{words}; {protocol(ours)}", ours.links())
 
 
-def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
+def few_layers(ours: ReproducedResults, layers: Sequence[int]) -> Linked:
     """Accuracy after training on some layers alone."""
     made, name = ours.ablation, _set(ours, layers)
     if made is None or name is None:
@@ -184,7 +184,7 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
     return Linked(spread(found), words, ours.links(f"ablate/{ours.pipeline}"))
 
 
-def high_minus_low(ours: Ours) -> Linked:
+def high_minus_low(ours: ReproducedResults) -> Linked:
     """Layers of high Importance Factor minus layers of low, over the folds that both have."""
     layers_high, layers_low = ours.experiment.layers("high"), ours.experiment.layers("low")
     made, high, low = ours.ablation, _set(ours, layers_high), _set(ours, layers_low)
@@ -195,7 +195,7 @@ def high_minus_low(ours: Ours) -> Linked:
     return Linked(Number(gap, "points"), words, ours.links(f"ablate/{ours.pipeline}"))
 
 
-def layers_by_importance(ours: Ours, method: str) -> Linked:
+def layers_by_importance(ours: ReproducedResults, method: str) -> Linked:
     """Layers of highest and lowest mean Importance Factor, and those of the untrained module."""
     if ours.importance is None:
         return ours.not_run("importance")
@@ -212,7 +212,7 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
     return Linked(text, words, ours.links())
 
 
-def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
+def learned(ours: ReproducedResults, method: str, parameter: str, end: str) -> Linked:
     """Lowest, highest or width (`end`) of a density's offset δ or scaled variance ξ, mean over runs."""
     runs = ours.learned.get(method)
     if not runs and ours.own_name(method) is None:
@@ -230,14 +230,14 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
     return Linked(number, f"{method}, n = {len(runs)}", ours.links(f"train/{ours.pipeline}/{method}"))
 
 
-def unfair(ours: Ours) -> list[str]:
+def unfair(ours: ReproducedResults) -> list[str]:
     """The verdict of the evaluation if the comparison is not fair, otherwise nothing."""
     if ours.evaluation is None or ours.evaluation.fairness.verdict != "not fair":
         return []
     return [f"{ours.pipeline}: {ours.evaluation.fairness.text}"]
 
 
-def mismatches(ours: Ours) -> list[str]:
+def mismatches(ours: ReproducedResults) -> list[str]:
     """Warnings if the corpus or the encoder is not the published one."""
     if ours.evaluation is None:
         return []
@@ -250,19 +250,19 @@ def mismatches(ours: Ours) -> list[str]:
     ]
 
 
-def _per(ours: Ours, unit: str) -> str:
+def _per(ours: ReproducedResults, unit: str) -> str:
     """Unit of scoring. An image or a text is one clip."""
     speech = ours.experiment.modality == "speech"
     return f"per {unit if speech and unit == 'clip' else ours.experiment.item}"
 
 
-def _set(ours: Ours, layers: Sequence[int]) -> str | None:
+def _set(ours: ReproducedResults, layers: Sequence[int]) -> str | None:
     """Name of some layers in the ablation; None if it does not train on them."""
     sets = ours.ablation.sets if ours.ablation else {}
     return next((name for name, own in sets.items() if own == tuple(layers)), None)
 
 
-def _no_set(ours: Ours, layers: Sequence[int]) -> Linked:
+def _no_set(ours: ReproducedResults, layers: Sequence[int]) -> Linked:
     """Why there is no result of training on some layers alone."""
     if ours.ablation is None:
         return ours.not_run("ablate")
@@ -270,7 +270,7 @@ def _no_set(ours: Ours, layers: Sequence[int]) -> Linked:
     return Linked("not trained", f"{ours.pipeline} does not train on {what} {layers_text(layers)} alone")
 
 
-def _ablated(ours: Ours) -> str:
+def _ablated(ours: ReproducedResults) -> str:
     """What was trained on few layers, and how it is scored."""
     made = ours.ablation
     if made is None:

@@ -37,7 +37,7 @@ from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import Split, fold_groups, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import embedding_settings, names
-from daamctl.config.marks import Of
+from daamctl.config.marks import AppliesTo
 from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.data.task import task_of
 from daamctl.devices import resolve_device
@@ -225,7 +225,10 @@ class Expected:
             made, meta = fold.result["run"]["config"], fold.result["meta"]
             sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
             # fine-tuning does not read the stored embeddings, so how they are stored may differ
-            sections["extract"] = {**made["extract"], **{name: now[name] for name in names("extract", Of.STORED)}}
+            sections["extract"] = {
+                **made["extract"],
+                **{name: now[name] for name in names("extract", AppliesTo.STORED)},
+            }
             try:
                 check_settings(sections, self.config, modality, what="folds", path=self.layout.method(""))
             except ArtifactError:

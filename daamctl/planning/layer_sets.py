@@ -33,23 +33,23 @@ Sizes = tuple[int, int, int]
 """L, D and C."""
 
 
-class Choice(NamedTuple):
+class ChosenMethod(NamedTuple):
     """A method, None if none of those listed is suitable; the unsuitable that would have come first, with reasons."""
 
     name: str | None
     rejected: str = ""
 
 
-def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> Choice:
+def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> ChosenMethod:
     """Choose the method whose Importance Factor ranks the layers. A method that is not trained yet is suitable."""
     if config.ablate.rank_by is not None:
-        return Choice(config.ablate.rank_by)
+        return ChosenMethod(config.ablate.rank_by)
     built = {name: _built(name, config, sizes) for name in _trainable(config, "daam-v1")}
     dense = [name for name, model in built.items() if model is not None and model.has_density]
     return _first(layout, config, dense, ranking=True)
 
 
-def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterable[int]) -> Choice:
+def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterable[int]) -> ChosenMethod:
     """Choose the method that is trained on few layers. A method that is not trained on all of them yet is suitable.
 
     Methods with a density are not, because a density is degenerate on one layer; nor are methods that attend over the
@@ -59,7 +59,7 @@ def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterabl
         numbers: numbers of layers that it must fit, besides all of them.
     """
     if config.ablate.method is not None:
-        return Choice(config.ablate.method)
+        return ChosenMethod(config.ablate.method)
     fitting = []
     for name in _trainable(config, "none"):
         models = [_built(name, config, (number, *sizes[1:])) for number in {sizes[0], *numbers}]
@@ -117,7 +117,7 @@ def _trainable(config: Config, first: str) -> list[str]:
     return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
 
 
-def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: bool) -> Choice:
+def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: bool) -> ChosenMethod:
     """The first method that has learned something, or is not trained yet, and why those before it are unsuitable."""
     rejected: list[str] = []
     for name in names:
@@ -129,9 +129,9 @@ def _first(layout: Layout, config: Config, names: Iterable[str], *, ranking: boo
         else:
             why = why_nothing(layout, config, name)
         if why is None:
-            return Choice(name, "; ".join(rejected))
+            return ChosenMethod(name, "; ".join(rejected))
         rejected.append(f"{name}: {why}")
-    return Choice(None, "; ".join(rejected))
+    return ChosenMethod(None, "; ".join(rejected))
 
 
 def _built(name: str, config: Config, sizes: Sizes) -> FusionClassifier | None:

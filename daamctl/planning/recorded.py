@@ -30,7 +30,7 @@ MEASURED = "measured"
 
 
 @dataclass(frozen=True)
-class Rate:
+class Throughput:
     """Recorded speed.
 
     Args:
@@ -47,7 +47,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSpeeds:
     """Recorded speeds of extraction, training and fine-tuning.
 
     Args:
@@ -58,7 +58,7 @@ class Recorded:
     config: Config
     measured: Layout | None = None
 
-    def extraction(self) -> Rate | None:
+    def extraction(self) -> Throughput | None:
         """Speed of extraction with this encoder; None if none is recorded."""
         kind = (self.config.extract.encoder, device_name(resolve_device(self.config.extract.device)))
         for source, folder in self._folders("extract"):
@@ -66,12 +66,12 @@ class Recorded:
                 timing = read_json(timing_file(folder))
                 if (timing["encoder"], timing["device"]) == kind and (clips := timing["clips"]):
                     energy = timing.get("joules")
-                    return Rate(timing["seconds"] / clips, source, None if energy is None else energy / clips)
+                    return Throughput(timing["seconds"] / clips, source, None if energy is None else energy / clips)
             except (ArtifactError, KeyError, TypeError):  # there is none, or it is damaged
                 continue
         return None
 
-    def training(self, method: str, sizes: tuple[int, int, int] | None) -> Rate | None:
+    def training(self, method: str, sizes: tuple[int, int, int] | None) -> Throughput | None:
         """Speed of a method or fine-tuning method; None if none is recorded.
 
         Args:
@@ -109,7 +109,7 @@ class Recorded:
                 yield folder.name, folder
 
 
-def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
+def _rate(folds: Sequence[Fold], source: str) -> Throughput | None:
     """Speed of folds of one method; None if there are none whose settings can be read."""
     seconds, passes, joules, peaks = 0.0, 0, list[float | None](), [0]
     for fold in folds:
@@ -126,4 +126,4 @@ def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
     if not passes:
         return None
     energy = total(*joules)
-    return Rate(seconds / passes, source, None if energy is None else energy / passes, max(peaks) or None)
+    return Throughput(seconds / passes, source, None if energy is None else energy / passes, max(peaks) or None)

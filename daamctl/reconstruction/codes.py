@@ -15,7 +15,7 @@ SMOOTHING = 1e-5
 
 
 class Quantised(NamedTuple):
-    """Result of `Codes.forward`."""
+    """Result of `Codebook.forward`."""
 
     latents: Tensor
     """The nearest codes, (B, D, H, W); gradients go to the input unchanged."""
@@ -25,7 +25,7 @@ class Quantised(NamedTuple):
     """Number of the nearest code, (B, H, W)."""
 
 
-class Codes(nn.Module):
+class Codebook(nn.Module):
     """A codebook of K vectors of size D.
 
     Each latent becomes its nearest code. In training, a code moves to the mean of the latents that chose it, as a

@@ -126,7 +126,7 @@ class VQVAEFit(Fit):
         TrainingError: there are fewer training crops than a batch has.
     """
 
-    kept = (*Fit.kept, "sums", "model", "optimizer", "scaler")
+    state_names = (*Fit.state_names, "sums", "model", "optimizer", "scaler")
 
     def __init__(self, members: Sequence[Member], trial: ArmTrial) -> None:
         super().__init__(members, trial.device)

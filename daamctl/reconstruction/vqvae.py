@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from daamctl.config.schema import ReconstructConfig
 from daamctl.reconstruction.blocks import make_block
-from daamctl.reconstruction.codes import Codes, Quantised
+from daamctl.reconstruction.codes import Codebook, Quantised
 
 
 class Reconstructed(NamedTuple):
@@ -58,7 +58,7 @@ class VQVAE(nn.Module):
             return found
 
         self.encoder = nn.Sequential(first, *steps(halve, downs), to_codes)
-        self.codes = Codes(settings.codes, size, decay=settings.code_decay, restart_below=settings.code_restart)
+        self.codes = Codebook(settings.codes, size, decay=settings.code_decay, restart_below=settings.code_restart)
         self.decoder = nn.Sequential(from_codes, *steps(double, ups), last)
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from daamctl.artifacts.layer_sets import OverRuns
+from daamctl.artifacts.layer_sets import MeanOverRuns
 from daamctl.artifacts.scores import Compared, Figure
 from daamctl.figures.spec import Figure as Drawing
 from daamctl.figures.spec import Picture
@@ -285,7 +285,7 @@ def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:
             yield from _unfolded(block.blocks)
 
 
-def spread(found: Figure | OverRuns | None, kind: Kind = "percent") -> Number:
+def spread(found: Figure | MeanOverRuns | None, kind: Kind = "percent") -> Number:
     """A mean as a number with its deviation."""
     return Number(None, kind) if found is None else Number(found.mean, kind, std=found.std)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daamctl.artifacts.protocols import PROBES, Protocols
-from daamctl.artifacts.scores import Priced
+from daamctl.artifacts.scores import ProtocolScore
 from daamctl.figures.spec import COLOURS, MARKERS, Axis, Figure, Line, Mark, Panel, Rule, rows
 from daamctl.reporting.document import DASH, Block, Bullets, Cell, Document, Number, Section, Table, Text, points
 from daamctl.reporting.figures import ROW_WIDTH, drawn
@@ -108,6 +108,6 @@ def document(found: Protocols) -> Document:
     return Document(f"{TITLE}: {found.run}", found.run, [own] if own else [])
 
 
-def _gap(cell: Priced) -> str:
+def _gap(cell: ProtocolScore) -> str:
     ends = "" if cell.difference_low is None else f" [{points(cell.difference_low)}, {points(cell.difference_high)}]"
     return f"{points(cell.difference)}{ends}"

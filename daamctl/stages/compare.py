@@ -38,7 +38,7 @@ PUBLISHED = "published:"
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedSide:
     """A side with trained folds.
 
     Args:
@@ -59,7 +59,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Printed:
+class PublishedSide:
     """A published side.
 
     Args:
@@ -100,16 +100,16 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     pairs = _match(a, b)
     chosen = _unit(a, b, unit)
     firsts, seconds = zip(*pairs, strict=True)
-    for side in {one.name: one for one in (a, b) if isinstance(one, Trained)}.values():
+    for side in {one.name: one for one in (a, b) if isinstance(one, TrainedSide)}.values():
         _warn_of_evaluation(side)
-    if isinstance(a, Trained) and isinstance(b, Trained):
+    if isinstance(a, TrainedSide) and isinstance(b, TrainedSide):
         loaded = list(zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True))
         modality: str | None = loaded[0][0].folds[0].modality
         result: PairedResult | PrintedResult = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
     else:
-        both = isinstance(a, Printed) and isinstance(b, Printed)
+        both = isinstance(a, PublishedSide) and isinstance(b, PublishedSide)
         rows = zip(_rows(a, firsts, chosen, both=both), _rows(b, seconds, chosen, both=both), strict=True)
-        corpora = [side.config.download.corpus for side in (a, b) if isinstance(side, Trained)]
+        corpora = [side.config.download.corpus for side in (a, b) if isinstance(side, TrainedSide)]
         modality = CORPORA.load(corpora[0]).modality if corpora else None
         result = compare_printed(list(rows))
     report = ComparisonReport(
@@ -135,7 +135,7 @@ def _safe(name: str) -> str:
     return re.sub(r"[^\w.-]+", ".", name)
 
 
-def _side(root: Path, text: str) -> Trained | Printed:
+def _side(root: Path, text: str) -> TrainedSide | PublishedSide:
     if text.startswith(PUBLISHED):
         return _printed(text.removeprefix(PUBLISHED))
     name, _, method = text.partition("/")
@@ -143,14 +143,14 @@ def _side(root: Path, text: str) -> Trained | Printed:
     there = trained_methods(layout)
     chosen = config.trained if layout.pipeline else there
     if not method:
-        return Trained(name, layout, config, tuple(chosen), one=False)
+        return TrainedSide(name, layout, config, tuple(chosen), one=False)
     known = dict.fromkeys([*chosen, *there])
     if method not in known:
         raise UnknownNameError("method", method, known, of=name)
-    return Trained(name, layout, config, (method,), one=True)
+    return TrainedSide(name, layout, config, (method,), one=True)
 
 
-def _printed(text: str) -> Printed:
+def _printed(text: str) -> PublishedSide:
     """A published table, or one row of it."""
     tables = published_tables()
     short = [name.removeprefix(f"{DEFAULT_SOURCE}/") for name in tables]
@@ -162,10 +162,10 @@ def _printed(text: str) -> Printed:
     rows = tuple(dict.fromkeys(row.method for row in table.rows))
     if method and method not in rows:
         raise UnknownNameError("row", method, rows, of=f"{PUBLISHED}{name}")
-    return Printed(PUBLISHED + name, table, (method,) if method else rows, one=bool(method))
+    return PublishedSide(PUBLISHED + name, table, (method,) if method else rows, one=bool(method))
 
 
-def _match(a: Trained | Printed, b: Trained | Printed) -> list[tuple[str, str]]:
+def _match(a: TrainedSide | PublishedSide, b: TrainedSide | PublishedSide) -> list[tuple[str, str]]:
     """The pairs of methods: two single methods as given, otherwise matched by name."""
     if a.one and b.one:
         pairs = [(a.methods[0], b.methods[0])]
@@ -187,14 +187,14 @@ def _match(a: Trained | Printed, b: Trained | Printed) -> list[tuple[str, str]]:
     return pairs
 
 
-def _identity(side: Trained | Printed, method: str) -> tuple[Any, ...]:
-    if isinstance(side, Trained):
+def _identity(side: TrainedSide | PublishedSide, method: str) -> tuple[Any, ...]:
+    if isinstance(side, TrainedSide):
         return (side.layout.method(method),)
     return side.table.source, side.row(method)
 
 
-def _unit(a: Trained | Printed, b: Trained | Printed, wanted: str | None) -> str:
-    units = {side.name: side.config.evaluate.unit for side in (a, b) if isinstance(side, Trained)}
+def _unit(a: TrainedSide | PublishedSide, b: TrainedSide | PublishedSide, wanted: str | None) -> str:
+    units = {side.name: side.config.evaluate.unit for side in (a, b) if isinstance(side, TrainedSide)}
     if not units:
         if wanted is not None:
             raise ConfigError("--unit does not apply to two published rows, which are compared as printed")
@@ -205,7 +205,7 @@ def _unit(a: Trained | Printed, b: Trained | Printed, wanted: str | None) -> str
     return wanted or next(iter(units.values()))
 
 
-def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMethod]:
+def _load(side: TrainedSide, methods: Sequence[str], unit: str) -> list[TrainedMethod]:
     """Load the finished folds of every method, and check that they are complete and have the same settings.
 
     Raises:
@@ -223,7 +223,7 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     ]
 
 
-def _warn_of_evaluation(side: Trained) -> None:
+def _warn_of_evaluation(side: TrainedSide) -> None:
     """Warn if the evaluation of a run is not of its folds."""
     try:
         evaluation = find_evaluation(side.layout.stage("evaluate"))
@@ -234,7 +234,7 @@ def _warn_of_evaluation(side: Trained) -> None:
         logger.warning("the evaluation of '%s': %s", side.name, note)
 
 
-def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
+def _probes(side: TrainedSide, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
     """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
     for name in counterparts(method):
@@ -246,14 +246,14 @@ def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list
     return {}
 
 
-def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: bool) -> list[PrintedSide]:
+def _rows(side: TrainedSide | PublishedSide, methods: Sequence[str], unit: str, *, both: bool) -> list[PrintedSide]:
     """Methods of a side as rows of a published table; `both`: the other side is published too."""
-    if isinstance(side, Trained):
+    if isinstance(side, TrainedSide):
         return [trained_side(loaded, unit) for loaded in _load(side, methods, unit)]
     return [_row(side, name, both=both) for name in methods]
 
 
-def _row(side: Printed, method: str, *, both: bool) -> PrintedSide:
+def _row(side: PublishedSide, method: str, *, both: bool) -> PrintedSide:
     """A published row, with mean and deviation of its folds."""
     row, name = side.row(method), f"{side.name}/{method}"
     values = [value / 100 for value in row.folds.values()]
@@ -269,7 +269,7 @@ def _row(side: Printed, method: str, *, both: bool) -> PrintedSide:
     )
 
 
-def _stated(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
+def _stated(side: PublishedSide, method: str, *, both: bool) -> dict[str, Any]:
     """The facts that a published table states; with `both`, also those that only published tables have."""
     table, row = side.table, side.row(method)
     speech = not table.repeats
@@ -289,7 +289,7 @@ def _stated(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
     return known
 
 
-def _sessions(side: Printed, row: PublishedRow) -> list[int] | None:
+def _sessions(side: PublishedSide, row: PublishedRow) -> list[int] | None:
     """The session behind each printed column; None where columns are repeats of one split."""
     if not all(name.startswith("F") for name in row.folds):
         return None

@@ -52,7 +52,7 @@ from daamctl.models.folder import (
     Deviation,
     Figure,
     Kind,
-    Measured,
+    MeasuredScores,
     Member,
     ModelRecord,
     PredictionSets,
@@ -348,7 +348,7 @@ def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]
     return {**values, name: Path(encoder).name}
 
 
-def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
+def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredScores:
     evaluation, method = found.evaluation, found.method
     unit, item = evaluation.main_unit, evaluation.item
     items = {one: [items_of(fold.predictions(), one, fold.task) for fold in chosen] for one in UNITS}
@@ -368,7 +368,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     if kind == "fold":
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
-        return Measured(
+        return MeasuredScores(
             figures=figures,
             n=len(items[unit][0]),
             item=item,
@@ -380,7 +380,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         tested, over = f"{item} of the official test part", ""
     times = f"once per seed ({number} seeds)" if number > 1 else "once"
     clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
-    return Measured(
+    return MeasuredScores(
         figures=figures,
         n=sum(map(len, items[unit])) // number,
         item=item,

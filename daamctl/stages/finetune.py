@@ -32,7 +32,7 @@ from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
-from daamctl.fit.adapter import AdapterTrial, EncoderSource, ItemSet, Opened
+from daamctl.fit.adapter import AdapterTrial, EncoderAndItems, EncoderSource, ItemSet
 from daamctl.fit.runner import train_all
 from daamctl.fit.trial import trials_of
 from daamctl.layout import Layout
@@ -100,7 +100,7 @@ def run(
     return folder
 
 
-def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
+def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> EncoderAndItems:
     """Open a fresh encoder and its items, with the settings given or those that the method requires."""
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
@@ -125,7 +125,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])
     plan = partial(plan_batches, budget=items.budget, equal_length=encoder.equal_length_batches)
-    return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan, items.members))
+    return EncoderAndItems(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan, items.members))
 
 
 def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:

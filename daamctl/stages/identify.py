@@ -51,7 +51,7 @@ READINGS: dict[Modality, tuple[tuple[str, dict[str, Any], float], ...]] = {
 
 
 @dataclass(frozen=True)
-class Match:
+class LayerMatch:
     """What is closest to a layer of a file.
 
     Attributes:
@@ -68,7 +68,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Identified:
+class Identification:
     """What is closest to the vectors of a file.
 
     Attributes:
@@ -85,7 +85,7 @@ class Identified:
     precision: str
     scale: str
     storage: str
-    matches: tuple[Match, ...]
+    matches: tuple[LayerMatch, ...]
     left_out: tuple[str, ...] = ()
 
     @property
@@ -107,7 +107,7 @@ def run(
     texts: Path | None = None,
     items: int = 8,
     device: str = "auto",
-) -> Identified:
+) -> Identification:
     """Find what made the vectors of a file.
 
     Args:
@@ -129,7 +129,7 @@ def run(
         storage = "float16" if (given == given.astype("float16")).all() else file.storage
     if not (given.view(np.uint32) & 0xFFFF).any():  # its values are numbers of float16, too, unless very small or large
         storage = "bfloat16"
-    best: Identified | None = None
+    best: Identification | None = None
     left_out = []
     with progress(len(encoders) * len(READINGS[modality]), "embedding again", "ways") as bar:
         for name in encoders:
@@ -198,7 +198,7 @@ def _closest(
     modality: Modality,
     device: str,
     precision: str,
-) -> Identified:
+) -> Identification:
     """The pooling and the hidden states of an encoder that are closest to vectors (n, L, D) of these sources."""
     words, settings, pad_to_s = reading
     format_ = {"precision": precision, "weights_dtype": precision}
@@ -214,7 +214,7 @@ def _closest(
     if encoder.embed_dim != given.shape[2]:
         raise EncoderError(f"{encoder.what} has {encoder.embed_dim} features, the vectors have {given.shape[2]}")
     pooled = [_pooled(encoder, source) for source in sources]
-    best: Identified | None = None
+    best: Identification | None = None
     for pool in pooled[0]:
         ours = np.stack([one[pool] for one in pooled])  # (n, K, D)
         apart = np.linalg.norm(_unit(given)[:, :, None] - _unit(ours)[:, None], axis=3).mean(0)  # (L, K)
@@ -222,14 +222,14 @@ def _closest(
         states = [f"layer {number}" for number in range(max(encoder.layers) + 1)]
         states += [f"layer {max(encoder.layers)} after the final norm"] if encoder.has_final_norm else []
         matches = tuple(
-            Match(layer, states[first], float(apart[row, first]), states[second], float(apart[row, second]))
+            LayerMatch(layer, states[first], float(apart[row, first]), states[second], float(apart[row, second]))
             for row, (layer, (first, second)) in enumerate(zip(file.layers, order[:, :2], strict=True))
         )
         lengths = np.linalg.norm(given, axis=2), np.linalg.norm(ours, axis=2)[:, order[:, 0]]
         ratio = lengths[0] / lengths[1]
         scale = "as they are" if np.abs(ratio - 1).max() < SAME else "multiplied by a factor"
         scale = "scaled to unit length" if np.abs(lengths[0] - 1).max() < EXACT and ratio.std() > EXACT else scale
-        found = Identified(name, len(given), words, pool, precision, scale, file.storage, matches)
+        found = Identification(name, len(given), words, pool, precision, scale, file.storage, matches)
         best = found if best is None or found.worst < best.worst else best
     assert best is not None
     return best

@@ -37,7 +37,7 @@ from daamctl.analysis.importance import (
     rank_correlation,
     stability,
 )
-from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
+from daamctl.analysis.scores import FoldMaps, MethodLayerScores, read_maps, read_scores
 from daamctl.artifacts.audit import write_tests
 from daamctl.artifacts.importance import (
     CURVES_FILE,
@@ -93,8 +93,8 @@ def run(layout: Layout, config: Config) -> Path:
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
     folds: dict[str, list[Fold]] = {}
-    maps: dict[str, list[Maps]] = {}
-    scores: dict[str, Scored] = {}
+    maps: dict[str, list[FoldMaps]] = {}
+    scores: dict[str, MethodLayerScores] = {}
     for method in config.methods:
         found = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
         folds[method] = found
@@ -204,7 +204,7 @@ def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[Laye
     return next(iter(intervals.values())).word, rows
 
 
-def _score_rows(scores: Mapping[str, Scored], maps: Mapping[str, list[Maps]]) -> list[LayerRow]:
+def _score_rows(scores: Mapping[str, MethodLayerScores], maps: Mapping[str, list[FoldMaps]]) -> list[LayerRow]:
     """Scores of the layers of every method, and their shares in its density."""
     kinds: list[tuple[str, str, Map, Map]] = [
         (method, one.kind, one.mean, one.mean_untrained) for method, one in scores.items()
@@ -219,7 +219,7 @@ def _score_rows(scores: Mapping[str, Scored], maps: Mapping[str, list[Maps]]) ->
     ]
 
 
-def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
+def _rows(method: str, part: FoldMaps, layers: list[int]) -> pl.DataFrame:
     num_layers, num_features = part.trained.shape
     size = num_layers * num_features
     columns = {
@@ -236,7 +236,7 @@ def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
     return pl.DataFrame(columns).cast(SCHEMA)  # type: ignore[arg-type]
 
 
-def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> DensityMaps:
+def _summary(config: Config, method: str, parts: list[FoldMaps], scored: MethodLayerScores) -> DensityMaps:
     mean, folds, layers = parts[0], parts[1:], scored.layers
     correlation = map_correlation(mean.trained, mean.untrained)
     num_heads = _num_heads(config, method, scored.folds[0])
@@ -267,7 +267,7 @@ def _num_heads(config: Config, method: str, fold: Fold) -> int:
     return int(settings.get("num_heads") or settings.get("num_groups") or 1)
 
 
-def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
+def _score_summary(method: str, scored: MethodLayerScores, *, curves: bool) -> LayerScores:
     return LayerScores(
         label=scored.label,
         kind=scored.kind,
@@ -284,7 +284,9 @@ def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
     )
 
 
-def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mapping[str, Scored]) -> dict[str, bytes]:
+def _map_pictures(
+    config: Config, maps: Mapping[str, list[FoldMaps]], scores: Mapping[str, MethodLayerScores]
+) -> dict[str, bytes]:
     dpi, pictures = config.importance.dpi, {}
     for method, (mean, *folds) in maps.items():
         layers = scores[method].layers
@@ -299,7 +301,7 @@ def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mappin
     return pictures
 
 
-def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.DataFrame) -> dict[str, bytes]:
+def _score_pictures(config: Config, scores: Mapping[str, MethodLayerScores], curves: pl.DataFrame) -> dict[str, bytes]:
     dpi, pictures = config.importance.dpi, {}
     for method, scored in scores.items():
         runs = plural(len(scored.folds), "run")

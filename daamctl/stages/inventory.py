@@ -42,7 +42,7 @@ ASK_TORCH = (
 
 
 @dataclass(frozen=True)
-class Fetched:
+class RequiredDownload:
     """A download that a pipeline needs; the obstacle is reported if the source cannot be reached."""
 
     url: str
@@ -91,9 +91,9 @@ def require(root: Path, config: Config, needs: Collection[str]) -> None:
             raise kind(obstacle.reason, fix=obstacle.fix)
 
 
-def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obstacle | None]:
+def _judge(needs: Mapping[str, Sequence[Obstacle | RequiredDownload]]) -> dict[str, Obstacle | None]:
     """Name -> what is missing, after asking all servers at once, or None."""
-    downloads = [need for found in needs.values() for need in found if isinstance(need, Fetched)]
+    downloads = [need for found in needs.values() for need in found if isinstance(need, RequiredDownload)]
     reached = _reached({need.url for need in downloads})
     verdicts: dict[str, Obstacle | None] = {}
     for name, found in needs.items():
@@ -109,7 +109,7 @@ def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obsta
     return verdicts
 
 
-def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | Fetched]:
+def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | RequiredDownload]:
     """What a pipeline is missing here, and what it would have to download."""
     try:
         config, problems = inspect_config(root, pipeline)
@@ -124,7 +124,7 @@ def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | Fetched]:
     yield from _gpu(config)
 
 
-def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
+def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]:
     """Search in the order of `daamctl download`: folder of the settings, registered folder, then download."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     given = config.download.source
@@ -134,14 +134,14 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
         if corpus.url is not None and not is_whole(own):
             host = urlsplit(corpus.url).hostname
             reason = f"corpus '{corpus.name}' is not on this machine, and {host} cannot be reached"
-            yield Fetched(corpus.url, Obstacle(reason, corpus.how_to_get))
+            yield RequiredDownload(corpus.url, Obstacle(reason, corpus.how_to_get))
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
     elif not (place.exists() if corpus.name in FILES else place.is_dir()):  # a manifest may be a folder, too
         yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", corpus.how_to_get)
 
 
-def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
+def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:
     if not config.has_encoder:
         return
     name = config.extract.encoder
@@ -160,7 +160,9 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
         at, below = (f" --revision {revision}", f"/revision/{revision}") if revision else ("", "")
         absent = "not in the local cache" if name in ENCODERS else "neither a folder here nor in the local cache"
         reason = f"encoder '{source}' is {absent}, and the Hugging Face hub lacks it or cannot be reached"
-        yield Fetched(f"{HUB}/api/models/{source}{below}", Obstacle(reason, f"with network: hf download {source}{at}"))
+        yield RequiredDownload(
+            f"{HUB}/api/models/{source}{below}", Obstacle(reason, f"with network: hf download {source}{at}")
+        )
 
 
 def _gpu(config: Config) -> Iterator[Obstacle]:

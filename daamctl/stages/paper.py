@@ -23,7 +23,7 @@ from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished, note_of,
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import Layout
 from daamctl.paper.numbers import Experiment, experiments
-from daamctl.paper.reproduced import EIGHT_HEADS, Ours
+from daamctl.paper.reproduced import EIGHT_HEADS, ReproducedResults
 from daamctl.paper.whole_paper import whole_paper
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
@@ -58,7 +58,7 @@ def run(root: Path) -> Path:
     return path
 
 
-def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bool) -> Ours:
+def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bool) -> ReproducedResults:
     """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
     evaluation = find_evaluation(layout.stage("evaluate"))
@@ -71,7 +71,7 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
     files = [fold.weights() for fold in read_folds(layout.method(EIGHT_HEADS))]
     found = [read_learned(path) for path in files if path is not None]
     notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))  # that training leaves
-    return Ours(
+    return ReproducedResults(
         pipeline,
         experiment,
         as_published,

@@ -41,7 +41,7 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.planning.expected import ADAM_BYTES, Expected
 from daamctl.planning.finetune_size import finetune_dtype, finetune_size
 from daamctl.planning.layer_sets import choose_method, choose_ranking, layer_scores, ranked
-from daamctl.planning.recorded import MEASURED, Rate, Recorded
+from daamctl.planning.recorded import MEASURED, RecordedSpeeds, Throughput
 from daamctl.planning.tasks import Blockers, Task, set_state
 from daamctl.provenance import device_name
 from daamctl.reconstruction.training import kept_trainings
@@ -131,7 +131,7 @@ class _Planner:
         self.device = resolve_device(section.device)
         self.kind = self.device.partition(":")[0]
         self.known = Expected(layout, config)
-        self.recorded = Recorded(layout, config, measured)
+        self.recorded = RecordedSpeeds(layout, config, measured)
         self.tasks: list[Task] = []
         self.crops: Crops | None = None
 
@@ -481,7 +481,7 @@ class _Planner:
             if (split.fold, seed) not in finished
         )
 
-    def _set_time(self, task: Task, rate: Rate, units: int) -> None:
+    def _set_time(self, task: Task, rate: Throughput, units: int) -> None:
         task.time_s, task.basis = rate.seconds * units, "measured" if rate.source == MEASURED else "recorded"
         task.joules = None if rate.joules is None else rate.joules * units
         if rate.source not in (MEASURED, self.layout.run_name):

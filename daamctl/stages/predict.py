@@ -39,7 +39,7 @@ SMALLEST = 1e-300
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionResult:
     """Result of `run`.
 
     Args:
@@ -68,7 +68,7 @@ def run(
     batch_size: int | None = None,
     device: str = "auto",
     coverage: float | None = None,
-) -> Predicted:
+) -> PredictionResult:
     """Predict items.
 
     Args:
@@ -137,20 +137,20 @@ def _write(out: Path, rows: pl.DataFrame) -> None:
         write_text(out, as_text(rows, out.suffix.lower()))
 
 
-def _scored(rows: pl.DataFrame, task: Task, *, words: bool) -> Predicted:
+def _scored(rows: pl.DataFrame, task: Task, *, words: bool) -> PredictionResult:
     """The result, with scores over the items, or sentences, that have a prediction and a known label."""
     if "label" not in rows.columns:
-        return Predicted(rows, None, {})
+        return PredictionResult(rows, None, {})
     items, classes = rows, task.classes
     if not words:
         items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
     known = pl.col("label").is_in(classes)
     unknown = dict(items.filter(~known)["label"].value_counts(sort=True).iter_rows())
     if words:
-        return Predicted(rows, None, unknown, scores_of(rows, classes))
+        return PredictionResult(rows, None, unknown, scores_of(rows, classes))
     items = items.filter(known)
     if items.is_empty():
-        return Predicted(rows, None, unknown)
+        return PredictionResult(rows, None, unknown)
     # The softmax of the logarithms of probabilities gives the probabilities again.
     logits = np.log(items.select([f"p_{name}" for name in classes]).to_numpy().clip(min=SMALLEST))
     frame = pl.DataFrame(
@@ -164,6 +164,6 @@ def _scored(rows: pl.DataFrame, task: Task, *, words: bool) -> Predicted:
     )
     scores = {**task.score(items_of(frame, "clip", task)), "n": len(items)}
     if "set" not in items.columns:
-        return Predicted(rows, scores, unknown)
+        return PredictionResult(rows, scores, unknown)
     held, size = items.select(pl.col("label").is_in(pl.col("set")).mean(), pl.col("set").list.len().mean()).row(0)
-    return Predicted(rows, scores, unknown, held=held, size=size)
+    return PredictionResult(rows, scores, unknown, held=held, size=size)

@@ -22,13 +22,13 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from daamctl.analysis.data_checks import Drawn, check_data
+from daamctl.analysis.data_checks import Sample, check_data
 from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
+    FoldRows,
     LayerProbes,
-    Rows,
-    Scores,
+    ProbeScores,
     choose,
     difference,
     judge,
@@ -83,7 +83,7 @@ def run(layout: Layout, config: Config) -> Path:
         task, stored = features.head.task, features.x
         clips = features.clips.with_columns(utterance_id=task.wholes(features.clips["utterance_id"]))
         rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(stored) // stored.nbytes))
-        drawn = Drawn(rows, stored[rows])
+        drawn = Sample(rows, stored[rows])
         sampling = (
             f"Probed on a sample of {len(rows)} of {num_clips} {task.clip}s (whole {task.whole}s, seed {SAMPLE_SEED}, "
             "balanced over groups), because the embeddings do not fit in memory or train.features=stream keeps them "
@@ -167,7 +167,7 @@ def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
     targets, task = features.targets().numpy(), features.head.task
-    folds = [Rows(split.train, split.dev, split.test) for split in splits]
+    folds = [FoldRows(split.train, split.dev, split.test) for split in splits]
     assert isinstance(features.x, torch.Tensor)
 
     def score(rows: NDArray[np.int64], logits: torch.Tensor) -> dict[str, float]:
@@ -204,7 +204,7 @@ def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sa
     return {"probe": probe, "headroom": headroom}
 
 
-def _summary(scores: Scores) -> dict[str, Any]:
+def _summary(scores: ProbeScores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
         name: {**asdict(over_runs(values.tolist())), "per_fold": values.tolist()}

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from daamctl.analysis.probe import Ids, Rows, fit_probe
+from daamctl.analysis.probe import FoldRows, Ids, fit_probe
 from daamctl.artifacts.protocols import PROBES, Protocols, write_protocols
 from daamctl.artifacts.runs import check_classifies
-from daamctl.artifacts.scores import Compared, Priced
+from daamctl.artifacts.scores import Compared, ProtocolScore
 from daamctl.artifacts.splits import (
     are_pairs,
     cross_validated,
@@ -172,7 +172,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
             started = time.monotonic()
             tables[name, probe] = _tested(features, config, name, probe, folds[name], bar.advance)
             seconds[name, probe] = time.monotonic() - started
-    rows: list[Priced] = []
+    rows: list[ProtocolScore] = []
     for name, probe in cells:
         protocol, own = PROTOCOLS[name], tables[name, probe]
         intervals = method_intervals({name: own}, task=task)[name]
@@ -198,12 +198,12 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
             }
             found = [(against, one) for against, *every in gaps for one in every if one.metric == metric]
             rows += [
-                Priced(
+                ProtocolScore(
                     **cell, against=against, difference=one.difference, difference_low=one.low,
                     difference_high=one.high, p=one.p, unit=one.unit, units=one.units,
                 )
                 for against, one in found
-            ] or [Priced(**cell)]  # fmt: skip
+            ] or [ProtocolScore(**cell)]  # fmt: skip
     result = Protocols(
         run=layout.run_name,
         embeddings_key=features.head.key,
@@ -343,7 +343,7 @@ def _tested(
     places = [layers[-1]] if probe == "last" else layers
     parts = []
     for fold in folds:
-        rows = Rows(fold.train, fold.dev, fold.test)
+        rows = FoldRows(fold.train, fold.dev, fold.test)
         refit = fold.held and config.train.refit
         logits, _ = fit_probe(
             features.x, targets, rows, places, len(features.head.classes), refit=refit, build=BUILDERS[probe]

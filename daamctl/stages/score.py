@@ -33,7 +33,7 @@ from daamctl.artifacts.reconstruction import (
 from daamctl.artifacts.scores import Scores, frame_of
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
-from daamctl.config.marks import Source
+from daamctl.config.marks import DefaultSource
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import with_holm
@@ -73,7 +73,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         shown,
         _originals(layout, config, crops),
         settings,
-        [f"{part}.{name}" for part in ("crop", "reconstruct") for name in names(part, Source.RECONSTRUCTED)],
+        [f"{part}.{name}" for part in ("crop", "reconstruct") for name in names(part, DefaultSource.RECONSTRUCTED)],
         [f"dvc repro score@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"],
     )
     report = write_report(layout.stage("report"), content, interactive=config.report.interactive)

@@ -6,7 +6,7 @@ import pytest
 
 from daamctl.analysis.layer_sets import PRESETS, alone_tests, choose_sets, contradiction, cut_ties
 from daamctl.artifacts.audit import LayerTest
-from daamctl.artifacts.layer_sets import OverRuns, Runs, minus, over_runs
+from daamctl.artifacts.layer_sets import MeanOverRuns, Runs, minus, over_runs
 from daamctl.errors import ConfigError
 
 LAYERS = tuple(range(1, 7))
@@ -47,7 +47,7 @@ def test_summary_and_pairs() -> None:
     found = over_runs([0.5, 0.7])
     assert (found.mean, found.std, found.n) == (0.6, pytest.approx(0.02**0.5), 2)
     assert over_runs([0.5]).std is None
-    assert over_runs([]) == OverRuns(mean=None, std=None, n=0)
+    assert over_runs([]) == MeanOverRuns(mean=None, std=None, n=0)
     assert minus({(1, 1): 0.7, (2, 1): 0.5}, {(2, 1): 0.6, (3, 1): 0.9}) == {(2, 1): pytest.approx(-0.1)}
 
 
@@ -71,8 +71,8 @@ def test_groups_whose_border_cuts_through_a_tie() -> None:
     ],
 )
 def test_a_difference_that_contradicts_the_probes(mean: float, std: float | None, told: bool) -> None:
-    found, probe = OverRuns(mean=mean, std=std, n=5), OverRuns(mean=0.1, std=0.04, n=5)
-    noisy = OverRuns(mean=0.1, std=0.3, n=5)
+    found, probe = MeanOverRuns(mean=mean, std=std, n=5), MeanOverRuns(mean=0.1, std=0.04, n=5)
+    noisy = MeanOverRuns(mean=0.1, std=0.3, n=5)
     assert contradiction("", found, noisy) is None
     expected = (
         f"high minus low: the ablation finds {100 * mean:+.1f} points, the closed-form probe on the same layers "

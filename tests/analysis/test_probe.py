@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
-from daamctl.analysis.probe import Rows, Scores, choose, difference, judge, probe_layers
+from daamctl.analysis.probe import FoldRows, ProbeScores, choose, difference, judge, probe_layers
 from daamctl.methods import Layers, build, ridge
 from tests.fixtures.ridge import NUM_CLASSES, make_data, ridge_scores
 
@@ -18,7 +18,7 @@ def make_layers(*, num_layers=4, num_features=6, clips=90, seed=0):
     x = np.stack(parts, axis=1)
     x += np.linspace(0, 2, num_layers)[:, None] * rng.standard_normal((NUM_CLASSES, num_features))[y][:, None]
     group = np.arange(clips) * 3 // clips
-    folds = [Rows(*(np.flatnonzero(group == (part + fold) % 3) for part in (2, 1, 0))) for fold in range(3)]
+    folds = [FoldRows(*(np.flatnonzero(group == (part + fold) % 3) for part in (2, 1, 0))) for fold in range(3)]
     return torch.from_numpy(x).float(), y, folds
 
 
@@ -71,7 +71,7 @@ def test_probes_are_those_of_the_methods(refit):
 
 def test_without_a_held_out_group_the_choice_is_by_leaving_out():
     x, y, folds = make_layers()
-    fold = Rows(np.concatenate(folds[0][:2]), np.empty(0, np.int64), folds[0].test)
+    fold = FoldRows(np.concatenate(folds[0][:2]), np.empty(0, np.int64), folds[0].test)
     found = probed(x, y, [fold])
     best = build("ridge-best-layer", num_layers=4, embed_dim=6, num_classes=NUM_CLASSES)
     solution = best.solve(Layers(torch.from_numpy(y[fold.train]), lambda index: x[fold.train, index]))
@@ -109,8 +109,8 @@ def test_stored_float16_is_enough():
 
 
 def test_the_best_rank_is_chosen_and_the_first_of_equals():
-    first = Scores({"one": np.array([0.1, 0.2]), "other": np.array([0.0, 0.1])}, ((-0.5, 0.3), (-0.5, 0.2)))
-    second = Scores({"one": np.array([0.4, 0.5]), "other": np.array([0.2, 0.3])}, ((-0.6, 0.4), (-0.5, 0.2)))
+    first = ProbeScores({"one": np.array([0.1, 0.2]), "other": np.array([0.0, 0.1])}, ((-0.5, 0.3), (-0.5, 0.2)))
+    second = ProbeScores({"one": np.array([0.4, 0.5]), "other": np.array([0.2, 0.3])}, ((-0.6, 0.4), (-0.5, 0.2)))
     chosen, which = choose([first, second])
     assert which == [1, 0]
     assert {name: values.tolist() for name, values in chosen.values.items()} == {"one": [0.4, 0.2], "other": [0.2, 0.1]}

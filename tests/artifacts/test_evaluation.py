@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from polars.testing import assert_frame_equal
 
-from daamctl.artifacts.evaluation import AdapterEffect, Evaluation, Identical, find_evaluation, read_evaluation
+from daamctl.artifacts.evaluation import (
+    AdapterEffect,
+    Evaluation,
+    IdenticalPredictions,
+    find_evaluation,
+    read_evaluation,
+)
 from daamctl.artifacts.scores import LAST
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
@@ -85,7 +91,7 @@ def test_methods_that_are_not_trained_well_have_a_mark() -> None:
     assert [one.mark for one in fairness.methods.values()] == ["undertrained", ""]
     same = "the predictions of none and sga are identical in every fold: the reason is unknown"
     assert fairness.notes == ["none: undertrained: late; low", same]
-    assert Identical(["a", "b"], "one layer").text.endswith("in every fold: one layer")
+    assert IdenticalPredictions(["a", "b"], "one layer").text.endswith("in every fold: one layer")
 
 
 @pytest.mark.parametrize(("reached", "change", "active"), [(4, 0.1, True), (0, 0.0, False), (4, 0.0, False)])

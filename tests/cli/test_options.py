@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.skipped import Obstacle, folder_of, leave_out
 from daamctl.cli.app import app
-from daamctl.cli.options import OPTIONS, In, Run, taken
+from daamctl.cli.options import OPTIONS, Run, UsedBy, taken
 from daamctl.config import explain, load_config
 from daamctl.layout import Layout
 from daamctl.stage_table import stages_of_task
@@ -131,7 +131,7 @@ def test_every_option_names_commands_that_exist_and_settings_that_fit() -> None:
     known = explain.settings()
     for option in OPTIONS:
         names = [
-            name for mark in OPTIONS[option].__metadata__ if isinstance(mark, In) for name in mark.commands.split()
+            name for mark in OPTIONS[option].__metadata__ if isinstance(mark, UsedBy) for name in mark.commands.split()
         ]
         assert names
         assert len(names) == len(set(names))

@@ -18,7 +18,7 @@ from daamctl.config.keys import (
     watched_settings,
     without_effect,
 )
-from daamctl.config.marks import Changes, Of
+from daamctl.config.marks import Affects, AppliesTo
 from daamctl.config.schema import Section
 
 
@@ -94,12 +94,12 @@ def test_probes_go_by_what_is_held_out_alone() -> None:
 
 
 def test_settings_without_effect_are_named_with_their_section() -> None:
-    assert without_effect(Changes.MAPS) == {"train.density_maps"}
-    assert {"train.device", "finetune.device", "extract.device", "train.recipe"} < without_effect(Changes.NOTHING)
-    assert not without_effect(*Changes) & {"train.lr", "train.precision", "extract.pooling"}
+    assert without_effect(Affects.MAPS) == {"train.density_maps"}
+    assert {"train.device", "finetune.device", "extract.device", "train.recipe"} < without_effect(Affects.NOTHING)
+    assert not without_effect(*Affects) & {"train.lr", "train.precision", "extract.pooling"}
 
 
 def test_every_mark_is_used() -> None:
     sections = [name for name, value in Config() if isinstance(value, Section)]
-    for mark in (*Changes, *Of):
+    for mark in (*Affects, *AppliesTo):
         assert any(names(section, mark) for section in sections), mark

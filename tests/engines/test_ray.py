@@ -18,7 +18,7 @@ from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.results import read_folds
 from daamctl.engines import make_engine
 from daamctl.engines import ray as engines_ray
-from daamctl.engines.ray import RayEngine, Share, share_of
+from daamctl.engines.ray import RayEngine, WorkerResources, share_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, EncoderError, UnknownNameError, WorkerError
 from daamctl.fit import runner
 from daamctl.layout import Layout
@@ -177,27 +177,27 @@ NODES = ({"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0})
 @pytest.mark.parametrize(
     ("nodes", "device", "options", "expected"),
     [
-        (NODES, "auto", {}, Share(3, 4, 1.0)),
-        (NODES, "cuda", {"tasks": 2}, Share(2, 4, 1.0)),
-        (NODES, "auto", {"gpus_per_worker": 2.0}, Share(1, 8, 2.0)),
-        (NODES, "auto", {"gpus_per_worker": 0.5}, Share(6, 2, 0.5)),
-        (NODES, "cpu", {}, Share(3, 8, 0.0)),
-        (NODES, "cpu", {"workers": 7}, Share(7, 4, 0.0)),
-        (NODES, "auto", {"gpus_per_worker": 0.0}, Share(3, 8, 0.0)),
-        (NODES[2:], "auto", {}, Share(1, 16, 0.0)),
-        (NODES[2:], "auto", {"workers": 99}, Share(99, 1, 0.0)),
-        (NODES, "auto", {"tasks": 5, "per_gpu": 4}, Share(5, 2, 0.5)),
-        (NODES, "auto", {"tasks": 2, "per_gpu": 4}, Share(2, 4, 1.0)),
-        (NODES, "auto", {"tasks": 60, "per_gpu": 4}, Share(60, 1, 0.25)),
-        (NODES, "auto", {"tasks": 5, "per_gpu": 1}, Share(5, 4, 1.0)),  # three at once
-        (MIXED, "auto", {}, Share(9, 2, 1.0)),  # nine of 16 processors would leave seven GPUs idle
-        (MIXED, "auto", {"workers": 3}, Share(3, 8, 1.0)),
-        (MIXED, "cpu", {"workers": 9}, Share(9, 16, 0.0)),
-        (NODES[2:], "auto", {"tasks": 5, "per_gpu": 4}, Share(5, 3, 0.0)),
+        (NODES, "auto", {}, WorkerResources(3, 4, 1.0)),
+        (NODES, "cuda", {"tasks": 2}, WorkerResources(2, 4, 1.0)),
+        (NODES, "auto", {"gpus_per_worker": 2.0}, WorkerResources(1, 8, 2.0)),
+        (NODES, "auto", {"gpus_per_worker": 0.5}, WorkerResources(6, 2, 0.5)),
+        (NODES, "cpu", {}, WorkerResources(3, 8, 0.0)),
+        (NODES, "cpu", {"workers": 7}, WorkerResources(7, 4, 0.0)),
+        (NODES, "auto", {"gpus_per_worker": 0.0}, WorkerResources(3, 8, 0.0)),
+        (NODES[2:], "auto", {}, WorkerResources(1, 16, 0.0)),
+        (NODES[2:], "auto", {"workers": 99}, WorkerResources(99, 1, 0.0)),
+        (NODES, "auto", {"tasks": 5, "per_gpu": 4}, WorkerResources(5, 2, 0.5)),
+        (NODES, "auto", {"tasks": 2, "per_gpu": 4}, WorkerResources(2, 4, 1.0)),
+        (NODES, "auto", {"tasks": 60, "per_gpu": 4}, WorkerResources(60, 1, 0.25)),
+        (NODES, "auto", {"tasks": 5, "per_gpu": 1}, WorkerResources(5, 4, 1.0)),  # three at once
+        (MIXED, "auto", {}, WorkerResources(9, 2, 1.0)),  # nine of 16 processors would leave seven GPUs idle
+        (MIXED, "auto", {"workers": 3}, WorkerResources(3, 8, 1.0)),
+        (MIXED, "cpu", {"workers": 9}, WorkerResources(9, 16, 0.0)),
+        (NODES[2:], "auto", {"tasks": 5, "per_gpu": 4}, WorkerResources(5, 3, 0.0)),
     ],
 )
 def test_a_cluster_is_divided(
-    nodes: tuple[Mapping[str, float], ...], device: str, options: Mapping[str, Any], expected: Share
+    nodes: tuple[Mapping[str, float], ...], device: str, options: Mapping[str, Any], expected: WorkerResources
 ) -> None:
     usual = {"workers": None, "gpus_per_worker": None, "tasks": 1000}
     assert share_of(nodes, device, **{**usual, **options}) == expected

@@ -25,7 +25,7 @@ from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, CorpusError
 from daamctl.extraction import items as module
 from daamctl.extraction.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
-from daamctl.extraction.parts import Parts
+from daamctl.extraction.parts import ShardParts
 from daamctl.extraction.stream import embed_clips, embed_sets
 
 
@@ -90,7 +90,7 @@ def test_an_interrupted_set_of_words_goes_on_with_what_is_finished(
     config = Config(extract=ExtractConfig(max_batch_tokens=8))  # about one sentence a batch
     done: list[int] = []
 
-    def embedded(parts: Parts | None, interrupted: bool = False) -> Any:
+    def embedded(parts: ShardParts | None, interrupted: bool = False) -> Any:
         def count(number: int) -> None:
             done.append(number)
             if interrupted and sum(done) >= 6:
@@ -104,9 +104,9 @@ def test_an_interrupted_set_of_words_goes_on_with_what_is_finished(
     whole = embedded(None)
     done.clear()
     with pytest.raises(KeyboardInterrupt):
-        embedded(Parts(tmp_path / "work" / "embeddings-00000.parquet", "key"), interrupted=True)
+        embedded(ShardParts(tmp_path / "work" / "embeddings-00000.parquet", "key"), interrupted=True)
     done.clear()
-    again = embedded(Parts(tmp_path / "work" / "embeddings-00000.parquet", "key"))
+    again = embedded(ShardParts(tmp_path / "work" / "embeddings-00000.parquet", "key"))
     assert again.kept > 0
     assert sum(done) == len(rows)
     assert np.array_equal(again.vectors, whole.vectors)

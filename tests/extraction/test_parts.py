@@ -13,9 +13,9 @@ import torch
 
 from daamctl.artifacts.embeddings import shard_path
 from daamctl.config import Config
-from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.extraction import parts
-from daamctl.extraction.parts import Parts, parts_folder
+from daamctl.extraction.parts import ShardParts, parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, _parts, make_shards
 from daamctl.store.files import kept_path
 from tests.extraction.test_shards import HEAD
@@ -37,15 +37,15 @@ class Counting(MeanEncoder):
         super().__init__(**options)
         self.until = until
 
-    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
         if len(self.sizes) == self.until:
             raise Killed
         wait = super().run_async(batch, storage)
         of_batch = sum(len(wave) for wave in batch.inputs.values())
 
-        def together() -> Pooled:
+        def together() -> PooledBatch:
             pooled = wait()
-            return Pooled.of(pooled.values + of_batch, storage)
+            return PooledBatch.of(pooled.values + of_batch, storage)
 
         return together
 
@@ -202,7 +202,7 @@ def test_nothing_is_written_before_it_is_time(task: ShardTask, monkeypatch: pyte
 
 
 def test_parts_of_one_shard_are_not_those_of_another(tmp_path: Path) -> None:
-    first, other = (Parts(shard_path(tmp_path / "work", number), "key") for number in (0, 1))
+    first, other = (ShardParts(shard_path(tmp_path / "work", number), "key") for number in (0, 1))
     vectors, frames = np.ones((2, 1, 1), np.float32), np.ones(2, np.int32)
     first.add([0])
     first.save_if_due(vectors, frames, {})

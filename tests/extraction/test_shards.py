@@ -16,7 +16,7 @@ import torch
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_is_whole, shard_path
 from daamctl.config import Config
-from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.errors import ArtifactError
 from daamctl.extraction import shards
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
@@ -71,7 +71,7 @@ def test_reading_goes_on_over_the_border_of_a_shard(tmp_path: Path) -> None:
                 ready.set()
             return super().to_batch(waveforms)
 
-        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
             if any(len(wave) == 800 for wave in batch.inputs.values()):  # the last of the first shard
                 assert ready.wait(20)
             return super().run_async(batch, storage)
@@ -84,7 +84,7 @@ def test_a_shard_is_written_beside_the_computation_of_the_next(tmp_path: Path, m
     launched, real = threading.Event(), shards.write_shard
 
     class Signalling(MeanEncoder):
-        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
             if any(len(wave) == 1100 for wave in batch.inputs.values()):  # of the second shard
                 launched.set()
             return super().run_async(batch, storage)
@@ -122,7 +122,7 @@ def test_an_error_of_writing_surfaces_and_what_was_whole_stays(tmp_path: Path) -
 
 def test_an_interruption_keeps_the_finished_shards(tmp_path: Path) -> None:
     class Dying(MeanEncoder):
-        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
             if any(len(wave) == 1200 for wave in batch.inputs.values()):
                 raise KeyboardInterrupt
             return super().run_async(batch, storage)

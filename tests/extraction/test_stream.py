@@ -23,13 +23,13 @@ from daamctl.config import Config, ExtractConfig
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import encoder_cache
-from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.encoders.waveform import WaveformEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, WhisperEncoder
 from daamctl.errors import AudioError, EncoderError
 from daamctl.extraction.items import SpeechItems
 from daamctl.extraction.shards import ShardResult, make_shards
-from daamctl.extraction.stream import Embedded, embed_clips, planned
+from daamctl.extraction.stream import EmbeddedClips, embed_clips, planned
 from daamctl.fit.features import load_features
 from daamctl.layout import Layout
 from daamctl.stages import extract
@@ -70,7 +70,7 @@ class MeanEncoder:
     def padded(self, size: int) -> int:
         return size
 
-    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
         waveforms = list(batch.inputs.values())
         assert self.settled
         if len(waveforms) > self.at_most:
@@ -80,7 +80,7 @@ class MeanEncoder:
         rows = [torch.stack([w.mean(), w.square().mean(), torch.tensor(float(len(w)))]) for w in waveforms]
         first = torch.stack(rows)
         second = 2 * self.gain * first
-        return lambda: Pooled.of(torch.stack([first, second], 1), storage)
+        return lambda: PooledBatch.of(torch.stack([first, second], 1), storage)
 
 
 def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.DataFrame:
@@ -108,7 +108,7 @@ def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.Dat
 
 def embed(
     encoder: Any, clips: pl.DataFrame, root: Path, *, storage: str, max_batch_s: float = 9, **options: Any
-) -> Embedded:
+) -> EmbeddedClips:
     items = SpeechItems(clips, root, RATE, max_batch_s)
     return embed_clips(encoder, items, clips["clip_id"].to_list(), storage=storage, **options)
 
@@ -273,7 +273,7 @@ def test_values_are_checked_and_cast_as_numpy_does(storage: str) -> None:
     values = torch.randn(4, 3, 5000, generator=generator) * 10.0**exponents
     values[0] = values[0].clamp(-65504, 65504)
     values[1, 1, 7], values[1, 2, 8], values[2, 0, 9] = float("nan"), float("inf"), -float("inf")
-    pooled = Pooled.of(values, getattr(torch, storage))
+    pooled = PooledBatch.of(values, getattr(torch, storage))
     limit = np.finfo(storage).max
     assert np.array_equal(pooled.is_representable.numpy(), (np.abs(values.numpy()) <= limit).all(axis=2))
     assert pooled.is_representable.any()

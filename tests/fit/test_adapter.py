@@ -36,9 +36,9 @@ from daamctl.fit.adapter import (
     BLOCK_BATCHES,
     AdapterFit,
     AdapterTrial,
+    EncoderAndItems,
     EncoderSource,
     ItemSet,
-    Opened,
     pieces,
     predict,
     read_ahead,
@@ -119,7 +119,7 @@ class Made:
         self.change, self.items = change, texts()
         self.source = EncoderSource(table(), self.open)
 
-    def open(self) -> Opened:
+    def open(self) -> EncoderAndItems:
         self.last: Any = None
         self.alive.append(sum(one() is not None for one in self.opened))
         encoder = Encoder(tiny("bert").model)
@@ -130,7 +130,7 @@ class Made:
         plan = partial(plan_batches, budget=60, equal_length=encoder.equal_length_batches)
         targets = torch.tensor([number % 2 for number in range(NUMBER)])
         items = ItemSet(targets, sizes, self.item, plan)
-        return Opened(encoder, {"source": "tiny bert", "weights_sha256": "00", "max_tokens": 4096}, items)
+        return EncoderAndItems(encoder, {"source": "tiny bert", "weights_sha256": "00", "max_tokens": 4096}, items)
 
     def item(self, row: int) -> Tensor:
         self.read.append(row)
@@ -809,7 +809,7 @@ def test_nothing_of_the_search_sees_the_test_group(tmp_path: Path) -> None:
     rows = np.flatnonzero(other.source.table.rows["group"].to_numpy() == "g2")
     opened = other.source.open
 
-    def permuted() -> Opened:
+    def permuted() -> EncoderAndItems:
         found = opened()
         found.items.targets[rows] = found.items.targets[rows].flip(0)
         return found

@@ -20,7 +20,7 @@ from daamctl.data.spans import word_id
 from daamctl.encoders.tokens import TokenEncoder
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import TokenItems
-from daamctl.fit.adapter import AdapterTrial, EncoderSource, ItemSet, Opened, predict
+from daamctl.fit.adapter import AdapterTrial, EncoderAndItems, EncoderSource, ItemSet, predict
 from daamctl.fit.runner import train_fold
 from daamctl.fit.trial import FoldSpec
 from tests.encoders.test_text import marked_tokenizer, model_of
@@ -56,7 +56,7 @@ def table() -> ClipTable:
     return ClipTable("toy", CLASSES, pl.DataFrame(rows), {}, "tokens")
 
 
-def opened(clips: ClipTable) -> Opened:
+def opened(clips: ClipTable) -> EncoderAndItems:
     options = ExtractConfig(max_tokens=60)
     model = deepcopy(model_of("bert")).requires_grad_(False)
     encoder = TokenEncoder("bert", model, marked_tokenizer(), device="cpu", precision="float32", options=options)
@@ -64,7 +64,7 @@ def opened(clips: ClipTable) -> Opened:
     targets = torch.tensor([CLASSES.index(label) for label in clips.rows["label"]])
     plan = partial(plan_batches, budget=items.budget, equal_length=False)
     facts = {"source": "tiny bert", "weights_sha256": "00", "max_tokens": 60}
-    return Opened(encoder, facts, ItemSet(targets, items.sizes, items.read, plan, items.members))
+    return EncoderAndItems(encoder, facts, ItemSet(targets, items.sizes, items.read, plan, items.members))
 
 
 def trial(train: dict[str, Any] | None = None, **settings: Any) -> AdapterTrial:

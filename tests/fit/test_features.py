@@ -26,7 +26,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.errors import ArtifactError
 from daamctl.fit import features, steps
 from daamctl.fit.features import (
-    InBatches,
+    BatchedPart,
     InMemorySplit,
     StreamedSplit,
     cut,
@@ -314,13 +314,13 @@ def test_a_choice_on_a_streamed_part_is_that_in_memory(stored: StoredVectors) ->
         model.decoder.classifier_bias[1] += 100 * nn.functional.one_hot(torch.tensor(0), 3)  # layer 2 says class 0
     for targets, expected in ((y, None), (torch.zeros_like(y), 1)):
         chosen = []
-        for x in (InBatches(streamed, "cpu"), InBatches(held, "cpu"), held.x.float()):
+        for x in (BatchedPart(streamed, "cpu"), BatchedPart(held, "cpu"), held.x.float()):
             model.fusion.chosen.fill_(2)
             model.eval().choose(x, targets)
             chosen.append(model.fusion.chosen.item())
         assert len(set(chosen)) == 1
         assert expected is None or chosen[0] == expected
-    assert len(InBatches(streamed, "cpu")) == len(stored)
+    assert len(BatchedPart(streamed, "cpu")) == len(stored)
 
 
 def test_batches_are_widened() -> None:

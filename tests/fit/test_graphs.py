@@ -16,7 +16,7 @@ from daamctl.errors import TrainingError
 from daamctl.fit import graphs, stack
 from daamctl.fit.graphs import WARM_UP, GraphedStep, obstacle
 from daamctl.fit.loop import fit
-from daamctl.fit.stack import Many, One, Stack
+from daamctl.fit.stack import SingleModel, Stack, StackedModels
 from daamctl.fit.trial import stackable
 from daamctl.methods import CLOSED_FORM, METHODS, build, settings_of
 from tests.fixtures.fits import assert_same, flaky, linear, method, results, settings, state_after, toy, toys, trained
@@ -85,20 +85,20 @@ def test_replayed_steps_are_the_steps(name: str) -> None:
 def test_rates_on_a_gpu_are_tensors_there() -> None:
     """Recorded kernels read them; `set_rate` fills them."""
     with FakeTensorMode(), torch.device("cuda"):
-        groups = One(linear(), settings(), "cuda", "float32").optimizer.param_groups
+        groups = SingleModel(linear(), settings(), "cuda", "float32").optimizer.param_groups
         assert [group["lr"].device.type for group in groups] == ["cuda", "cuda"]
 
 
 def test_an_evaluation_in_another_order_leaves_the_weights_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU in bfloat16: the recorded step knows their addresses."""
     monkeypatch.setattr(stack, "channels_last", lambda *_: True)
-    evaluating = One.evaluating
+    evaluating = SingleModel.evaluating
 
-    def as_on_a_gpu(self: One) -> Any:
+    def as_on_a_gpu(self: SingleModel) -> Any:
         self.device = "cuda"
         return evaluating(self)
 
-    monkeypatch.setattr(One, "evaluating", as_on_a_gpu)
+    monkeypatch.setattr(SingleModel, "evaluating", as_on_a_gpu)
     monkeypatch.setattr(stack, "autocast", lambda *_: nullcontext())
     make = method("daam-v1", num_heads=1, hidden_channels=4)
     ours, theirs = (trained(make, graphs=one) for one in ("auto", "never"))
@@ -182,7 +182,7 @@ RECORDED = [name for name in METHODS if name not in CLOSED_FORM and obstacle(of(
 STACKED = [name for name in RECORDED if stackable(of(name))]
 
 
-def taken(model: One | Many, trials: int) -> None:
+def taken(model: SingleModel | StackedModels, trials: int) -> None:
     """Steps until one is replayed, under watch."""
     generator = torch.Generator().manual_seed(0)
     steps = GraphedStep(model, "cpu")
@@ -199,14 +199,14 @@ def test_no_recorded_step_asks_the_gpu_for_a_number(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Recorder, "within", lambda: Asked("cpu"))
     if how == "float16":  # that of the scaler; the numbers may be those of float32
         monkeypatch.setattr(stack, "autocast", lambda *_: nullcontext())
-    taken(One(of(name), settings(grad_clip_norm=1.0), "cpu", how), 1)
+    taken(SingleModel(of(name), settings(grad_clip_norm=1.0), "cpu", how), 1)
 
 
 @pytest.mark.parametrize("name", STACKED)
 def test_no_recorded_step_of_a_stack_asks_either(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(Recorder, "within", lambda: Asked("cpu"))
     configs = [settings(grad_clip_norm=1.0, lr=lr) for lr in (0.1, 0.01, 0.1, 0.01)]
-    taken(Many([of(name) for _ in configs], configs, (2, 2), "cpu", "float32"), 2)
+    taken(StackedModels([of(name) for _ in configs], configs, (2, 2), "cpu", "float32"), 2)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -222,7 +222,7 @@ def test_a_recorded_step_uses_no_tensor_outside_of_the_gpu(name: str, monkeypatc
     with FakeTensorMode():
         with torch.device("cuda"):
             model = of(name)
-        run = One(model, settings(grad_clip_norm=1.0), "cuda", "float32")
+        run = SingleModel(model, settings(grad_clip_norm=1.0), "cuda", "float32")
         x = torch.empty(1, BATCH, LAYERS, DIM, device="cuda")
         y = torch.zeros(1, BATCH, dtype=torch.int64, device="cuda")
         run.step(x, y)

@@ -22,7 +22,7 @@ from daamctl.config import Config
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit import loop
 from daamctl.fit.loop import Finished, Progress, Recorded, Trained, collapsed, fit, ranked, search_part
-from daamctl.fit.stack import Many, One, Stack
+from daamctl.fit.stack import SingleModel, Stack, StackedModels
 from daamctl.fit.trial import candidates_of
 from daamctl.methods import FusionClassifier
 from tests.fixtures.fits import (
@@ -319,7 +319,7 @@ def test_weights_of_candidates_are_dropped_in_time() -> None:
 def test_the_first_trainings_are_gone_when_the_refit_begins(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
     """Also what trained them, whose moments are twice as large; at once, not when garbage is collected."""
     alive: list[Any] = []
-    for kind in (One, Many):
+    for kind in (SingleModel, StackedModels):
         real = kind.__init__
 
         def watched(self: Any, *words: Any, real: Any = real) -> None:

@@ -15,7 +15,7 @@ from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit import masked
 from daamctl.fit.loop import Event, Finished, Progress, Trained, fit
-from daamctl.fit.masked import FUSIONS, Between, Masked, MaskedFit, MaskedSettings, MaskedTrial, Masking
+from daamctl.fit.masked import FUSIONS, Masked, MaskedFit, MaskedFusion, MaskedSettings, MaskedTrial, Masking
 from daamctl.fit.runner import load_state, save_state
 from tests.fixtures.masked_models import save_masked
 
@@ -138,7 +138,7 @@ def test_training_continues_from_any_state(model: MaskedModel, tmp_path: Path, n
 
 def test_parameters_of_the_fusions(model: MaskedModel) -> None:
     layers, width = 3, 16
-    built = {name: Between(build(layers, width, 2)) for name, build in FUSIONS.items()}
+    built = {name: MaskedFusion(build(layers, width, 2)) for name, build in FUSIONS.items()}
     counts = {name: sum(one.numel() for one in fusion.parameters()) for name, fusion in built.items()}
     assert counts["weighted-sum"] == layers
     assert counts["concat"] == layers * width**2 + width
@@ -168,7 +168,7 @@ class Waits(TorchDispatchMode):
 def test_no_pass_waits_for_a_gpu(model: MaskedModel, name: str) -> None:
     """Selecting by a mask of bools did, in every layer. The library itself asks once whether anything is padded."""
     drawn = masking(model).apply(model.blocks(TEXT, unknown="@"), 1)
-    fusion = Between(FUSIONS[name](model.num_layers, model.embed_dim, model.num_heads))
+    fusion = MaskedFusion(FUSIONS[name](model.num_layers, model.embed_dim, model.num_heads))
     with Waits() as waits:
         loss = masked.nll(model, fusion, drawn[:2]).mean()
         if loss.requires_grad:

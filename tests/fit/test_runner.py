@@ -522,7 +522,9 @@ def test_a_damaged_resume_file_starts_again(layout: Layout, monkeypatch: pytest.
             train_fold(trial, root / "cut", root / "work", root=root, force=True)
     (path,) = (root / "work").glob(f"*/{FILE}")
     saved, steps = path.read_bytes(), []
-    monkeypatch.setattr(stack.One, "step", lambda *given, real=stack.One.step: (steps.append(1), real(*given))[1])
+    monkeypatch.setattr(
+        stack.SingleModel, "step", lambda *given, real=stack.SingleModel.step: (steps.append(1), real(*given))[1]
+    )
     broken = damages(saved, flips=8, cuts=3)
     for content in [*broken, b"", b"not torch", b"PK\x03\x04 half"]:
         path.parent.mkdir(exist_ok=True)

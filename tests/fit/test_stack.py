@@ -17,7 +17,7 @@ from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit import stack, steps
 from daamctl.fit.features import InMemorySplit
 from daamctl.fit.loop import fit
-from daamctl.fit.stack import Many, One, Stack, channels_last
+from daamctl.fit.stack import SingleModel, Stack, StackedModels, channels_last
 from daamctl.fit.steps import adam, check_gradients, maps_of, predict
 from daamctl.fit.trial import stackable
 from daamctl.methods import FusionClassifier, Traits, build
@@ -428,8 +428,8 @@ def test_a_resumed_training_takes_only_the_steps_that_are_left(monkeypatch: pyte
     state = state_after([toy()], 8)
     assert state is not None
     done, steps = state["under way"]["fit"]["steps"], []
-    real = stack.One.step
-    monkeypatch.setattr(stack.One, "step", lambda *given: (steps.append(1), real(*given))[1])
+    real = stack.SingleModel.step
+    monkeypatch.setattr(stack.SingleModel, "step", lambda *given: (steps.append(1), real(*given))[1])
     results(fit([toy()], state))
     assert done + len(steps) == 12
     assert done > 3
@@ -547,13 +547,13 @@ Y = (torch.arange(4) % CLASSES)[None]
 conv = method("none", hidden_channels=4)
 
 
-def one(make: Any = linear, device: str = "cpu", how: str = "float16", **train: Any) -> One:
+def one(make: Any = linear, device: str = "cpu", how: str = "float16", **train: Any) -> SingleModel:
     """A model whose steps the tests take themselves."""
     torch.manual_seed(0)
-    return One(make().to(device), settings(**train), device, how)
+    return SingleModel(make().to(device), settings(**train), device, how)
 
 
-def numbers(model: One) -> torch.Tensor:
+def numbers(model: SingleModel) -> torch.Tensor:
     """All weights."""
     return torch.cat([value.detach().flatten().cpu() for value in model.model.parameters()])
 
@@ -653,8 +653,8 @@ def test_adam_of_a_stack_is_adam_of_each(kind: str) -> None:
     twins = [linear() for _ in range(4)]
     for model, twin in zip(made, twins, strict=True):
         twin.load_state_dict(model.state_dict())
-    stack = Many(made, configs, (2, 2), "cpu", "float32")
-    alone = [One(twin, config, "cpu", "float32") for twin, config in zip(twins, configs, strict=True)]
+    stack = StackedModels(made, configs, (2, 2), "cpu", "float32")
+    alone = [SingleModel(twin, config, "cpu", "float32") for twin, config in zip(twins, configs, strict=True)]
     generator = torch.Generator().manual_seed(1)
     for _ in range(5):
         x = torch.randn(2, 4, LAYERS, DIM, generator=generator)

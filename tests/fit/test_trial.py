@@ -25,7 +25,7 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError, TrainingErro
 from daamctl.fit import features as features_module
 from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, fit_standardize, load_features
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
-from daamctl.fit.stack import One
+from daamctl.fit.stack import SingleModel
 from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
@@ -282,8 +282,8 @@ def test_interrupted_training_resumes_to_the_same_result(
             make(features, project, "cut", method=method, **given)
     assert not (project / "cut" / method).exists()
     seen: list[int] = []
-    step = One.step
-    monkeypatch.setattr(One, "step", lambda *words: (seen.append(1), step(*words))[1])
+    step = SingleModel.step
+    monkeypatch.setattr(SingleModel, "step", lambda *words: (seen.append(1), step(*words))[1])
     assert values(make(features, project, "cut", method=method, **given)) == whole
     assert 0 < len(seen) < (3 * 20 if "steps" in budget else 25)
     assert list((project / "work").glob("**/state.pt")) == []

@@ -18,7 +18,7 @@ from daamctl.artifacts.embeddings import read_embeddings, write_head
 from daamctl.config import Config
 from daamctl.config.schema import ExtractConfig
 from daamctl.encoders import load
-from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.encoders.load import open_encoder
 from tests.encoders.test_load import WORDS, saved
 from tests.fixtures import gpu
@@ -74,7 +74,7 @@ def test_batches_under_way_keep_their_order_and_their_memory(tmp_path: Path, mon
     assert len(extraction.our_batches(bench)) >= 200
     run, hidden = bench.ours.run_async, bench.ours.hidden
 
-    def awaited(batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def awaited(batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], PooledBatch]:
         found = run(batch, storage)()
         torch.cuda.synchronize()
         return lambda: found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from daamctl.artifacts.results import read_folds
 from daamctl.engines.local import LocalEngine
-from daamctl.fit.adapter import Opened
+from daamctl.fit.adapter import EncoderAndItems
 from daamctl.stages import finetune
 from tests.fit.test_adapter import Encoder, Made, logits_of, make, values
 from tests.fixtures import gpu
@@ -41,7 +41,7 @@ class Source(Made):
         super().__init__()
         self.room = room
 
-    def open(self) -> Opened:
+    def open(self) -> EncoderAndItems:
         opened = super().open()
         encoder: Any = opened.encoder
         encoder.__class__ = OnGpu

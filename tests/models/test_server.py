@@ -21,7 +21,7 @@ from daamctl.errors import EncoderError
 from daamctl.models import server
 from daamctl.models.inputs import files_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import InTurns, embed_next
+from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.server import Limits, make_app
 from tests.fixtures.exported import handmade
 from tests.fixtures.recordings import wav_bytes
@@ -145,7 +145,7 @@ def test_waiting_requests_are_predicted_together_and_fail_alone(
 ) -> None:
     sizes: list[int] = []
 
-    def fails_on_long(parts: Sequence[tuple[InTurns, int]]) -> None:
+    def fails_on_long(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
         sizes.append(len(parts))
         if any(one.chunk.clips["duration_s"].max() == 1.0 for one, count in parts if count):
             raise EncoderError("too long for this encoder")
@@ -165,7 +165,7 @@ def test_an_unexpected_error_is_an_answer_and_not_the_end(
 ) -> None:
     calls: list[int] = []
 
-    def breaks_once(parts: Sequence[tuple[InTurns, int]]) -> None:
+    def breaks_once(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("a bug")
@@ -183,7 +183,7 @@ def test_a_long_recording_takes_turns_with_short_ones(model: ExportedModel, monk
     turns: list[list[int]] = []
     started, going = threading.Event(), threading.Event()
 
-    def watched(parts: Sequence[tuple[InTurns, int]]) -> None:
+    def watched(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
         turns.append([count for _, count in parts])
         started.set()
         going.wait(60)
@@ -208,7 +208,7 @@ def test_turns_give_what_predict_says(model: ExportedModel, tmp_path: Path) -> N
     """Whatever the turns, clip by clip: 12 s are clips of 5, 5 and 2 s, weighted by their durations."""
     (tmp_path / "a.wav").write_bytes(wave(12.0))
     whole = model.predict([tmp_path / "a.wav"])
-    work = InTurns(model, files_as_rows([tmp_path / "a.wav"]))
+    work = PartialPrediction(model, files_as_rows([tmp_path / "a.wav"]))
     while work.left:
         embed_next([(work, 1)])
     for name in ("p_high", "entropy", "weight_03", "disagreement"):

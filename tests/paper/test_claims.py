@@ -6,12 +6,15 @@ import pytest
 
 from daamctl.paper.claims import best, in_text, parameters, repeated
 from daamctl.paper.numbers import experiments
-from daamctl.paper.reproduced import Ours
+from daamctl.paper.reproduced import ReproducedResults
 from daamctl.reporting.document import Linked, Section, Table, number_of
 
 LARGEST = "Largest of the three: best DAAM minus MHA"
 NONE = {
-    one.key: (Ours("p", one, True, why={"evaluate": "no corpus"}), Ours("p", one, False, why={"evaluate": "no corpus"}))
+    one.key: (
+        ReproducedResults("p", one, True, why={"evaluate": "no corpus"}),
+        ReproducedResults("p", one, False, why={"evaluate": "no corpus"}),
+    )
     for one in experiments()
 }
 

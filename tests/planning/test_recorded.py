@@ -12,7 +12,7 @@ from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
 from daamctl.layout import Layout
-from daamctl.planning.recorded import Recorded
+from daamctl.planning.recorded import RecordedSpeeds
 from daamctl.provenance import device_name
 from daamctl.store.records import write_record
 from tests.fixtures.folds import make_layout, write_method
@@ -45,19 +45,19 @@ def test_speed_is_per_clip_of_every_step(layout: Layout) -> None:
     result = rewrite(layout, "none", train_s=120.0, num_train_clips=40, device=device_name(resolve_device("cpu")))
     sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
     clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100)
-    rate = Recorded(layout, settings).training("none", sizes)
+    rate = RecordedSpeeds(layout, settings).training("none", sizes)
     assert rate is not None
     assert rate.seconds == pytest.approx(120.0 / clips)
     assert rate.source == layout.run_name
     for other in ((sizes[0] + 1, *sizes[1:]), (sizes[0], 2 * sizes[1], 4), None):
-        assert Recorded(layout, settings).training("none", other) is None  # other sizes take another time
+        assert RecordedSpeeds(layout, settings).training("none", other) is None  # other sizes take another time
     rewrite(layout, "none", device="cuda (another machine)")
-    assert Recorded(layout, settings).training("none", sizes) is None
+    assert RecordedSpeeds(layout, settings).training("none", sizes) is None
 
 
 def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
-    assert Recorded(layout, config()).training("none", (24, 64, 4)) is None
-    assert Recorded(layout, config()).extraction() is None
+    assert RecordedSpeeds(layout, config()).training("none", (24, 64, 4)) is None
+    assert RecordedSpeeds(layout, config()).extraction() is None
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from daamctl.reconstruction.codes import SMOOTHING, Codes, perplexity
+from daamctl.reconstruction.codes import SMOOTHING, Codebook, perplexity
 
 
 def test_a_training_step_in_numpy() -> None:
     torch.manual_seed(0)
-    codes = Codes(5, 3, decay=0.9)
+    codes = Codebook(5, 3, decay=0.9)
     codes(torch.randn(2, 3, 4, 4))  # draws the start
     before, counts, sums = (value.numpy().copy() for value in (codes.codes, codes.counts, codes.sums))
     latents = torch.randn(2, 3, 4, 4, requires_grad=True)
@@ -36,7 +36,7 @@ def test_a_training_step_in_numpy() -> None:
 
 def test_codes_out_of_use_become_latents_of_the_batch() -> None:
     torch.manual_seed(1)
-    codes = Codes(8, 2, decay=0.5, restart_below=0.6)
+    codes = Codebook(8, 2, decay=0.5, restart_below=0.6)
     codes(torch.randn(1, 2, 2, 2))
     codes.codes[4:] = 100.0
     codes.sums[4:] = 100.0
@@ -49,7 +49,7 @@ def test_codes_out_of_use_become_latents_of_the_batch() -> None:
 
 
 def test_evaluation_moves_nothing() -> None:
-    codes = Codes(4, 2, decay=0.9)
+    codes = Codebook(4, 2, decay=0.9)
     codes(torch.randn(3, 2, 2, 2))
     before = {name: value.clone() for name, value in codes.state_dict().items()}
     codes.eval()(torch.randn(3, 2, 2, 2))
@@ -57,7 +57,7 @@ def test_evaluation_moves_nothing() -> None:
 
 
 def test_codes_start_as_latents() -> None:
-    codes, latents = Codes(6, 2, decay=0.5), torch.randn(1, 2, 2, 2)
+    codes, latents = Codebook(6, 2, decay=0.5), torch.randn(1, 2, 2, 2)
     codes.eval()(latents)
     assert not codes.ready
     codes.train()._start(latents.movedim(1, -1).flatten(0, -2))
@@ -75,11 +75,11 @@ def test_a_gpu_is_asked_once_whether_the_codes_have_their_start(monkeypatch: pyt
     asked: list[bool] = []
     real = torch.Tensor.__bool__
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: (asked.append(True), real(self))[1])
-    codes = Codes(4, 2, decay=0.9)
+    codes = Codebook(4, 2, decay=0.9)
     for _ in range(3):
         codes(torch.randn(3, 2, 2, 2))
     assert len(asked) == 1
-    resumed = Codes(4, 2, decay=0.9)
+    resumed = Codebook(4, 2, decay=0.9)
     resumed.load_state_dict(codes.state_dict())
     latents = torch.randn(3, 2, 2, 2)
     assert torch.equal(resumed(latents).nearest, codes(latents).nearest)  # not started again

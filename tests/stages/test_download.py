@@ -286,7 +286,7 @@ def test_shared_emodb(project: Path) -> None:
 
 def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none = np.zeros(0)
-    monkeypatch.setattr(demo, "speak", lambda *args: demo.Spoken(np.zeros(args[2], "<i2"), none, none, 0.0))
+    monkeypatch.setattr(demo, "speak", lambda *args: demo.Utterance(np.zeros(args[2], "<i2"), none, none, 0.0))
     table = make(project, corpus="demo")
     assert (table.corpus, table.rows.height, table.rows["group"].n_unique()) == ("demo", 320, 5)
     assert table.classes == demo.CORPUS.classes

@@ -11,7 +11,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent.resolve()
 sys.path.insert(0, str(ROOT))
 
-from daamctl import starter  # noqa: E402
+from daamctl.store import starter  # noqa: E402
 
 
 class BuildWithStarterFiles(build_py):

@@ -36,7 +36,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.harness import Ways, conclude, in_turns, ratio
-from daamctl.devices import resolve_device
+from daamctl.compute.devices import resolve_device
 from daamctl.methods import DensityBlock, MultiHeadDAAM
 
 SHAPES = ["8x24x1024", "32x24x1024", "8x40x5120", "8x64x56x56", "8x256x32x32"]

@@ -46,13 +46,13 @@ from torch import Tensor
 from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.clips import SCHEMAS, ClipTable
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
-from daamctl.audio import probe
+from daamctl.compute.devices import autocast, resolve_device, resolve_precision
+from daamctl.compute.energy import joules
 from daamctl.config import Config
-from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.data.audio import probe
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
 from daamctl.encoders.load import open_encoder
-from daamctl.energy import joules
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards

@@ -45,17 +45,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import extraction, large_corpus, training
 from benchmarks.harness import Ways, command, in_turns, ratio
+from daamctl.artifacts.layout import Layout
+from daamctl.compute.devices import resolve_device
+from daamctl.compute.energy import joules
+from daamctl.compute.environment import prepare
+from daamctl.compute.threads import allowed_cores
 from daamctl.config import Config, TrainConfig, load_config
-from daamctl.devices import resolve_device
-from daamctl.energy import joules
-from daamctl.environment import prepare
 from daamctl.errors import TrainingError
 from daamctl.fit.features import InMemorySplit
 from daamctl.fit.steps import seed_everything
-from daamctl.layout import Layout
-from daamctl.provenance import device_name, versions
 from daamctl.store.files import write_json, write_text
-from daamctl.threads import allowed_cores
+from daamctl.store.provenance import device_name, versions
 
 LIMIT_S = 540.0
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from daamctl import __version__
-from daamctl.provenance import device_name, git_commit, versions
 from daamctl.store.files import write_json
+from daamctl.store.provenance import device_name, git_commit, versions
 
 Figures = dict[str, Any]
 """`runs`, `median`, `min`, `max` of one measured quantity."""

@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from benchmarks.harness import apart, command, conclude, in_turns, ratio
 from daamctl import __version__
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import FoldResult, fold_dir
 from daamctl.artifacts.splits import Split, make_split
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
-from daamctl.layout import Layout
-from daamctl.provenance import versions
 from daamctl.store.files import content_key, write_text
+from daamctl.store.provenance import versions
 from daamctl.store.records import hashes_of, write_record
 from daamctl.store.tables import write_frame
 

@@ -29,13 +29,13 @@ import typer
 
 from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.embeddings import EmbeddingsMetadata
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.fit.features import Features
 from daamctl.fit.runner import train_all
+from daamctl.fit.tracking import Tracker
 from daamctl.fit.trial import FoldSpec, FusionTrial
-from daamctl.layout import Layout
-from daamctl.tracking import Tracker
 
 NAME = "searched"
 METHODS = ["mean", "weighted-sum", "none-mlp", "daam-v1-mlp", "daam-v2-mlp", "mha-mlp"]

@@ -31,8 +31,8 @@ import psutil  # type: ignore[import-untyped]
 import typer
 
 from daamctl.models.folder import read_model
-from daamctl.provenance import device_name
 from daamctl.store.files import write_json
+from daamctl.store.provenance import device_name
 
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000000\r\n\r\n"
 

@@ -24,9 +24,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.harness import command, conclude, in_turns, ratio
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config, pipeline_names
-from daamctl.layout import Layout
-from daamctl.stage_table import folder_stages
+from daamctl.data.stage_table import folder_stages
 from daamctl.store.files import write_text
 
 NAME = "tiny"

@@ -28,10 +28,10 @@ import typer
 
 from benchmarks.harness import apart, conclude, in_turns, peak_bytes, ratio
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
+from daamctl.artifacts.layout import Layout
+from daamctl.compute.devices import resolve_device
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
-from daamctl.devices import resolve_device
-from daamctl.layout import Layout
 
 NAME = "streamed"
 WAYS = ("memory", "stream")

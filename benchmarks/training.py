@@ -25,10 +25,10 @@ import typer
 from torch import Tensor, nn
 
 from benchmarks.harness import conclude, in_turns, ratio
+from daamctl.compute.devices import autocast, resolve_device, resolve_precision
+from daamctl.compute.energy import joules
+from daamctl.compute.environment import prepare
 from daamctl.config import Config, TrainConfig
-from daamctl.devices import autocast, resolve_device, resolve_precision
-from daamctl.energy import joules
-from daamctl.environment import prepare
 from daamctl.fit.features import InMemorySplit, Part
 from daamctl.fit.loop import RECORDS, Member
 from daamctl.fit.stack import Fusion, SingleModel, Stack, channels_last, order_weights

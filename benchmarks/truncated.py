@@ -30,8 +30,8 @@ import typer
 from benchmarks.extraction_memory import memory, reset_peak
 from benchmarks.harness import apart, conclude, in_turns, ratio
 from daamctl.artifacts.utterances import Modality
+from daamctl.compute.devices import resolve_precision
 from daamctl.config import ExtractConfig
-from daamctl.devices import resolve_precision
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
 from daamctl.encoders.cost import noise

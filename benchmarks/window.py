@@ -18,8 +18,8 @@ import typer
 
 from benchmarks.harness import conclude, in_turns, ratio
 from benchmarks.truncated import embed, prepared
+from daamctl.compute.devices import resolve_precision
 from daamctl.config import ExtractConfig
-from daamctl.devices import resolve_precision
 from daamctl.encoders.load import open_encoder
 
 WHOLE = "30 s"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from daamctl.store.provenance import __version__ as __version__
+
 if TYPE_CHECKING:
     import polars as pl
 
     from daamctl.artifacts.predictions import Verdict
-
-__version__ = "0.1.0"
 
 
 def results(run: str, table: str = "figures", *, root: Path | str | None = None) -> pl.DataFrame:

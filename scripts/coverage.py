@@ -20,11 +20,11 @@ import numpy as np
 import typer
 
 from daamctl.artifacts.statistics import Interval
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import Sums, task_of
 from daamctl.evaluation import engine
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.evaluation.trials import trial_intervals
-from daamctl.sign_flip import paired_sign_flip
 
 TAGGING = task_of("tokens")
 SPEAKERS = (5, 6, 8, 10, 15, 20, 30, 50)

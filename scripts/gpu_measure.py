@@ -25,13 +25,13 @@ import typer
 from benchmarks import extraction as bench_of
 from benchmarks import large_corpus
 from benchmarks.harness import command
+from daamctl.artifacts.layout import Layout
+from daamctl.compute.devices import resolve_device, resolve_precision
+from daamctl.compute.energy import joules
+from daamctl.compute.environment import prepare
 from daamctl.config import Config, load_config
-from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.load import open_encoder
-from daamctl.energy import joules
-from daamctl.environment import prepare
 from daamctl.fit.adapter import AdapterFit, predict
-from daamctl.layout import Layout
 from daamctl.store.files import write_json, write_text
 
 Out = Annotated[Path, typer.Argument(help="JSON file to write.")]

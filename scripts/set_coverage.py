@@ -17,11 +17,11 @@ import numpy as np
 import typer
 from scipy.special import softmax
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import load_config
 from daamctl.evaluation.conformal import in_set, smallest_probabilities
 from daamctl.evaluation.scoring import items_of
-from daamctl.layout import Layout
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SPEAKERS = (5, 10, 20, 50)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.environment import DEFAULTS
+from daamctl.compute.environment import DEFAULTS
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)

@@ -22,8 +22,8 @@ from typing import Any
 import yaml
 
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
+from daamctl.data.stage_table import STAGES, Task, stages_of_task
 from daamctl.errors import ConfigError, first_few
-from daamctl.stage_table import STAGES, Task, stages_of_task
 from daamctl.store.files import write_text
 
 STAGES_FILE = "stages.yaml"

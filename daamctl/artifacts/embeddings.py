@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,7 +33,6 @@ from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings, names
 from daamctl.config.marks import Affects
 from daamctl.data.task import Task, task_of
-from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
 from daamctl.store.files import content_key
@@ -381,17 +380,6 @@ def read_embeddings(
     """Read clips and vectors into memory: clips, vectors (N, L, D) and the layer numbers; see `open_embeddings`."""
     clips, stored = open_embeddings(folder, layers)
     return clips, stored.load(), stored.layers
-
-
-def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:
-    """Whether vectors of this size should be read into memory.
-
-    Args:
-        nbytes: size of the stored vectors, in bytes.
-        wanted: `train.features`; `auto` counts the size twice, since a fold copies its parts, and leaves half of the
-            free memory.
-    """
-    return wanted == "memory" or (wanted == "auto" and 2 * nbytes <= free_memory() / 2)
 
 
 def _unreadable(folder: Path, why: object) -> ArtifactError:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, read_head, with_keys
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
 from daamctl.artifacts.utterances import CorpusTable, UtteranceTable, read_utterances
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
 
 CUT = ("start_s", "duration_s")
 """Columns that cutting changes."""

@@ -26,8 +26,8 @@ from typing import (
 
 from typing_extensions import TypedDict
 
+from daamctl.artifacts.layout import split_recipe
 from daamctl.errors import ArtifactError
-from daamctl.layout import split_recipe
 from daamctl.store.artifact import Artifact
 from daamctl.store.records import check_file
 from daamctl.store.tables import read_frame

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from daamctl.artifacts.layout import Layout, split_recipe
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.config import Config, load_config, parse_overrides, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
-from daamctl.layout import Layout, split_recipe
 
 
 def find_run(root: Path, name: str, *, reconstructs: bool = False) -> tuple[Layout, Config]:

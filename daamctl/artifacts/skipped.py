@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
+from daamctl.data.stage_table import STAGES
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import SKIPPED_FILE
 

@@ -47,7 +47,7 @@ class PairedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class SignFlipTest(PairedTest):
-    """Result of `daamctl.sign_flip.paired_sign_flip`.
+    """Result of `daamctl.data.sign_flip.paired_sign_flip`.
 
     Args:
         floor: smallest p-value that these differences allow.

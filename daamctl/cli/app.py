@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from daamctl import __version__
 from daamctl.cli.options import with_options
-from daamctl.stage_table import STAGES
+from daamctl.data.stage_table import STAGES
+from daamctl.store.provenance import __version__
 
 EXPECTED_FAILURE = 3
 SIGNALLED = 128
@@ -192,7 +192,7 @@ def callback(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show debug messages.")] = False,
 ) -> None:
     """Set up logging and the environment before any command runs."""
-    from daamctl.environment import prepare
+    from daamctl.compute.environment import prepare
 
     prepare(verbose=verbose)
 

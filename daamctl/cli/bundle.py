@@ -18,7 +18,7 @@ def command(
     ] = None,
 ) -> None:
     """Write a run as one file that anybody can verify: settings, predictions, tables, report, methods section."""
-    from daamctl import bundle
     from daamctl.config import find_root
+    from daamctl.stages import bundle
 
     show_path(bundle.write(find_root(), str(run.pipeline), out))

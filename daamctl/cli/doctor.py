@@ -35,14 +35,14 @@ def command(
     sizes = {"num_layers": num_layers, "embed_dim": width, "num_classes": num_classes}
     if run.pipeline is not None:
         layout, config = run.settings()
-        from daamctl.doctor import examine_pipeline
+        from daamctl.stages.doctor import examine_pipeline
 
         words, found = examine_pipeline(layout, config)
         typer.echo(words)
         _show(list(found), f"pipeline '{run.pipeline}'", "methods")
     elif method is None:
         from daamctl.config import nearest_root
-        from daamctl.doctor import examine
+        from daamctl.stages.doctor import examine
 
         print_table(("", ""), examine(nearest_root()), width=None, bold=True)
     elif method == ALL:
@@ -52,7 +52,7 @@ def command(
         from daamctl.methods import resolve_method
 
         resolve_method(method)
-        from daamctl.doctor import examine_method
+        from daamctl.stages.doctor import examine_method
 
         _show(list(examine_method(method, parse_overrides(run.sets or []), **sizes)), method, "checks")
 
@@ -81,9 +81,9 @@ def _show(findings: list[Finding], what: str, checked: str) -> None:
 
 def _methods(sizes: dict[str, int]) -> None:
     """Check every method and print one line per method."""
-    from daamctl.doctor import examine_method
     from daamctl.errors import MethodError
     from daamctl.methods import METHODS
+    from daamctl.stages.doctor import examine_method
 
     width = max(map(len, METHODS))
     lines = []

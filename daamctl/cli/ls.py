@@ -18,7 +18,7 @@ def command(
     """List pipelines, corpora, encoders, methods, fine-tuning methods, blocks and metrics."""
     from daamctl.config import nearest_root
     from daamctl.errors import UnknownNameError
-    from daamctl.listing import KINDS, entries
+    from daamctl.stages.ls import KINDS, entries
 
     if what is not None and what not in KINDS:
         raise UnknownNameError("category", what, KINDS)

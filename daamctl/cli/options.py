@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from daamctl.data.stage_table import STAGES
 from daamctl.errors import ConfigError, DaamctlError, UnknownNameError
-from daamctl.stage_table import STAGES
 
 if TYPE_CHECKING:
+    from daamctl.artifacts.layout import Layout
     from daamctl.config import Config
-    from daamctl.layout import Layout
 
 RUNS = ("show", "truncate", "export")
 """Commands whose first argument may also be PIPELINE/METHOD."""
@@ -302,8 +302,8 @@ class Run:
             ConfigError: a setting is wrong, `--corpus` or `--encoder` is combined with a pipeline, or `--recipe` with
                 one that reconstructs images.
         """
+        from daamctl.artifacts.layout import Layout
         from daamctl.config import find_root, inspect_config, load_config, parse_overrides, pipeline_names
-        from daamctl.layout import Layout
 
         root, own = find_root(), {"corpus", "encoder"}
         names = pipeline_names(root)
@@ -403,7 +403,7 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
             work(*((run,) if "run" in own else ()), **given)
         except DaamctlError as error:
             if error.path is not None and error.fix is None:
-                from daamctl.repair import repair_of
+                from daamctl.planning.repair import repair_of
 
                 error.fix = repair_of(error.path, run.settings()[0] if "sets" in shared else None)
             raise

@@ -11,7 +11,7 @@ import typer
 
 from daamctl.cli.options import Run
 from daamctl.cli.terminal import escaped, print_table, show_line
-from daamctl.progress import duration
+from daamctl.compute.progress import duration
 
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
@@ -34,8 +34,8 @@ def command(
     from daamctl.stages.check import refuse_problems
 
     refuse_problems(config, layout.run_name)
-    from daamctl import pipeline as whole_pipeline
     from daamctl.stages import inventory
+    from daamctl.stages import pipeline as whole_pipeline
 
     measure = measure and config.task == "classify"  # steps of a reconstruction are timed anyway
     if measure:  # before anything slow is imported

@@ -12,10 +12,10 @@ from daamctl.cli.terminal import escaped, print_table, print_wide, show_line
 
 if TYPE_CHECKING:
     from daamctl.artifacts.evaluation import Evaluation
+    from daamctl.artifacts.layout import Layout
     from daamctl.artifacts.reconstruction import ArmScores
     from daamctl.artifacts.scores import Compared
     from daamctl.config import Config
-    from daamctl.layout import Layout
 
 PLAIN_WIDTH = 200
 CORRECTED = "p is corrected for the number of comparisons (Holm), intervals are not."

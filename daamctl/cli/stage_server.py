@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from daamctl.environment import DEFAULTS
+from daamctl.compute.environment import DEFAULTS
 
 SMALL = ("typer", "pydantic", "yaml", "numpy")
 LARGE = ("rich.progress", "torch", "torch._dynamo", "scipy.stats", "mlflow.tracking", "transformers")

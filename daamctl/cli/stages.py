@@ -10,11 +10,11 @@ import typer
 
 from daamctl.cli.options import Run, taken
 from daamctl.cli.terminal import show_path
-from daamctl.stage_table import STAGES, stages_of_task
+from daamctl.data.stage_table import STAGES, stages_of_task
 
 if TYPE_CHECKING:
+    from daamctl.artifacts.layout import Layout
     from daamctl.config import Config
-    from daamctl.layout import Layout
 
 PASSED = ("source", "method", "fold", "seed", "force", "track")
 """Options that a stage gets as they are, if its command takes them and they give no setting."""
@@ -33,7 +33,7 @@ def command(run: Run) -> None:
     if taken("engine", stage) is None:
         engine: Any = nullcontext()
     else:
-        from daamctl.engines import make_engine
+        from daamctl.compute.engines import make_engine
 
         engine = make_engine(run.engine, workers=run.workers, gpus_per_worker=run.gpus_per_worker)
     with engine as opened:

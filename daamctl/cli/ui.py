@@ -20,8 +20,8 @@ def command(
     from contextlib import suppress
 
     from daamctl.config import find_root
+    from daamctl.fit.tracking import run_links, shown_store, store_uri
     from daamctl.stages.track import unsent
-    from daamctl.tracking import run_links, shown_store, store_uri
 
     root = find_root()
     uri = store_uri(root)

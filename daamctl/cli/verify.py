@@ -15,8 +15,9 @@ MOST = 20
 
 def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file of `daamctl bundle`.")]) -> None:
     """Check a bundle without its project: hashes, seals, and every figure, computed again from the predictions."""
-    from daamctl import __version__, bundle
     from daamctl.errors import ArtifactError
+    from daamctl.stages import bundle
+    from daamctl.store.provenance import __version__
 
     found = bundle.verify(file)
     lines = [f"{found.run}: {found.files} files, {found.folds} folds, {found.rows} rows of tables"]

@@ -1,6 +1,6 @@
 """Corpora: one file each, one line each in this table."""
 
-from daamctl.registry import Registry
+from daamctl.data.registry import Registry
 
 CORPORA = Registry(
     "corpus",

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from daamctl.compute.progress import progress
 from daamctl.corpora import hub, images
 from daamctl.corpora.base import Corpus, Fingerprint
 from daamctl.corpora.fetch import fetch, is_whole, made_whole, unpack
 from daamctl.errors import CorpusError
-from daamctl.progress import progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

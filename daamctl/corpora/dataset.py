@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from daamctl.artifacts.terms import counted
+from daamctl.compute.progress import progress
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below
 from daamctl.corpora.groups import PARTS
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
-from daamctl.progress import progress
 from daamctl.store.files import atomic_path
 
 if TYPE_CHECKING:

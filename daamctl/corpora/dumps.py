@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from daamctl.compute.progress import progress
 from daamctl.corpora.files import files_below, match_names, read_table, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
-from daamctl.progress import progress
 from daamctl.store.files import atomic_path, read_json
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")

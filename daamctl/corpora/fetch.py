@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from daamctl.compute.progress import progress
 from daamctl.errors import DownloadError
-from daamctl.progress import progress
 from daamctl.store.files import atomic_path, locked, put, sha256_file
 
 log = logging.getLogger(__name__)

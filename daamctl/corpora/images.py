@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
+from daamctl.compute.progress import progress
 from daamctl.corpora.base import PREPARED_IMAGE
-from daamctl.progress import progress
 from daamctl.store.files import atomic_path
 from daamctl.store.tables import read_parquet
 

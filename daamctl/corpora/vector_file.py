@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from daamctl.devices import free_memory
+from daamctl.compute.devices import free_memory
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import sha256_file
 

@@ -3,7 +3,7 @@
 `METRICS` is the table of metrics of items, one line each. A task says which of them it has (`daamctl.data.task`).
 """
 
-from daamctl.registry import Registry
+from daamctl.data.registry import Registry
 
 METRICS = Registry(
     "metric",

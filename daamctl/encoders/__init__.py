@@ -8,8 +8,8 @@ opening an encoder does.
 
 import re
 
+from daamctl.data.registry import Registry
 from daamctl.encoders.presets import ENCODERS as ENCODERS
-from daamctl.registry import Registry
 
 HUB_ID = re.compile(r"^(?!.*(--|\.\.))\w[\w.-]*/\w([\w.-]{0,94}\w)?$")
 """Pattern of a Hugging Face id: owner/name."""

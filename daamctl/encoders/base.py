@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Float32, Shaped
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
+from daamctl.compute.devices import autocast
 from daamctl.config import ExtractConfig
-from daamctl.devices import autocast
 from daamctl.encoders.cut import cut_of, skip
 from daamctl.encoders.discovery import ModelLayers, find_layers, first_of, hook_layers
 from daamctl.encoders.frozen import prepare_for_inference

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daamctl.devices import autocast
+from daamctl.compute.devices import autocast
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.cut import cut_config
 from daamctl.encoders.discovery import hook_layers

@@ -28,8 +28,8 @@ from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import EncoderError
-from daamctl.provenance import device_name
 from daamctl.store.files import content_key, keep_json, kept_json
+from daamctl.store.provenance import device_name
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from daamctl.artifacts.utterances import Modality, encoder_input
+from daamctl.compute.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered
+from daamctl.compute.threads import one_thread
 from daamctl.config import ExtractConfig
-from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
@@ -27,7 +28,6 @@ from daamctl.encoders.encoder_size import (
 from daamctl.encoders.presets import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
-from daamctl.threads import one_thread
 
 READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}

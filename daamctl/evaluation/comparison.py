@@ -33,6 +33,7 @@ from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
 from daamctl.artifacts.terms import counted
 from daamctl.data.metrics import ClassIds
+from daamctl.data.sign_flip import Floats, SignFlip, paired_sign_flip, sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
@@ -43,7 +44,6 @@ from daamctl.evaluation.statistics import (
     minimal_detectable_difference,
     nadeau_bengio,
 )
-from daamctl.sign_flip import Floats, SignFlip, paired_sign_flip, sign_flip_floor
 
 if TYPE_CHECKING:
     from daamctl.artifacts.results import Fold

@@ -15,12 +15,12 @@ from typing import Any
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.evaluation import Evaluation, Run
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.config.keys import without_effect
 from daamctl.config.marks import Affects
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, special
 
 from daamctl.artifacts.statistics import Interval, SignFlipTest
+from daamctl.data.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all_sets, blocks, finite, random_sets
 from daamctl.evaluation.statistics import class_mean
-from daamctl.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all_sets, blocks, finite, random_sets
 
 FEW_UNITS = 30
 """With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""

@@ -14,10 +14,10 @@ import polars as pl
 from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.statistics import NonInferiority
+from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
-from daamctl.sign_flip import sign_flip_floor
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.scores import Compared, Figure, Score
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.evaluation.comparison import flip_columns, interval_columns
 from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.statistics import grouped_means, minimal_detectable_difference
-from daamctl.sign_flip import paired_sign_flip
 
 
 def score_rows(

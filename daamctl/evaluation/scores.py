@@ -16,6 +16,7 @@ import polars as pl
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import Ablation, LayerRow, Truncation, find_ablation, find_truncation, over_runs
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import Protocols, find_protocols
 from daamctl.artifacts.reconstruction import read_arm_scores
 from daamctl.artifacts.results import Fold
@@ -24,7 +25,6 @@ from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
 from daamctl.evaluation.scoring import UNITS, Items, join, score_predictions
-from daamctl.layout import Layout
 from daamctl.store.files import csv_text
 from daamctl.store.tables import write_frame
 

@@ -6,7 +6,7 @@ McNemar's test on pooled utterances rejected in 34 % of simulated null compariso
 averaged before any test.
 
 scipy computes what it provides. The corrected t-test is written in this module because no maintained library has it.
-The sign-flip test is in `daamctl.sign_flip`. All p-values are two-sided.
+The sign-flip test is in `daamctl.data.sign_flip`. All p-values are two-sided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from daamctl.artifacts.statistics import CorrectedTTest
-from daamctl.sign_flip import Floats, finite
+from daamctl.data.sign_flip import Floats, finite
 
 
 def nadeau_bengio(

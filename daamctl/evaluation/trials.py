@@ -16,11 +16,11 @@ import polars as pl
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
+from daamctl.data.sign_flip import Floats
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import interval_columns
 from daamctl.evaluation.engine import FLIPS, Statistic, equal_interval, equal_p, intervals, randomisation, redrawn
-from daamctl.sign_flip import Floats
 
 RESAMPLES = 2000
 """Draws of the bootstraps; with all methods of a run, more would take minutes."""

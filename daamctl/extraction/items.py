@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from daamctl import audio
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.images import header_problem, open_image
+from daamctl.data import audio
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.tokens import OUTSIDE
 from daamctl.errors import CorpusError

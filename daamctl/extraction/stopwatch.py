@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from daamctl.energy import Meter
-from daamctl.provenance import device_name
+from daamctl.compute.energy import Meter
+from daamctl.store.provenance import device_name
 
 SMALL_PART = 0.1
 """The first batch may include opening the encoder. It is left out if it has at most this share of the clips."""

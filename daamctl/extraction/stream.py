@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daamctl.devices import is_out_of_memory
+from daamctl.compute.devices import is_out_of_memory
+from daamctl.compute.threads import num_readers
 from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
 from daamctl.extraction.parts import ShardParts
-from daamctl.threads import num_readers
 
 log = logging.getLogger(__name__)
 

@@ -28,10 +28,11 @@ from daamctl.adapters import FINETUNES, Effect, FineTuned, build_finetune, check
 from daamctl.adapters.released import departures, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.splits import Split, joined
+from daamctl.compute.devices import autocast, exact_dtype, free_on, is_out_of_memory, release_memory, sent
+from daamctl.compute.engine import Engine
+from daamctl.compute.threads import num_readers
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import autocast, exact_dtype, free_on, is_out_of_memory, release_memory, sent
-from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.fit.features import pass_seed
 from daamctl.fit.loop import Entry, Fit, Member, Trained, improves
@@ -50,9 +51,8 @@ from daamctl.fit.steps import (
 from daamctl.fit.trial import Trial, steps_of_training
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
-from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.store.files import content_key
-from daamctl.threads import num_readers
+from daamctl.store.provenance import FOLD_CODE, code_hash
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,10 @@ class AdapterTrial(Trial):
         head = "words" if self.clips.modality == "tokens" else "heads"
         modules = (FINETUNES.module_of(self.spec.method), f"daamctl.adapters.{head}")
         parts = ("daamctl.adapters", "daamctl.methods")
-        return [*(code_hash(name, "daamctl", parts) for name in modules), code_hash("daamctl.attention", "daamctl")]
+        return [
+            *(code_hash(name, "daamctl", parts) for name in modules),
+            code_hash("daamctl.adapters.attention", "daamctl"),
+        ]
 
     @property
     def units_of_training(self) -> int:

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from daamctl.artifacts.clips import ClipTable
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, is_held, open_embeddings
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, open_embeddings
 from daamctl.artifacts.inputs import embeddings_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import Split
+from daamctl.compute.devices import free_memory, is_held, resolve_device
 from daamctl.config import Config
-from daamctl.devices import free_memory, resolve_device
-from daamctl.layout import Layout
 from daamctl.methods.base import WHITENED, Standardize
 from daamctl.methods.ridge import scaling_of
 

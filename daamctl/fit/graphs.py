@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from daamctl.devices import is_out_of_memory
+from daamctl.compute.devices import is_out_of_memory
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart, edges_of
-from daamctl.energy import Meter, total
+from daamctl.compute.energy import Meter, total
+from daamctl.compute.threads import continue_with
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit.steps import Stateful, generator_states
-from daamctl.threads import continue_with
 
 log = logging.getLogger(__name__)
 

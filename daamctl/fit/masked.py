@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from daamctl.devices import sent
+from daamctl.compute.devices import sent
 from daamctl.errors import ConfigError, DivergedError
 from daamctl.fit.loop import Entry, Fit, Member, Trainable
 from daamctl.fit.steps import adam, rate_factor, seed_everything, set_rate

@@ -14,25 +14,24 @@ import polars as pl
 import torch
 import yaml
 
-from daamctl import __version__
 from daamctl.artifacts.embeddings import label_columns
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import FOLD_DIR, RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent
-from daamctl.cpu_formats import cpu_formats
-from daamctl.engines.base import Engine, await_files
-from daamctl.engines.local import worker_devices
+from daamctl.compute.cpu_formats import cpu_formats
+from daamctl.compute.engine import Engine, await_files
+from daamctl.compute.local_engine import worker_devices
+from daamctl.compute.progress import progress
+from daamctl.compute.threads import use_free_cores
 from daamctl.errors import TrainingError
 from daamctl.fit.loop import Event, Finished, Progress, Recorded, Trainable, Trained, fit
+from daamctl.fit.tracking import Tracker, send_missing
 from daamctl.fit.trial import FoldSpec, Trial, in_groups
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
-from daamctl.progress import progress
-from daamctl.provenance import device_name, git_commit, versions
 from daamctl.store.files import SaveTimer, content_key, kept_path, open_kept, remove_others, write_text
+from daamctl.store.provenance import __version__, device_name, git_commit, versions
 from daamctl.store.records import SKIPPED_FILE
 from daamctl.store.tables import write_frame
-from daamctl.threads import use_free_cores
-from daamctl.tracking import Tracker, send_missing
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from daamctl.compute.cpu_formats import cpu_formats
+from daamctl.compute.devices import autocast, exact_dtype
 from daamctl.config import TrainConfig
-from daamctl.cpu_formats import cpu_formats
-from daamctl.devices import autocast, exact_dtype
 from daamctl.errors import TrainingError
 from daamctl.fit.features import BatchedPart, InMemorySplit, Part, on_device, pass_seed
 from daamctl.fit.graphs import GraphedStep, obstacle

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
+from daamctl.compute.devices import choose_gpu_kernels, is_out_of_memory
 from daamctl.config import TrainConfig
-from daamctl.devices import choose_gpu_kernels, is_out_of_memory
 from daamctl.errors import TrainingError
 from daamctl.fit.features import Part, on_device
 from daamctl.methods.base import FusionClassifier

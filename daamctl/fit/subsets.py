@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold, train_all, train_fold
+from daamctl.fit.tracking import Tracker
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, trials_of
-from daamctl.layout import Layout
 from daamctl.methods import NEEDS_DEV, resolve_method
 from daamctl.store.files import content_key
-from daamctl.tracking import Tracker
 
 
 def misfits(method: str, sizes: Iterable[int], features: Features, config: Config) -> dict[int, MethodError]:

@@ -29,23 +29,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published
 from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import ENTRY, RESULT, FoldArtifact, FoldResult, fold_dir, intact_folds
 from daamctl.artifacts.splits import Split, chosen_folds, joined, split_of
+from daamctl.compute.devices import resolve_device, resolve_precision
 from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
-from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ConfigError, MethodError
 from daamctl.fit.features import Features, fit_standardize, is_collinear
 from daamctl.fit.loop import Fit, Member, Settings, Trainable, Trained
 from daamctl.fit.ridge import RidgeFit
 from daamctl.fit.stack import Fusion, Stack
 from daamctl.fit.steps import seed_everything
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights_metadata import Origin
-from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.store.files import content_key, locked, read_json, write_json
+from daamctl.store.provenance import FOLD_CODE, code_hash
 
 log = logging.getLogger(__name__)
 

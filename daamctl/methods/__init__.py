@@ -13,10 +13,10 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from daamctl.data.registry import Registry
 from daamctl.errors import MethodError, UnknownNameError, suggest
 from daamctl.methods import heads
 from daamctl.methods.settings import GROUPS, Sizes
-from daamctl.registry import Registry
 
 if TYPE_CHECKING:
     from daamctl.methods.base import FusionClassifier as FusionClassifier

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from daamctl.artifacts.terms import counted
+from daamctl.compute.devices import autocast, choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.config import Config, ExtractConfig, SegmentConfig
-from daamctl.devices import autocast, choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.encoders.load import OpenedEncoder, open_encoder

@@ -26,9 +26,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
-from daamctl import audio
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
 from daamctl.corpora.vector_file import READERS, open_vectors
+from daamctl.data import audio
 from daamctl.errors import AudioError, CorpusError, first_few
 from daamctl.evaluation.conformal import in_set
 from daamctl.extraction.cutting import cut

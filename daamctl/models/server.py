@@ -26,12 +26,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from daamctl import __version__, audio
+from daamctl.data import audio
 from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.sentences import lines_as_sentences
+from daamctl.store.provenance import __version__
 
 log = logging.getLogger(__name__)
 

@@ -26,31 +26,30 @@ from daamctl.artifacts.embeddings import (
     check_settings,
     embeddings_in,
     finished_sets,
-    is_held,
     open_embeddings,
     read_head,
     with_keys,
 )
 from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import Split, fold_groups, split_of
+from daamctl.compute.devices import is_held, resolve_device
 from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import embedding_settings, names
 from daamctl.config.marks import AppliesTo
 from daamctl.corpora.corpus_stats import corpus_stats_of
+from daamctl.data.stage_table import STAGES
 from daamctl.data.task import task_of
-from daamctl.devices import resolve_device
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.evaluation.consistency import differences
 from daamctl.fit.features import POOL_CLIPS, Features, gpu_room
 from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
-from daamctl.stage_table import STAGES
 from daamctl.store.tables import METADATA_KEY
 
 T = TypeVar("T")

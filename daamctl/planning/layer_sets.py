@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from daamctl.analysis.importance import layer_importance, mean_density, order_layers, ties_all
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.fairness import judge
+from daamctl.evaluation.importance import layer_importance, mean_density, order_layers, ties_all
 from daamctl.fit.trial import build_method
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, counterparts, resolve_method
 from daamctl.methods.base import FusionClassifier
 from daamctl.store.records import SKIPPED_FILE

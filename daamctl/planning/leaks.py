@@ -7,17 +7,17 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.analysis.data_checks import CorpusFacts, check_duplicates, check_shared, content_ids, numbered, text_ids
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import fold_groups
 from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError
+from daamctl.evaluation.data_checks import CorpusFacts, check_duplicates, check_shared, content_ids, numbered, text_ids
 from daamctl.extraction.items import ImageTables
 from daamctl.fit.features import Features, open_features
-from daamctl.layout import Layout
 
 logger = logging.getLogger(__name__)
 

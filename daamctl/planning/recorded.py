@@ -14,16 +14,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from daamctl.adapters import FINETUNES
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, intact_folds
+from daamctl.compute.devices import resolve_device
+from daamctl.compute.energy import total
 from daamctl.config import Config
-from daamctl.devices import resolve_device
-from daamctl.energy import total
 from daamctl.errors import ArtifactError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit.trial import clips_of_fold
-from daamctl.layout import Layout
-from daamctl.provenance import device_name
 from daamctl.store.files import read_json
+from daamctl.store.provenance import device_name
 
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""

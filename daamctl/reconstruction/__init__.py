@@ -7,7 +7,7 @@ Source: a post of the DAAM authors that shows Density Adaptive Attention in the 
 
 from __future__ import annotations
 
-from daamctl.registry import Registry
+from daamctl.data.registry import Registry
 
 BLOCKS = Registry(
     "block",

@@ -15,10 +15,10 @@ from torch import Tensor
 from daamctl.artifacts.reconstruction import COLUMNS, Crops
 from daamctl.artifacts.splits import is_official
 from daamctl.artifacts.utterances import UtteranceTable
+from daamctl.compute.progress import progress
 from daamctl.config.schema import CropConfig
 from daamctl.errors import CorpusError, first_few
 from daamctl.extraction.items import ImageTables
-from daamctl.progress import progress
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -19,23 +19,23 @@ from torch import Tensor, nn
 from daamctl.artifacts import reconstruction as files
 from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_of
 from daamctl.artifacts.results import ENTRY
+from daamctl.compute.devices import autocast, exact_dtype, is_out_of_memory, resolve_device, resolve_precision, sent
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
-from daamctl.devices import autocast, exact_dtype, is_out_of_memory, resolve_device, resolve_precision, sent
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit.loop import Entry, Finished, Fit, Member, Progress, Trainable, Trained
 from daamctl.fit.runner import fit_and_save, load_state
 from daamctl.fit.stack import channels_last, order_weights
 from daamctl.fit.steps import adam, seed_everything
 from daamctl.methods.mixture import DensityBlock
-from daamctl.provenance import device_name, versions
 from daamctl.reconstruction.codes import perplexity
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.scores import SCORES
 from daamctl.reconstruction.vqvae import VQVAE
 from daamctl.store.artifact import Artifact
 from daamctl.store.files import content_key
+from daamctl.store.provenance import device_name, versions
 from daamctl.store.tables import write_frame
 
 log = logging.getLogger(__name__)

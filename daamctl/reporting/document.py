@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from daamctl.artifacts.layer_sets import MeanOverRuns
 from daamctl.artifacts.scores import Compared, Figure
-from daamctl.figures.spec import Figure as Drawing
-from daamctl.figures.spec import Picture
+from daamctl.reporting.figure_spec import Figure as Drawing
+from daamctl.reporting.figure_spec import Picture
 
 DASH = "–"
 """Shown for a value that does not exist."""

@@ -11,7 +11,6 @@ from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.scores import F1_BEST_ON_TEST, F1_STRICT
 from daamctl.artifacts.terms import counted
-from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -29,6 +28,7 @@ from daamctl.reporting.document import (
     points,
     pooled,
 )
+from daamctl.reporting.figure_spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.figures import profile
 from daamctl.reporting.sentences import say
 from daamctl.reporting.verdict import against

@@ -1,4 +1,4 @@
-"""Figures of the report, built from the evaluation and the folds. `daamctl.figures` draws them.
+"""Figures of the report, built from the evaluation and the folds. `figure_interactive` and `figure_static` draw them.
 
 Accuracies and their differences are fractions. Mappings have one entry per method, in the order of the report, best
 first. Common arguments: `chance` is the share of the most frequent class, `label` the name of the accuracy, `clip` the
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import LayerRow
-from daamctl.figures import static
-from daamctl.figures.interactive import MAX_CELLS
-from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
-from daamctl.figures.spec import (
+from daamctl.reporting import figure_static as static
+from daamctl.reporting.document import Plot
+from daamctl.reporting.figure_interactive import MAX_CELLS
+from daamctl.reporting.figure_layers import MethodMaps, contribution, contribution_change, importance_map
+from daamctl.reporting.figure_spec import (
     COLOURS,
     DASHES,
     MANY_CLASSES,
@@ -35,7 +36,6 @@ from daamctl.figures.spec import (
     Rule,
     rows,
 )
-from daamctl.reporting.document import Plot
 
 CHANCE = "Most frequent class"
 ROW_WIDTH = 6.4
@@ -241,7 +241,7 @@ def confusion(methods: Mapping[str, NDArray[np.int64]], classes: Sequence[str], 
 
 def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
     """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs."""
-    # Of a run, the page holds two maps (`daamctl.figures.interactive`): a byte per cell, and base64 makes 4 of 3.
+    # Of a run, the page holds two maps (`figure_interactive`): a byte per cell, and base64 makes 4 of 3.
     cells = [len(maps.runs) * min(maps.mean.trained.size, MAX_CELLS) for maps in methods.values()]
     if 2 * sum(cells) * 4 / 3 > MAX_MAP_BYTES:
         methods = {name: replace(maps, runs=[maps.mean]) for name, maps in methods.items()}

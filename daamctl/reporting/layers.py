@@ -13,8 +13,6 @@ from daamctl.artifacts.layer_sets import ALL, Ablation, LayerRow, minus, over_ru
 from daamctl.artifacts.results import marked
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, Task
-from daamctl.figures.layers import MethodMaps
-from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -30,6 +28,8 @@ from daamctl.reporting.document import (
     layers_text,
     spread,
 )
+from daamctl.reporting.figure_layers import MethodMaps
+from daamctl.reporting.figure_spec import Picture
 from daamctl.reporting.sentences import say
 
 Labels = Mapping[str, str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from daamctl.artifacts.protocols import PROBES, Protocols
 from daamctl.artifacts.scores import ProtocolScore
-from daamctl.figures.spec import COLOURS, MARKERS, Axis, Figure, Line, Mark, Panel, Rule, rows
 from daamctl.reporting.document import DASH, Block, Bullets, Cell, Document, Number, Section, Table, Text, points
+from daamctl.reporting.figure_spec import COLOURS, MARKERS, Axis, Figure, Line, Mark, Panel, Rule, rows
 from daamctl.reporting.figures import ROW_WIDTH, drawn
 
 TITLE = "What the protocol is worth"

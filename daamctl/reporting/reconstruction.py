@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.reconstruction import METRICS, ArmScores, Reconstruction
 from daamctl.artifacts.scores import Compared
-from daamctl.figures.gallery import gallery
-from daamctl.figures.spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -31,6 +29,8 @@ from daamctl.reporting.document import (
     p_value,
     plural,
 )
+from daamctl.reporting.figure_gallery import gallery
+from daamctl.reporting.figure_spec import COLOURS, DASHES, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import say
 

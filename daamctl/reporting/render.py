@@ -18,9 +18,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from daamctl.figures import interactive as figures
-from daamctl.figures.spec import Picture
+from daamctl.reporting import figure_interactive as figures
 from daamctl.reporting.document import CODE, Document, Linked, Number, number_of
+from daamctl.reporting.figure_spec import Picture
 from daamctl.reporting.glossary import explainer
 
 TEMPLATES = Path(__file__).parent

@@ -14,7 +14,6 @@ import numpy as np
 
 from daamctl.artifacts.evaluation import AdapterEffect, Evaluation
 from daamctl.artifacts.terms import listed, without_path
-from daamctl.figures.spec import Confusion
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -30,6 +29,7 @@ from daamctl.reporting.document import (
     Text,
     count,
 )
+from daamctl.reporting.figure_spec import Confusion
 from daamctl.reporting.sentences import say
 from daamctl.reporting.terms import held_out, is_official, moment, runs, tested
 from daamctl.reporting.verdict import order

@@ -9,8 +9,6 @@ from functools import cached_property
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import Compared, Figure
 from daamctl.artifacts.terms import counted, listed
-from daamctl.figures.spec import COLOURS, DASHES, MARKERS, Axis, Line, Mark, Panel, Rule
-from daamctl.figures.spec import Figure as Drawing
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -28,6 +26,8 @@ from daamctl.reporting.document import (
     pooled,
 )
 from daamctl.reporting.entities import ALPHA, METRIC
+from daamctl.reporting.figure_spec import COLOURS, DASHES, MARKERS, Axis, Line, Mark, Panel, Rule
+from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import say
 from daamctl.reporting.verdict import against, source

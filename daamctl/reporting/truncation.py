@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
-from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -19,6 +18,7 @@ from daamctl.reporting.document import (
     percent,
     points,
 )
+from daamctl.reporting.figure_spec import Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import say
 

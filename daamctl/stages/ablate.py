@@ -17,22 +17,22 @@ from typing import Any, Literal
 
 import torch
 
-from daamctl.analysis.layer_sets import PRESETS, alone_tests, choose_sets, contradiction, cut_ties, set_name
 from daamctl.artifacts.layer_sets import ABLATION, ALL, Ablation, Contrast, minus, over_runs, write_layer_sets
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
+from daamctl.evaluation.layer_sets import PRESETS, alone_tests, choose_sets, contradiction, cut_ties, set_name
 from daamctl.evaluation.scores import run_rows
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.subsets import misfits, train_on_layers
+from daamctl.fit.tracking import make_tracker, send_missing
 from daamctl.fit.trial import build_method
-from daamctl.layout import Layout
 from daamctl.methods import counterparts, resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.planning.layer_sets import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
 from daamctl.store.files import remove_others
-from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipe
 from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
+from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
@@ -34,7 +35,6 @@ from daamctl.methods import (
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
-from daamctl.stage_table import STAGES, steps_of
 from daamctl.store.files import write_json
 
 log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def _misfits(config: Config) -> list[str]:
         to_build += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
     problems = []
     if config.ablate.layers or config.ablate.presets:
-        from daamctl.analysis.layer_sets import choose_sets  # imports SciPy
+        from daamctl.evaluation.layer_sets import choose_sets  # imports SciPy
 
         layers = range(0 if config.extract.layer_00 else 1, num_layers + 1)
         try:

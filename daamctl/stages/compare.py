@@ -16,6 +16,7 @@ from typing import Any
 from daamctl.adapters import stage_of
 from daamctl.artifacts.comparison import ComparisonReport, PairedResult, PrintedResult, Row
 from daamctl.artifacts.evaluation import find_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
 from daamctl.artifacts.scores import BEST_ON_TEST
@@ -26,10 +27,9 @@ from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods, scored_folds
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, PrintedSide, compare_printed, figure_of, score_of, trained_side
-from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.store.records import write_record
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 
 from daamctl.artifacts.inputs import utterances_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, write_crops
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import CorpusError
-from daamctl.layout import Layout
 from daamctl.reconstruction.crops import place_crops
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,11 @@ from typing import TypeVar
 
 import polars as pl
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import OFFICIAL, cross_validated, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, TEXTS, Modality, UtteranceTable, write_utterances
-from daamctl.audio import AudioInfo, probe
+from daamctl.compute.progress import progress
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
@@ -30,10 +31,9 @@ from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import files_root, register, source_of
+from daamctl.data.audio import AudioInfo, probe
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
-from daamctl.layout import Layout
-from daamctl.progress import progress
 from daamctl.store.files import content_key, locked, put, sha256_file
 
 log = logging.getLogger(__name__)

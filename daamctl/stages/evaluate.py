@@ -30,6 +30,7 @@ from daamctl.artifacts.evaluation import (
     ReferenceComparison,
     Run,
 )
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.runs import trained_methods
 from daamctl.artifacts.scores import ALL_PAIRS, OF_EVALUATE, Compared, Scores, frame_of
@@ -47,7 +48,6 @@ from daamctl.evaluation.primary import primary_rows
 from daamctl.evaluation.provenance import counts, provenance
 from daamctl.evaluation.scores import history_rows, method_rows, speaker_rows, write_scores
 from daamctl.evaluation.scoring import UNITS, Items, items_of
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, SINGLE_LAYER, fuses_layers
 from daamctl.planning.leaks import leaks
 from daamctl.store.artifact import Artifact

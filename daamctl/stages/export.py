@@ -17,11 +17,11 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from daamctl import __version__
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import is_published
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.scores import LEVEL, Scores, frame_of, recalls
@@ -42,7 +42,7 @@ from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
-from daamctl.layout import Layout
+from daamctl.fit.tracking import make_tracker, register_model
 from daamctl.methods import METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
@@ -66,7 +66,7 @@ from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
 from daamctl.reporting.terms import selection_rule
 from daamctl.store.files import write_text
-from daamctl.tracking import make_tracker, register_model
+from daamctl.store.provenance import __version__
 
 log = logging.getLogger(__name__)
 

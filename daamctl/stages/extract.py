@@ -40,29 +40,29 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.inputs import clips_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import TEXTS
+from daamctl.compute.cpu_formats import cpu_formats
+from daamctl.compute.devices import resolve_device, resolve_precision
+from daamctl.compute.engine import Engine, await_files
+from daamctl.compute.engines import make_engine
+from daamctl.compute.local_engine import LocalEngine
+from daamctl.compute.progress import progress
+from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
-from daamctl.cpu_formats import cpu_formats
-from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.encoders.speech import SpeechEncoder
-from daamctl.engines import make_engine
-from daamctl.engines.base import Engine, await_files
-from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
 from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.parts import parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
-from daamctl.layout import Layout
-from daamctl.progress import progress
 from daamctl.store.files import link_or_copy, put, write_json
 from daamctl.store.records import check_file
 from daamctl.store.tables import read_frame
-from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
 

@@ -22,22 +22,22 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.inputs import clips_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import intact_folds
 from daamctl.artifacts.utterances import TEXTS
+from daamctl.compute.devices import resolve_device, resolve_precision
+from daamctl.compute.engine import Engine
+from daamctl.compute.progress import progress
 from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import files_root
-from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.load import open_encoder
-from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
 from daamctl.fit.adapter import AdapterTrial, EncoderAndItems, EncoderSource, ItemSet
 from daamctl.fit.runner import train_all
+from daamctl.fit.tracking import make_tracker, send_missing
 from daamctl.fit.trial import trials_of
-from daamctl.layout import Layout
-from daamctl.progress import progress
-from daamctl.tracking import make_tracker, send_missing
 
 log = logging.getLogger(__name__)
 

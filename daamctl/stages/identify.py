@@ -17,18 +17,18 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.audio import load
+from daamctl.compute.devices import autocast, resolve_device
+from daamctl.compute.progress import progress
 from daamctl.config import ExtractConfig
 from daamctl.corpora.files import SUFFIXES, files_below, match_names, read_table
 from daamctl.corpora.vector_file import VectorFile, open_vectors
-from daamctl.devices import autocast, resolve_device
+from daamctl.data.audio import load
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.discovery import find_layers
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.encoders.text import TextEncoder
 from daamctl.errors import CorpusError, EncoderError
-from daamctl.progress import progress
 
 SAME = 0.03
 """Largest distance that rounding explains."""

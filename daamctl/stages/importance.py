@@ -25,19 +25,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.analysis.audit import ProbedFold, audit_scores, curves_of, steps
-from daamctl.analysis.importance import (
-    Map,
-    geometry_caution,
-    head_positions,
-    importance_factor,
-    layer_contribution,
-    map_correlation,
-    order_layers,
-    rank_correlation,
-    stability,
-)
-from daamctl.analysis.scores import FoldMaps, MethodLayerScores, read_maps, read_scores
 from daamctl.artifacts.audit import write_tests
 from daamctl.artifacts.importance import (
     CURVES_FILE,
@@ -51,19 +38,32 @@ from daamctl.artifacts.importance import (
     Stability,
 )
 from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
 from daamctl.data.metrics import ACCURACY
+from daamctl.evaluation.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
+from daamctl.evaluation.importance import (
+    Map,
+    geometry_caution,
+    head_positions,
+    importance_factor,
+    layer_contribution,
+    map_correlation,
+    order_layers,
+    rank_correlation,
+    stability,
+)
+from daamctl.evaluation.layer_scores import FoldMaps, MethodLayerScores, read_maps, read_scores
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import compare_trials, trial_intervals, trials_of
-from daamctl.figures import static
-from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
-from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
+from daamctl.reporting import figure_static as static
 from daamctl.reporting.document import plural
+from daamctl.reporting.figure_layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.store.artifact import Artifact
 from daamctl.store.files import remove_others, write_bytes
 from daamctl.store.tables import write_frame

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from daamctl import starter
 from daamctl.errors import ConfigError, first_few
+from daamctl.store import starter
 from daamctl.store.files import write_text
 
 DVC_CONFIG = ".dvc/config"

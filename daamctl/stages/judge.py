@@ -61,9 +61,9 @@ def run(
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:
     """Write the page, one file of HTML."""
-    from daamctl import __version__
     from daamctl.reporting.judge import document
     from daamctl.reporting.render import to_html
     from daamctl.store.files import write_text
+    from daamctl.store.provenance import __version__
 
     write_text(path, to_html(document(verdict, files), version=__version__))

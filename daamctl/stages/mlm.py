@@ -20,9 +20,9 @@ import pyarrow as pa
 import torch
 
 from daamctl.artifacts.masked import NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay, masked_run
+from daamctl.compute.devices import resolve_device
 from daamctl.corpora.sources import register, source_of
 from daamctl.corpora.wikitext2 import GET_IT, UNKNOWN, Article, Texts, read
-from daamctl.devices import resolve_device
 from daamctl.encoders.base import weights_hash
 from daamctl.encoders.masked import MaskedModel, open_masked
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
@@ -31,10 +31,10 @@ from daamctl.fit.loop import Finished
 from daamctl.fit.masked import FUSIONS, MaskedSettings, MaskedTrial, Masking
 from daamctl.fit.runner import fit_and_save, load_state
 from daamctl.paper.numbers import printed, read_claims, rows_of
-from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
 from daamctl.store.artifact import Artifact
+from daamctl.store.provenance import device_name
 from daamctl.store.tables import read_parquet, write_parquet
 
 log = logging.getLogger(__name__)

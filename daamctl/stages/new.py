@@ -21,9 +21,9 @@ from typing import Any
 import polars as pl
 import yaml
 
-from daamctl import audio
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality, encoder_input
+from daamctl.compute.progress import progress
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora import CORPORA
@@ -35,9 +35,9 @@ from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
+from daamctl.data import audio
 from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
-from daamctl.progress import progress
 from daamctl.store.files import write_text
 from daamctl.store.tables import separator_of
 

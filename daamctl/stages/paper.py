@@ -13,20 +13,20 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished, note_of, read_inventory, read_note
 from daamctl.config import PIPELINES_DIR
-from daamctl.layout import Layout
+from daamctl.data.stage_table import folder_stages
+from daamctl.evaluation.learned import read_learned
 from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, ReproducedResults
 from daamctl.paper.whole_paper import whole_paper
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.stage_table import folder_stages
 from daamctl.store.records import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)

@@ -18,36 +18,36 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from daamctl.analysis.audit import steps
-from daamctl.analysis.layer_sets import choose_sets
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.terms import counted, encoder_label
+from daamctl.compute.devices import autocast, free_memory, free_on, resolve_device, resolve_precision
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.sources import source_of
-from daamctl.devices import autocast, free_memory, free_on, resolve_device, resolve_precision
+from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.evaluation.audit import steps
+from daamctl.evaluation.layer_sets import choose_sets
 from daamctl.fit.steps import seed_everything
 from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.expected import ADAM_BYTES, Expected
 from daamctl.planning.finetune_size import finetune_dtype, finetune_size
 from daamctl.planning.layer_sets import choose_method, choose_ranking, layer_scores, ranked
 from daamctl.planning.recorded import MEASURED, RecordedSpeeds, Throughput
+from daamctl.planning.repair import repair_of
 from daamctl.planning.tasks import Blockers, Task, set_state
-from daamctl.provenance import device_name
 from daamctl.reconstruction.training import kept_trainings
 from daamctl.reconstruction.vqvae import VQVAE
-from daamctl.repair import repair_of
-from daamctl.stage_table import STAGES, steps_of
+from daamctl.store.provenance import device_name
 
 T = TypeVar("T")
 PICTURES_BYTES = 500_000

@@ -17,6 +17,7 @@ import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import TEXTS
+from daamctl.compute.progress import progress
 from daamctl.data.spans import EntityScores
 from daamctl.data.task import Task, task_of
 from daamctl.errors import ConfigError, CorpusError, first_few
@@ -26,7 +27,6 @@ from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all, predict_vectors
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
-from daamctl.progress import progress
 from daamctl.store.files import csv_text, write_text
 from daamctl.store.tables import write_parquet
 

@@ -22,8 +22,18 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from daamctl.analysis.data_checks import Sample, check_data
-from daamctl.analysis.probe import (
+from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.layer_sets import over_runs
+from daamctl.artifacts.layout import Layout
+from daamctl.artifacts.runs import check_classifies
+from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
+from daamctl.artifacts.terms import percent
+from daamctl.compute.progress import progress
+from daamctl.config import Config
+from daamctl.data.task import Task
+from daamctl.errors import ArtifactError, TrainingError
+from daamctl.evaluation.data_checks import Sample, check_data
+from daamctl.evaluation.probe import (
     CONFIDENCE,
     WORTHWHILE,
     FoldRows,
@@ -34,20 +44,10 @@ from daamctl.analysis.probe import (
     judge,
     probe_layers,
 )
-from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.layer_sets import over_runs
-from daamctl.artifacts.runs import check_classifies
-from daamctl.artifacts.splits import Split, fold_groups, is_official, split_of
-from daamctl.artifacts.terms import percent
-from daamctl.config import Config
-from daamctl.data.task import Task
-from daamctl.errors import ArtifactError, TrainingError
 from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
-from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.leaks import corpus_facts
-from daamctl.progress import progress
 from daamctl.store.files import write_json
 
 logger = logging.getLogger(__name__)

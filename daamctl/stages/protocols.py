@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from daamctl.analysis.probe import FoldRows, Ids, fit_probe
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import PROBES, Protocols, write_protocols
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.scores import Compared, ProtocolScore
@@ -32,22 +32,22 @@ from daamctl.artifacts.splits import (
     split_of,
 )
 from daamctl.artifacts.utterances import SENTENCE
+from daamctl.compute.progress import progress
+from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
 from daamctl.corpora.groups import assign_groups, cross_groups, shared
 from daamctl.data.task import Task
 from daamctl.errors import ConfigError, UnknownNameError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals
+from daamctl.evaluation.probe import FoldRows, Ids, fit_probe
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.fit.features import Features, load_features
-from daamctl.layout import Layout
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.probes import ridge_best_layer, ridge_concat, ridge_last, ridge_mean
 from daamctl.methods.settings import Sizes
-from daamctl.progress import progress
 from daamctl.reporting.protocols import document
 from daamctl.reporting.write import write_report
-from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
 

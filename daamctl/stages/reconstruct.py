@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 
 from daamctl.artifacts.inputs import crops_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import training_of
+from daamctl.compute.engine import Engine
+from daamctl.compute.progress import progress
+from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
-from daamctl.engines.base import Engine
-from daamctl.layout import Layout
-from daamctl.progress import progress
 from daamctl.reconstruction import BLOCKS
 from daamctl.reconstruction.training import ArmWorker, kept_trainings
 from daamctl.store.files import remove_others
-from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
 

@@ -26,24 +26,25 @@ import yaml
 from safetensors import safe_open
 
 from daamctl.adapters import stage_of
-from daamctl.analysis.importance import layer_contribution
-from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.evaluation import Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import find_protocols
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
+from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.importance import layer_contribution
+from daamctl.evaluation.learned import read_learned
 from daamctl.evaluation.scores import read_scores
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.extraction.stopwatch import timing_file
-from daamctl.figures.layers import LayerRun, MethodMaps
-from daamctl.layout import Layout
+from daamctl.fit.tracking import make_tracker, send_missing
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
@@ -53,15 +54,14 @@ from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
+from daamctl.reporting.figure_layers import LayerRun, MethodMaps
 from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.verdict import against, headline, labelled, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.stage_table import folder_stages
 from daamctl.store.files import read_json
 from daamctl.store.tables import read_frame
-from daamctl.tracking import make_tracker, send_missing
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from daamctl.artifacts.inputs import crops_of
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import (
     EXAMPLES,
     HISTORY,
@@ -39,14 +40,13 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import with_holm
 from daamctl.evaluation.reconstruction import score_rows
 from daamctl.evaluation.scores import write_scores
-from daamctl.layout import Layout
+from daamctl.fit.tracking import make_tracker
 from daamctl.reconstruction.crops import CropPixels
 from daamctl.reconstruction.training import examples_of, key_of
 from daamctl.reporting.reconstruction import ArmRuns, document
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.store.artifact import Artifact
 from daamctl.store.tables import read_frame
-from daamctl.tracking import make_tracker
 
 
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:

@@ -15,12 +15,12 @@ import polars as pl
 
 from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.inputs import utterances_of
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
 from daamctl.corpora.base import class_counts
 from daamctl.corpora.sources import files_root
 from daamctl.errors import AudioError, ConfigError
 from daamctl.extraction.cutting import cut
-from daamctl.layout import Layout
 from daamctl.store.files import atomic_path
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
     import numpy as np
     import soundfile as sf
 
-    from daamctl.audio import read_piece
+    from daamctl.data.audio import read_piece
 
     samples, rate = read_piece(source, start_s=start_s, duration_s=duration_s)
     if not np.isfinite(samples).all():

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from daamctl.artifacts.dag import families, family_of
 from daamctl.artifacts.evaluation import Evaluation, find_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
+from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import scored_folds
 from daamctl.evaluation.primary import over_trials
-from daamctl.layout import Layout
 from daamctl.reporting.shots import Point, document
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.stage_table import folder_stages
 
 logger = logging.getLogger(__name__)
 

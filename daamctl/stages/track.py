@@ -9,7 +9,7 @@ from pathlib import Path
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.runs import find_run
 from daamctl.errors import ArtifactError
-from daamctl.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
+from daamctl.fit.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import intact_folds
+from daamctl.compute.engine import Engine
 from daamctl.config import Config
-from daamctl.engines.base import Engine
 from daamctl.fit.features import open_features
 from daamctl.fit.runner import train_all
+from daamctl.fit.tracking import make_tracker, send_missing
 from daamctl.fit.trial import FusionTrial, trials_of
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, resolve_method
-from daamctl.tracking import make_tracker, send_missing
 
 
 def run(

@@ -20,8 +20,8 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import find_run
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import counted
+from daamctl.compute.devices import resolve_device, resolve_precision
 from daamctl.config import Config
-from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.cost import outline_shares, parameter_shares, time_shares
 from daamctl.encoders.encoder_size import configuration_of
 from daamctl.encoders.load import open_encoder
@@ -32,9 +32,9 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.subsets import misfits, train_on_layers
+from daamctl.fit.tracking import make_tracker
 from daamctl.methods import resolve_method
-from daamctl.provenance import device_name
-from daamctl.tracking import make_tracker
+from daamctl.store.provenance import device_name
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from daamctl.artifacts.dag import (
     family_of,
     write_stages,
 )
+from daamctl.data.stage_table import STAGES
 from daamctl.errors import ConfigError
-from daamctl.stage_table import STAGES
 from tests.fixtures.projects import REPOSITORY
 
 

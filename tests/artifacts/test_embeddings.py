@@ -17,7 +17,6 @@ from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import (
     EmbeddingsMetadata,
     check_settings,
-    is_held,
     layer_column,
     open_embeddings,
     read_embeddings,
@@ -282,14 +281,6 @@ def test_shard_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"embeddings-00001.parquet: layer_01 is missing or no fixed_size_list"):
         stored[np.array([3])]
     assert stored[np.array([0, 5])].shape == (2, 1, DIM)  # other shards are not looked at
-
-
-def test_memory_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Auto: the vectors and a copy of them take at most half of what is free."""
-    monkeypatch.setattr(embeddings, "free_memory", lambda: 400)
-    assert [is_held(nbytes, "auto") for nbytes in (100, 101)] == [True, False]
-    assert is_held(10**15, "memory")
-    assert not is_held(1, "stream")
 
 
 def test_shard_is_whole(tmp_path: Path) -> None:

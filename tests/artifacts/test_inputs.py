@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.masked import masked_run
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import (
     ablate,
     crop,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import (
     Obstacle,
     folder_of,
@@ -18,8 +19,7 @@ from daamctl.artifacts.skipped import (
     remove_note,
 )
 from daamctl.config import Config
-from daamctl.layout import Layout
-from daamctl.stage_table import STAGES, stages_of_task
+from daamctl.data.stage_table import STAGES, stages_of_task
 
 NAMES = {"train": "none", "finetune": "lora-r8", "reconstruct": "daam"}
 WHY = Obstacle("no corpus", "get it")

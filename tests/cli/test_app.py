@@ -19,16 +19,19 @@ import yaml
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from daamctl import __version__, pipeline, stage_table, tracking
+from daamctl import __version__
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
+from daamctl.data import stage_table
 from daamctl.errors import ArtifactError
+from daamctl.fit import tracking
 from daamctl.stages import (
     download,
     evaluate,
     extract,
     finetune,
     inventory,
+    pipeline,
     plan,
     report,
     track,
@@ -592,7 +595,7 @@ def test_ablation_is_made_again_when_the_unit_changes(project: Path) -> None:
 
 @pytest.mark.parametrize("what", ["pipelines", "corpora", "encoders", "methods", "metrics"])
 def test_ls_shows_every_name_with_its_line(project: Path, monkeypatch: Any, what: str) -> None:
-    from daamctl.listing import entries
+    from daamctl.stages.ls import entries
 
     monkeypatch.setenv("COLUMNS", "200")
     result = call("ls", what)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layout import Layout
 from daamctl.cli.app import app
 from daamctl.cli.compare import complete
 from daamctl.config import load_config
-from daamctl.layout import Layout
 from daamctl.stages import compare
 from daamctl.store.records import write_record
 from tests.fixtures.folds import write_method

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layout import Layout
 from daamctl.cli.app import app
 from daamctl.config import load_config
-from daamctl.doctor import examine_method
-from daamctl.layout import Layout
 from daamctl.methods import METHODS, contract, rebuild
 from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.attentive import AttentivePooling
 from daamctl.methods.contract import Case, Finding
+from daamctl.stages.doctor import examine_method
 from tests.fixtures.embeddings import write_embeddings
 
 

@@ -14,12 +14,12 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import Obstacle, folder_of, leave_out
 from daamctl.cli.app import app
 from daamctl.cli.options import OPTIONS, Run, UsedBy, taken
 from daamctl.config import explain, load_config
-from daamctl.layout import Layout
-from daamctl.stage_table import stages_of_task
+from daamctl.data.stage_table import stages_of_task
 
 NAMES = {"train": "none", "finetune": "lora-r4"}
 HEAVY = ("torch", "transformers", "mlflow", "sklearn")

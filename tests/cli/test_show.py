@@ -128,7 +128,8 @@ def test_what_is_refused(shown: Path, run: str, message: str) -> None:
 def test_torch_is_not_imported(shown: Path) -> None:
     write(shown)
     code = (
-        "import sys; from daamctl.cli import show; from daamctl.layout import Layout; from pathlib import Path\n"
+        "import sys; from daamctl.cli import show; from pathlib import Path\n"
+        "from daamctl.artifacts.layout import Layout\n"
         "show.show_results(Layout(Path('.'), 'demo', 'demo', 'demo')); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=shown, capture_output=True)

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.clips import read_clips
 from daamctl.cli.app import app
-from daamctl.engines import ray as engines_ray
-from daamctl.engines.local import LocalEngine
-from daamctl.engines.ray import RayEngine
+from daamctl.compute import ray_engine as engines_ray
+from daamctl.compute.local_engine import LocalEngine
+from daamctl.compute.ray_engine import RayEngine
 from daamctl.stages import extract, finetune, train
 from tests.fixtures.recordings import write_pipeline
 

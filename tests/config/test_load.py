@@ -12,8 +12,8 @@ import pytest
 
 from daamctl.config import RECIPES, Config, find_root, load_config, parse_overrides, pipeline_names, read_yaml
 from daamctl.config.schema import ImportanceConfig
+from daamctl.data.stage_table import STAGES
 from daamctl.errors import ConfigError
-from daamctl.stage_table import STAGES
 
 
 def message(root: Path, overrides: dict[str, Any], pipeline: str | None = "demo") -> str:

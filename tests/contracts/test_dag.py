@@ -13,10 +13,10 @@ import yaml
 
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names, read_yaml
+from daamctl.data.stage_table import STAGES as SPECS
+from daamctl.data.stage_table import stages_of_task
 from daamctl.methods import METHODS, resolve_method
 from daamctl.paper.numbers import experiments
-from daamctl.stage_table import STAGES as SPECS
-from daamctl.stage_table import stages_of_task
 from daamctl.stages import check, inventory
 from tests.fixtures.projects import REPOSITORY
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from daamctl.analysis.importance import layer_contribution
+from daamctl.evaluation.importance import layer_contribution
 from daamctl.fit.steps import focal_loss
 from daamctl.methods import build
 from daamctl.methods.daam import density_weights

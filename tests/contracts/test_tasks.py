@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import SCHEMAS, Modality
 from daamctl.cli.app import app
@@ -32,7 +33,6 @@ from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of, score_predictions
 from daamctl.evaluation.trials import compare_primary, primary_not_worse, trial_intervals, trials_of
 from daamctl.fit.trial import Trial
-from daamctl.layout import Layout
 from daamctl.stages import evaluate
 from daamctl.store.files import read_json
 from tests.fixtures.folds import write_fold

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 import soundfile as sf
 
-from daamctl import audio
 from daamctl.corpora import demo
 from daamctl.corpora.fingerprint import validate
+from daamctl.data import audio
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.embeddings import read_embeddings
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config
 from daamctl.corpora import demo_text
 from daamctl.corpora.fingerprint import validate
-from daamctl.layout import Layout
 from daamctl.stages import download, extract, segment
 
 

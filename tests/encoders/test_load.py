@@ -26,7 +26,7 @@ from daamctl.encoders.image import plain_processor
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.text import BYTE_TOKENS, byte_tokenizer, tokenizer_hash
 from daamctl.errors import EncoderError
-from daamctl.listing import entries
+from daamctl.stages.ls import entries
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "whisper-base-encoder"
 

@@ -13,13 +13,13 @@ from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family
 from daamctl.config import Config
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, minimal_detectable_difference, nadeau_bengio
-from daamctl.sign_flip import paired_sign_flip
 from daamctl.store.records import parse_record
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
 from daamctl.evaluation.consistency import scored_folds
-from daamctl.layout import Layout
 from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, write_method
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, non_inferiority, randomisation
-from daamctl.sign_flip import paired_sign_flip
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_an_end_at_zero_is_zero():
 @pytest.mark.parametrize("balanced", [False, True])
 def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
     """Against a plain bootstrap with the same draws, item by item."""
-    monkeypatch.setattr("daamctl.sign_flip.BLOCK", block)
+    monkeypatch.setattr("daamctl.data.sign_flip.BLOCK", block)
     rng = np.random.default_rng(0)
     clusters, classes = rng.integers(0, 60, 150), rng.integers(0, 5, 150)
     values = np.stack([rng.random(150) < 0.7, rng.random(150) - 0.5])

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.evaluation import Fairness
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.scoring import items_of
-from daamctl.layout import Layout
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
 
 CONFIG = Config.model_validate({"train": {"steps": None, "epochs": 35, "schedule": "plateau", "refit": False}})

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.evaluation.statistics import (
     grouped_means,
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
 )
-from daamctl.sign_flip import paired_sign_flip
 
 # Published accuracy on the five IEMOCAP folds in percent (gaam-v1, Table 2), and what follows from it for the
 # difference to the first row: mean, plain t-test, corrected t-test, the latter after Holm

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from daamctl.artifacts.embeddings import read_embeddings, read_head
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, CorpusError
 from daamctl.extraction import given
-from daamctl.layout import Layout
 from daamctl.stages import download, extract, segment
 from tests.fixtures.given import items, write_items
 

@@ -10,7 +10,7 @@ import pytest
 from daamctl.extraction import stopwatch
 from daamctl.extraction.shards import ShardResult
 from daamctl.extraction.stopwatch import Stopwatch
-from daamctl.provenance import device_name
+from daamctl.store.provenance import device_name
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from transformers import WavLMConfig, WavLMModel, WhisperConfig, WhisperModel
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, read_clips, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config, ExtractConfig
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
@@ -31,7 +32,6 @@ from daamctl.extraction.items import SpeechItems
 from daamctl.extraction.shards import ShardResult, make_shards
 from daamctl.extraction.stream import EmbeddedClips, embed_clips, planned
 from daamctl.fit.features import load_features
-from daamctl.layout import Layout
 from daamctl.stages import extract
 from tests.fixtures.tiny_models import SPEECH, WHISPER
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import joined, make_split
 from daamctl.errors import MethodError
@@ -20,7 +21,6 @@ from daamctl.fit.loop import Recorded
 from daamctl.fit.ridge import search_part
 from daamctl.fit.runner import in_groups, kept_fold, summary_line, train_fold, train_group
 from daamctl.fit.trial import FoldSpec, FusionTrial
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, load_weights, probes
 from daamctl.methods.probes import Candidate, Solution
 from tests.fixtures.embeddings import config, write_embeddings

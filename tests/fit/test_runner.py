@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_fold
+from daamctl.compute import devices
+from daamctl.compute.engine import Engine
 from daamctl.config import Config
-from daamctl.engines.base import Engine
 from daamctl.errors import TrainingError
 from daamctl.fit import features as features_module
 from daamctl.fit import runner, stack
@@ -35,10 +36,9 @@ from daamctl.fit.runner import (
     train_fold,
     train_group,
 )
+from daamctl.fit.tracking import Tracker, make_tracker
 from daamctl.fit.trial import FusionTrial, Trial, trials_of
-from daamctl.layout import Layout
 from daamctl.store import artifact
-from daamctl.tracking import Tracker, make_tracker
 from tests.fixtures.damage import damages
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
@@ -71,7 +71,7 @@ def way(features: Features) -> str:
 def test_settings_and_memory_decide(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, wanted: str, free: int, expected: str
 ) -> None:
-    monkeypatch.setattr(embeddings, "free_memory", lambda: free)
+    monkeypatch.setattr(devices, "free_memory", lambda: free)
     assert way(load_features(layout, config(features=wanted))) == expected
 
 
@@ -118,7 +118,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
     features = open_features(layout, settings)
     trials = trials_of(FusionTrial, layout, "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
-    monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
+    monkeypatch.setattr(devices, "free_memory", lambda: 0)
     real = runner.train_group
 
     def watched(trials: list[FusionTrial], *words: Any, **options: Any) -> list[Fold]:
@@ -167,7 +167,7 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
 
 def test_few_layers_of_a_streamed_set_may_fit(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config()
-    monkeypatch.setattr(embeddings, "free_memory", lambda: BYTES)
+    monkeypatch.setattr(devices, "free_memory", lambda: BYTES)
     features = load_features(layout, settings)
     assert way(features) == "stream"
     assert way(features.subset(tuple(range(1, 13))).to_memory(settings)) == "stream"
@@ -242,7 +242,7 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
     settings = config(epochs=1)
     features = open_features(layout, settings)
     trials, gpu = trials_of(FusionTrial, layout, "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
-    monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
+    monkeypatch.setattr(devices, "free_memory", lambda: 0)
     folder = layout.method("weighted-sum")
     folds = train_all(trials, folder, layout, Tracker(), force=False, engine=Elsewhere())
     assert gpu.asked == [("cpu", share)]  # once for a worker, whatever it trains
@@ -470,7 +470,7 @@ TRAINER = """
 import sys
 from pathlib import Path
 from daamctl.fit import runner
-from daamctl.layout import Layout
+from daamctl.artifacts.layout import Layout
 from daamctl.stages import train
 from tests.fixtures.embeddings import config
 

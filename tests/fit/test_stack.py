@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.cpu_formats import CpuFormats
-from daamctl.devices import full_float32
+from daamctl.compute.cpu_formats import CpuFormats
+from daamctl.compute.devices import full_float32
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.fit import stack, steps
 from daamctl.fit.features import InMemorySplit

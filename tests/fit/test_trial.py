@@ -16,20 +16,20 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from daamctl import devices
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.splits import split_of
+from daamctl.compute import devices
+from daamctl.compute.cpu_formats import CpuFormats
 from daamctl.config import Config
-from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ArtifactError, ConfigError, MethodError, TrainingError
 from daamctl.fit import features as features_module
 from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, fit_standardize, load_features
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
 from daamctl.fit.stack import SingleModel
 from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision
-from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import evaluate, train
 from daamctl.store.files import read_json
 from tests.fixtures.embeddings import config, write_embeddings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.results import read_folds
-from daamctl.engines.local import LocalEngine
+from daamctl.compute.local_engine import LocalEngine
 from daamctl.fit.adapter import EncoderAndItems
 from daamctl.stages import finetune
 from tests.fit.test_adapter import Encoder, Made, logits_of, make, values

@@ -11,21 +11,20 @@ import polars as pl
 import pytest
 import torch
 
-from daamctl import pipeline
 from daamctl.artifacts.embeddings import EmbeddingsMetadata
 from daamctl.artifacts.importance import CURVES_FILE
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
+from daamctl.compute.local_engine import LocalEngine
 from daamctl.config import Config, load_config
-from daamctl.engines.local import LocalEngine
 from daamctl.fit import graphs as graphs_of
 from daamctl.fit.features import Features
 from daamctl.fit.loop import Member, Trained, fit
 from daamctl.fit.steps import seed_everything
 from daamctl.fit.trial import stackable
-from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
-from daamctl.stages import download, importance, plan, segment, train
+from daamctl.stages import download, importance, pipeline, plan, segment, train
 from daamctl.store.tables import read_frame
 from tests.contracts.test_methods import small
 from tests.fixtures import gpu

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 
 from daamctl.errors import ArtifactError
+from daamctl.fit.tracking import register_model, store_uri
 from daamctl.models.model import ExportedModel
 from daamctl.models.pyfunc import PyfuncModel
-from daamctl.tracking import register_model, store_uri
 from tests.fixtures.exported import handmade
 
 pytestmark = [  # of MLflow, about its own code

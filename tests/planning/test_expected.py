@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config
 from daamctl.fit.trial import build_method
-from daamctl.layout import Layout
 from daamctl.planning.expected import Expected, MethodSize
 
 NO_SEARCH = {"train.search": "none"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
-from daamctl.layout import Layout
 from daamctl.planning.layer_sets import choose_method, choose_ranking, why_nothing
 from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, write_method

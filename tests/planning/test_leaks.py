@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.cli.app import app
 from daamctl.config import load_config
-from daamctl.layout import Layout
 from daamctl.planning.leaks import leaks
 from daamctl.stages import evaluate
 from tests.fixtures.projects import write_project

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from daamctl.artifacts.layout import Layout
+from daamctl.compute.devices import resolve_device
 from daamctl.config import Config
-from daamctl.devices import resolve_device
 from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
-from daamctl.layout import Layout
 from daamctl.planning.recorded import RecordedSpeeds
-from daamctl.provenance import device_name
+from daamctl.store.provenance import device_name
 from daamctl.store.records import write_record
 from tests.fixtures.folds import make_layout, write_method
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import Config, load_config
-from daamctl.layout import Layout
 from daamctl.planning.tasks import Blockers, Task
 from daamctl.stages import crop, download, plan, reconstruct
 from tests.fixtures.reconstruction import SETTINGS, write_images

@@ -6,7 +6,6 @@ import pytest
 
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.terms import listed
-from daamctl.figures.spec import Figure, Picture
 from daamctl.reporting.document import (
     Document,
     Files,
@@ -25,6 +24,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
+from daamctl.reporting.figure_spec import Figure, Picture
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daamctl.figures.interactive import to_data
-from daamctl.figures.layers import LayerRun, MethodMaps
-from daamctl.figures.spec import Figure, Line, Rule
 from daamctl.reporting import figures
 from daamctl.reporting.fairness import SearchCurve
-from tests.figures.test_static import size_of
+from daamctl.reporting.figure_interactive import to_data
+from daamctl.reporting.figure_layers import LayerRun, MethodMaps
+from daamctl.reporting.figure_spec import Figure, Line, Rule
+from tests.reporting.test_figure_static import size_of
 
 CURVE = {"at": [1, 2, 3, 4], "mean": [0.2, 0.5, None, 0.6], "low": [0.1] * 4, "high": [0.9] * 4}
 

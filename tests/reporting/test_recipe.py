@@ -1,6 +1,6 @@
 """Which runs show what the recipe of training is worth."""
 
-from daamctl.layout import split_recipe
+from daamctl.artifacts.layout import split_recipe
 from daamctl.reporting.recipe import AGAIN, BACK, Sibling, siblings
 
 

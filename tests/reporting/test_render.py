@@ -10,8 +10,8 @@ from io import BytesIO
 import numpy as np
 from matplotlib.image import imread, imsave
 
-from daamctl.figures.spec import Axis, Figure, Line, Panel, Picture, rows
 from daamctl.reporting.document import Code, Document, Folded, Linked, Number, Plot, Section, Table, Text
+from daamctl.reporting.figure_spec import Axis, Figure, Line, Panel, Picture, rows
 from daamctl.reporting.render import to_html, to_markdown
 
 HOSTILE = "</script><b>\"'&|`*_[x](y)\u2028"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config
-from daamctl.layout import Layout
 from daamctl.reporting.answers import next_steps
 from daamctl.stages import download, evaluate, extract, segment, train
 

@@ -23,12 +23,11 @@ from typing import Any
 
 import pytest
 
-from daamctl import pipeline
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config, load_config
 from daamctl.errors import DaamctlError
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
-from daamctl.stages import ablate, evaluate, extract, importance, report, segment, train
+from daamctl.planning.repair import repair_of
+from daamctl.stages import ablate, evaluate, extract, importance, pipeline, report, segment, train
 from daamctl.store.files import sha256_file
 from daamctl.store.records import SEAL
 from tests.fixtures.pictures import blank_pictures

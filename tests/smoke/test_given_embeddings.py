@@ -12,15 +12,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from daamctl import pipeline
 from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.encoders import encoder_cache
 from daamctl.evaluation.scoring import items_of
-from daamctl.layout import Layout
-from daamctl.stages import check, compare, finetune, inventory, plan, preflight, truncate
+from daamctl.stages import check, compare, finetune, inventory, pipeline, plan, preflight, truncate
 from tests.fixtures.given import items, write_items
 from tests.fixtures.pictures import blank_pictures
 

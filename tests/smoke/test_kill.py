@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
-from daamctl.layout import Layout
 from daamctl.stages import crop, download, extract, segment, train
 from daamctl.store.files import sha256_file
 from tests.fixtures.recordings import write_pipeline

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks import large_corpus
 from daamctl.artifacts.embeddings import read_embeddings
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config
-from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, preflight
 
 

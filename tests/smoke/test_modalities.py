@@ -16,18 +16,17 @@ import pytest
 import yaml
 from scipy.special import softmax
 
-from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_head
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import find_ablation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.corpora import CORPORA, demo_text, digits
 from daamctl.errors import MethodError
-from daamctl.layout import Layout
 from daamctl.models.model import ExportedModel
-from daamctl.stages import export
+from daamctl.stages import export, pipeline
 
 ITEMS = 40
 METHODS = ("none-mlp", "daam-v1-mlp")

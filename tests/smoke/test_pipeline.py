@@ -10,16 +10,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from daamctl import pipeline
 from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_embeddings, read_head
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
-from daamctl.stages import download, extract, segment, train
+from daamctl.planning.repair import repair_of
+from daamctl.stages import download, extract, pipeline, segment, train
 from daamctl.store.tables import read_parquet
 from tests.fixtures.recordings import write_pipeline
 

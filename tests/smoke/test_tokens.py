@@ -16,13 +16,12 @@ from scipy.stats import ttest_1samp
 from seqeval.metrics import f1_score
 from typer.testing import CliRunner
 
-from daamctl import pipeline
-from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation, layers_name
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.scores import Scores
 from daamctl.artifacts.splits import split_of
@@ -30,10 +29,10 @@ from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.data.spans import sentence_of
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
-from daamctl.layout import Layout
+from daamctl.evaluation.audit import parts_of
 from daamctl.models.folder import read_model
 from daamctl.reporting.truncation import sentence
-from daamctl.stages import compare, export, predict, preflight, shots, truncate
+from daamctl.stages import compare, export, pipeline, predict, preflight, shots, truncate
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.ridge import ridge_scores
 

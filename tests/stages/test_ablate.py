@@ -12,7 +12,7 @@ from daamctl.config import Config
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.reporting.document import Table, Text
 from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate

@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import nadeau_bengio
-from daamctl.layout import Layout
 from daamctl.paper.tables import read_published
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import compare, evaluate
 from tests.fixtures.folds import write_fold, write_method
 

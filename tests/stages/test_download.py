@@ -14,12 +14,12 @@ import pytest
 import soundfile as sf
 from PIL import Image
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb, manifest
 from daamctl.corpora.sources import files_root, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
-from daamctl.layout import Layout
 from daamctl.stages import download
 from tests.fixtures.reconstruction import write_images
 

@@ -13,7 +13,7 @@ from daamctl.artifacts.scores import BEST_ON_TEST, TABLES
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.scores import read_scores
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import evaluate
 from daamctl.store.files import write_json
 from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method

@@ -14,6 +14,7 @@ import yaml
 
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
 from daamctl.encoders.licence import RANDOM
@@ -26,12 +27,11 @@ from daamctl.extraction.stream import embed_clips
 from daamctl.fit.features import load_features
 from daamctl.fit.runner import train_fold
 from daamctl.fit.trial import FoldSpec, FusionTrial
-from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights
 from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import evaluate, train
 from daamctl.store.files import sha256_file
 from daamctl.store.records import write_record

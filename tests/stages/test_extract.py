@@ -19,20 +19,20 @@ import pytest
 import torch
 from PIL import Image
 
-from daamctl import devices
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, read_head, shard_path
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import Modality
+from daamctl.compute import devices
+from daamctl.compute.cpu_formats import CpuFormats
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
-from daamctl.cpu_formats import CpuFormats
 from daamctl.encoders import encoder_cache
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.text import TextEncoder
 from daamctl.errors import CorpusError, EncoderError
 from daamctl.extraction.shards import ShardResult, make_shards
-from daamctl.layout import Layout
 from daamctl.stages import extract
 
 TEXTS = [f"TEXT NUMBER {i}, " + "WORD " * (i % 4) for i in range(7)]  # of capitals every byte is a token

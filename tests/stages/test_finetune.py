@@ -19,16 +19,16 @@ import transformers
 from daamctl.adapters import FineTuned
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, AudioError, ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.extraction.items import open_items
-from daamctl.layout import Layout
 from daamctl.methods import load_weights, read_metadata
 from daamctl.models.model import ExportedModel
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import compare, download, evaluate, export, extract, finetune, report, segment, train
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.recordings import write_pipeline

@@ -12,21 +12,21 @@ import torch
 import yaml
 from safetensors.numpy import save_file
 
-from daamctl.analysis.audit import parts_of
 from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation, over_runs
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.cli import show
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.errors import ArtifactError
+from daamctl.evaluation.audit import parts_of
 from daamctl.evaluation.comparison import compare_methods, item_table
 from daamctl.evaluation.scoring import items_of
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.reporting import layers as layer_sections
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Table

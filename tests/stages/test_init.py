@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from daamctl.cli.app import app
 from daamctl.errors import ConfigError
 from daamctl.stages import check, init
-from daamctl.starter import files
+from daamctl.store.starter import files
 
 
 def settings_of_dvc(folder: Path) -> str:

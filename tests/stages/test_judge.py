@@ -13,13 +13,13 @@ from scipy import stats
 
 import daamctl
 from daamctl.artifacts.comparison import PairedResult, read_comparison
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.predictions import Verdict
 from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
+from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.errors import ConfigError
-from daamctl.layout import Layout
 from daamctl.reporting.judge import sentences
-from daamctl.sign_flip import paired_sign_flip
 from daamctl.stages import compare, judge
 from tests.fixtures.folds import write_method
 

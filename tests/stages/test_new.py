@@ -12,10 +12,10 @@ import soundfile as sf
 from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
+from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config, pipeline_names
 from daamctl.config.load import read_yaml
 from daamctl.errors import ConfigError, CorpusError
-from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method
 from daamctl.stages import check, download, new
 from tests.fixtures.given import items, write_items

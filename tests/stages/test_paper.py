@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import ABLATION, write_layer_sets
+from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
 from daamctl.paper.numbers import experiments, numbers
 from daamctl.stages import evaluate, paper
 from daamctl.store.files import write_json

@@ -12,22 +12,21 @@ from typing import Any
 
 import pytest
 
-from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import split_of
+from daamctl.compute.energy import Meter
 from daamctl.config import Config, load_config
+from daamctl.data.stage_table import STAGES
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
-from daamctl.energy import Meter
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit import runner
 from daamctl.fit.trial import clips_of_fold
-from daamctl.layout import Layout
 from daamctl.planning.tasks import Task
-from daamctl.stage_table import STAGES
-from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
+from daamctl.stages import ablate, download, extract, finetune, pipeline, plan, segment, train
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import write_record
 from tests.fixtures.recordings import write_pipeline

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
+from daamctl.artifacts.layout import Layout
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
@@ -20,8 +21,7 @@ from daamctl.corpora.images import write_images
 from daamctl.corpora.sources import register
 from daamctl.data.spans import word_id
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import preflight
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 

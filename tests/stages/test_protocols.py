@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 import daamctl
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import PROBES
 from daamctl.cli.app import app
 from daamctl.config import Config, DownloadConfig, load_config
 from daamctl.corpora.groups import assign_groups
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
-from daamctl.layout import Layout
 from daamctl.stages import protocols
 from daamctl.stages.download import _group_by_sentence
 from daamctl.stages.protocols import PROTOCOLS, Fold, folds_of, partitions

@@ -17,13 +17,13 @@ from safetensors.numpy import save_file
 from daamctl.artifacts.audit import LayerTest
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layer_sets import ABLATION, TRUNCATION, Ablation, Contrast, read_rows, write_layer_sets
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.scores import Scores
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.reporting.truncation import TITLE
 from daamctl.reporting.verdict import labelled
 from daamctl.stages import evaluate, importance, report

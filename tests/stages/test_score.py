@@ -11,14 +11,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import read_arm_scores
 from daamctl.cli.app import app
+from daamctl.compute.local_engine import LocalEngine
 from daamctl.config import Config, load_config
-from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.evaluation.scores import read_scores
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import crop, download, reconstruct, score
 from tests.fixtures.reconstruction import SETTINGS, write_images
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from daamctl.artifacts import clips
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import SCHEMAS, Modality, UtteranceTable, write_utterances
 from daamctl.config import Config, DownloadConfig, SegmentConfig
 from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError, AudioError, ConfigError, CorpusError
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import segment
 
 RATES = (8000, 11025, 16000, 22050, 44100, 48000)

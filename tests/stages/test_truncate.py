@@ -12,13 +12,13 @@ import yaml
 from typer.testing import CliRunner
 
 from daamctl.artifacts.layer_sets import Truncation, find_truncation
+from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
 from daamctl.fit import subsets
-from daamctl.layout import Layout
-from daamctl.repair import repair_of
+from daamctl.planning.repair import repair_of
 from daamctl.stages import truncate
 from tests.fixtures import embeddings
 

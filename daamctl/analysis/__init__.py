@@ -1,1 +1,0 @@
-"""Analysis: Importance Factor maps, layer contributions, and every picture that daamctl draws."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.extraction_memory import memory, reset_peak
 from benchmarks.harness import apart, conclude, in_turns, ratio
-from daamctl.adapters.attention import call_projections, gate_bias_once
+from daamctl.compute.attention import call_projections, gate_bias_once
 from daamctl.encoders import ENCODERS
 
 FRAMES_PER_S = 50

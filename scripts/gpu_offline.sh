@@ -23,7 +23,7 @@ run() { # SECONDS WORD...: goes on after a failure
   timeout "$1" "${@:2}" || { echo "FAILED: ${*:2}" >&2; failed=1; }
 }
 check() { run $(($1 + 20)) "$python" -m benchmarks.gpu_check "${@:2}" --out "$out" --limit "$1"; }
-measure() { run "$1" "$python" -m scripts.gpu_measure "$2" "$out/$2.json" "${@:3}"; }
+measure() { run "$1" "$python" -m benchmarks.gpu_measure "$2" "$out/$2.json" "${@:3}"; }
 
 case $part in
 check) # facts, a pipeline by the command line, the same with CUDA graphs, every GPU test

@@ -85,10 +85,10 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
         UnknownNameError: there is no such method.
         MethodError: the method does not support this encoder, or there are too few classes.
     """
-    from daamctl.adapters.attention import read_projections
     from daamctl.adapters.base import FineTuned, seeded
     from daamctl.adapters.heads import MeanHead
     from daamctl.adapters.words import WordHead
+    from daamctl.compute.attention import read_projections
     from daamctl.errors import MethodError
 
     builder = FINETUNES.load(name)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from daamctl.adapters.attention import call_projections
 from daamctl.adapters.module_lookup import are_fused, projections
+from daamctl.compute.attention import call_projections
 
 
 def attention_maps(model: nn.Module, roles: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from daamctl.adapters.attention import IMPLEMENTATION, call_projections, register
 from daamctl.adapters.base import Adaptation
 from daamctl.adapters.module_lookup import linear_sizes, projections
+from daamctl.compute.attention import IMPLEMENTATION, call_projections, register
 from daamctl.errors import MethodError
 
 LENGTH = 20

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from daamctl.adapters.attention import call_projections, gate_bias_once
+from daamctl.compute.attention import call_projections, gate_bias_once
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Modules whose weights autocast would cast at every use, since it caches casts only of weights that need gradients."""
@@ -43,7 +43,7 @@ def prepare_for_inference(model: Any, precision: str) -> None:
 
     Weights that autocast would cast in every batch are stored in its number format, and weights that weight norm would
     recompute in every batch are folded. Neither changes any value. WavLM's attention is replaced by a faster one, equal
-    up to rounding (see `daamctl.adapters.attention`).
+    up to rounding (see `daamctl.compute.attention`).
 
     Args:
         precision: number format of its autocast; float32: no autocast.

@@ -227,7 +227,7 @@ class AdapterTrial(Trial):
         parts = ("daamctl.adapters", "daamctl.methods")
         return [
             *(code_hash(name, "daamctl", parts) for name in modules),
-            code_hash("daamctl.adapters.attention", "daamctl"),
+            code_hash("daamctl.compute.attention", "daamctl"),
         ]
 
     @property

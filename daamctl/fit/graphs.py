@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +26,26 @@ from daamctl.compute.devices import is_out_of_memory
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 
-if TYPE_CHECKING:
-    from daamctl.fit.stack import SingleModel, StackedModels
-
 DEVICES = ("cuda",)
 """Kinds of devices that record graphs."""
 WARM_UP = 3
 """Steps that are taken before one is recorded."""
 STATEFUL = (nn.Dropout, _BatchNorm)
 """Modules that draw random numbers or change in the forward pass."""
+
+
+class Models(Protocol):
+    """One model or several that take their steps together (`daamctl.fit.stack`).
+
+    Attributes:
+        keeps_gradients: gradients stay at their addresses; else a recorded step makes them in the memory of its graph.
+    """
+
+    optimizer: torch.optim.Optimizer
+    keeps_gradients: bool
+
+    def step(self, x: Tensor, y: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Take a step; returns losses and logits."""
 
 
 def obstacle(model: FusionClassifier, device: str, *, held: bool) -> str | None:
@@ -90,7 +101,7 @@ class Graph:
 class GraphedStep:
     """Takes the steps of the models of a stack."""
 
-    def __init__(self, models: SingleModel | StackedModels, device: str) -> None:
+    def __init__(self, models: Models, device: str) -> None:
         self.models, self.graph = models, Graph(device)
         self.warm_up, self.addresses = WARM_UP, list[int]()
         self.batch: tuple[Tensor, ...] = ()
@@ -128,12 +139,10 @@ class GraphedStep:
         return [tensor.data_ptr() for tensor in [*weights, *moments]]
 
     def _record(self) -> None:
-        from daamctl.fit.stack import SingleModel  # it imports this file
-
         def work() -> None:
             self.results = self.models.step(*self.batch)
 
-        if isinstance(self.models, SingleModel):
+        if not self.models.keeps_gradients:
             self.models.optimizer.zero_grad(set_to_none=True)
         try:
             self.graph.record(work)

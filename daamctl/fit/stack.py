@@ -255,6 +255,7 @@ class SingleModel(Stateful):
     """A single model, trained as it is."""
 
     state_names = ("model", "optimizer", "scaler")
+    keeps_gradients = False
 
     def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
         self.model, self.config, self.device, self.precision = model, config, device, precision
@@ -328,6 +329,7 @@ class StackedModels(Stateful):
     """
 
     state_names = ("flat", "optimizer")
+    keeps_gradients = True
     evaluating = nullcontext  # models that are stacked are evaluated as they are
 
     def __init__(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Shaped
+from jaxtyping import Shaped
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -27,6 +26,9 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
 from daamctl.methods.weights_metadata import ADAPTER, FUSION, INPUTS, POOLING, WeightsMetadata, read_metadata
 from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_model
+from daamctl.models.inputs import read_inputs, texts_as_rows
+from daamctl.models.predict import Outputs, predict_all, predict_vectors
+from daamctl.models.sentences import lines_as_sentences
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,19 +36,6 @@ if TYPE_CHECKING:
     from daamctl.adapters import FineTuned
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What the members say about N clips.
-
-    Args:
-        logits: (F, N, C) logits of the F members.
-        layer_weights: (N, L) weight of each layer, mean over the members; None if the method weighs no layers.
-    """
-
-    logits: Float64[NDArray[np.float64], "F N C"]
-    layer_weights: Float64[NDArray[np.float64], "N L"] | None
 
 
 class FineTunedEncoder:
@@ -234,10 +223,6 @@ class ExportedModel:
             CorpusError: there is no such file or folder, or it holds nothing that the model reads.
             EncoderError: the encoder cannot be found or opened.
         """
-        from daamctl.models.inputs import read_inputs, texts_as_rows
-        from daamctl.models.predict import predict_all, predict_vectors
-        from daamctl.models.sentences import lines_as_sentences
-
         if self.record.modality == "tokens":
             return predict_all(self, lines_as_sentences([str(text) for text in inputs]))
         if self.record.modality == "text":

@@ -19,28 +19,66 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
+from jaxtyping import Float64, Shaped
 from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
+from daamctl.config import Config
 from daamctl.corpora.vector_file import READERS, open_vectors
 from daamctl.data import audio
+from daamctl.encoders.base import Encoder
 from daamctl.errors import AudioError, CorpusError, first_few
 from daamctl.evaluation.conformal import in_set
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import EmbeddedClips, Opener, embed_clips, embed_sets
+from daamctl.models.folder import ModelRecord
 from daamctl.models.inputs import files_of
-from daamctl.models.model import ExportedModel
 from daamctl.models.tagging import tagged_rows, words_of
 from daamctl.store.files import content_key, kept_path, open_kept
 
 CHUNK = 64
 """Items that are predicted, and kept after an interruption, together."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the members say about N clips.
+
+    Args:
+        logits: (F, N, C) logits of the F members.
+        layer_weights: (N, L) weight of each layer, mean over the members; None if the method weighs no layers.
+    """
+
+    logits: Float64[NDArray[np.float64], "F N C"]
+    layer_weights: Float64[NDArray[np.float64], "N L"] | None
+
+
+class Model(Protocol):
+    """What a prediction takes of an exported model; see `daamctl.models.model.ExportedModel`."""
+
+    record: ModelRecord
+    device: str
+    smallest: float | None
+
+    @property
+    def config(self) -> Config:
+        """Settings of the clips and the vectors."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, open."""
+
+    def classify(self, vectors: Shaped[NDArray[Any], "N L D"], /) -> Outputs:
+        """Classify pooled layers."""
+
+    def of_layers(self, vectors: Shaped[NDArray[Any], "N K D"], /) -> Shaped[NDArray[Any], "N L D"]:
+        """The model's layers among all that the encoder returns."""
 
 
 @dataclass
@@ -61,7 +99,7 @@ class _Chunk:
 
 
 def predict_all(
-    model: ExportedModel,
+    model: Model,
     rows: pl.DataFrame,
     *,
     work: Path | None = None,
@@ -106,7 +144,7 @@ def _part(work: Path, number: int) -> Path:
     return work / f"part-{number:06d}.arrow"
 
 
-def _key(model: ExportedModel, rows: pl.DataFrame) -> str:
+def _key(model: Model, rows: pl.DataFrame) -> str:
     """Content key of what a prediction depends on. Files are identified by size and time stamp."""
     states = []
     for path in rows["path"] if "path" in rows.columns else ():
@@ -127,7 +165,7 @@ def _key(model: ExportedModel, rows: pl.DataFrame) -> str:
 
 
 def _predict_chunks(
-    model: ExportedModel, chunks: list[_Chunk], batch_size: int | None
+    model: Model, chunks: list[_Chunk], batch_size: int | None
 ) -> Iterator[tuple[_Chunk, pl.DataFrame]]:
     if not chunks:
         return
@@ -162,7 +200,7 @@ class PartialPrediction:
         model: the exported model; its encoder is open.
     """
 
-    def __init__(self, model: ExportedModel, rows: pl.DataFrame) -> None:
+    def __init__(self, model: Model, rows: pl.DataFrame) -> None:
         self.model, self.chunk, self.done = model, _Chunk(0, rows), 0
         self.chunk.clips = _clips_of(model, self.chunk)
         parts = self.chunk.owner if model.record.modality == "tokens" else np.arange(len(self.chunk.clips))
@@ -213,7 +251,7 @@ def embed_next(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
         one.done, start = one.done + size, start + size
 
 
-def _clips_of(model: ExportedModel, chunk: _Chunk) -> pl.DataFrame:
+def _clips_of(model: Model, chunk: _Chunk) -> pl.DataFrame:
     """The clips of a chunk's items, in their order; sets `owner` and `errors`."""
     modality = model.record.modality
     if modality == "tokens":
@@ -258,7 +296,7 @@ def _measured(rows: pl.DataFrame, errors: dict[int, str]) -> pl.DataFrame:
     return pl.DataFrame(found, schema=schema)
 
 
-def _frame(model: ExportedModel, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame:
+def _frame(model: Model, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame:
     """Rows of a chunk's items and clips."""
     size, number = len(chunk.rows), len(chunk.clips)
     readable = np.ones(number, bool)
@@ -318,7 +356,7 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: EmbeddedClips) -> pl.D
     return pl.concat([_with_sets(model, items), clips], how="diagonal")[order]
 
 
-def _with_sets(model: ExportedModel, items: pl.DataFrame) -> pl.DataFrame:
+def _with_sets(model: Model, items: pl.DataFrame) -> pl.DataFrame:
     """Items with the set of classes that holds the true one with the coverage that the model was opened with."""
     if model.smallest is None:
         return items
@@ -342,7 +380,7 @@ def _of_items(
     return errors, [", ".join(dict.fromkeys(names)) or None for names in found]
 
 
-def predict_vectors(model: ExportedModel, inputs: Sequence[str]) -> pl.DataFrame:
+def predict_vectors(model: Model, inputs: Sequence[str]) -> pl.DataFrame:
     """Predict embeddings that other software made, with a model that was trained on such (docs/embeddings.md).
 
     Args:
@@ -393,7 +431,7 @@ def predict_vectors(model: ExportedModel, inputs: Sequence[str]) -> pl.DataFrame
 
 
 def _columns(
-    model: ExportedModel,
+    model: Model,
     logits: NDArray[np.float64],
     weights: NDArray[np.float64] | None,
     known: NDArray[np.bool_],

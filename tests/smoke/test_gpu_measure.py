@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from scripts.gpu_measure import VARIANTS, app
+from benchmarks.gpu_measure import VARIANTS, app
 from tests.fixtures.projects import REPOSITORY
 
 STUB = """#!/bin/sh

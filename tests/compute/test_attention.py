@@ -14,8 +14,8 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from daamctl.adapters import FINETUNES, build_finetune
-from daamctl.adapters import attention as attention_module
-from daamctl.adapters.attention import attend, call_projections, gate_bias_once, read_projections
+from daamctl.compute import attention as attention_module
+from daamctl.compute.attention import attend, call_projections, gate_bias_once, read_projections
 from tests.fixtures.tiny_models import Tiny, batch, tiny
 
 
@@ -180,7 +180,7 @@ def test_the_gated_bias_is_written_once_and_in_aligned_rows(monkeypatch: pytest.
         biases.append(bias)
         return attend(module, query, key, value, bias, **settings)
 
-    monkeypatch.setattr("daamctl.adapters.attention.attend", kept)
+    monkeypatch.setattr("daamctl.compute.attention.attend", kept)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         encoder.hidden(inputs)
     for bias in biases:

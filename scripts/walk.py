@@ -22,10 +22,9 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent / "daamctl"
 ASIDE = (
-    "config/", "artifacts/", "methods/", "attention.py", "cli/app.py", "cli/options.py", "cli/terminal.py",
-    "cpu_formats.py", "devices.py", "energy.py", "environment.py", "errors.py", "store/", "layout.py",
-    "progress.py", "provenance.py", "registry.py", "stage_table.py", "threads.py", "tracking.py", "engines/",
-    "corpora/", "data/", "stages/check.py", "stages/inventory.py", "__init__.py", "__main__.py",
+    "config/", "artifacts/", "methods/", "compute/", "corpora/", "data/", "store/", "cli/app.py", "cli/options.py",
+    "cli/terminal.py", "fit/tracking.py", "stages/check.py", "stages/inventory.py", "errors.py", "__init__.py",
+    "__main__.py",
 )  # fmt: skip
 VECTORS = ("extract", "predict")
 

@@ -1,4 +1,4 @@
-"""Figures as data for a browser; `interactive.js` draws them with plotly.js.
+"""Figures as data for a browser; `figure_interactive.js` draws them with plotly.js.
 
 A map is sent as one byte per cell in base64: 0 to 255 means 0 to 1. A map of 24 layers by 1024 features takes 44 kB.
 Larger maps are averaged over neighbouring columns. Equal maps are sent once.
@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("figure_interactive.js")
 
 
 def to_data(figure: Figure) -> dict[str, Any]:
-    """The figure as `interactive.js` reads it: JSON-able, with null for values that are not finite."""
+    """The figure as `figure_interactive.js` reads it: JSON-able, with null for values that are not finite."""
     maps: dict[str, int] = {}
     views = [
         {"chosen": list(chosen), "panels": [_panel(panel, maps) for panel in panels]}

@@ -52,12 +52,13 @@ def test_called_projections_give_the_same_numbers(architecture: str, masked: boo
 
 MENDED = (
     f"transformers {transformers.__version__} calls the projections of WavLM's attention itself "
-    "(huggingface/transformers#48773): remove call_projections and read_projections from daamctl/attention.py, adapt "
-    "gate_bias_once, and keep deviation D2 for the version that the paper's code used"
+    "(huggingface/transformers#48773): remove call_projections and read_projections from "
+    "daamctl/compute/attention.py, adapt gate_bias_once, and keep deviation D2 for the version that the paper's code "
+    "used"
 )
 RENAMED = (
-    f"transformers {transformers.__version__} has renamed the method that daamctl/attention.py replaces: fine-tuned "
-    "WavLM would silently train no adapter (D2)"
+    f"transformers {transformers.__version__} has renamed the method that daamctl/compute/attention.py replaces: "
+    "fine-tuned WavLM would silently train no adapter (D2)"
 )
 
 

@@ -55,7 +55,7 @@ def cluster() -> Iterator[Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.slow  # as tests/engines/test_local.py has it with two processes
+@pytest.mark.slow  # as tests/compute/test_local_engine.py has it with two processes
 def test_a_shard_whose_worker_dies_is_made_again_and_no_other(
     cluster: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_apart_is_another_process() -> None:
 
 def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
-    by_themselves = {"serve", "gpu_check"}  # one needs an exported model, the other a GPU
+    by_themselves = {"serve", "gpu_check", "gpu_measure"}  # one needs an exported model, the others a GPU
     assert files == {*together.NAMES, *by_themselves, "__init__", "__main__", "harness"}
 
 

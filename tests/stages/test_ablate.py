@@ -357,7 +357,7 @@ def test_groups_are_judged_like_methods(layout, monkeypatch, caplog, skills, mar
 def test_streamed_embeddings_are_ablated(layout, monkeypatch):
     """Under auto, few layers are taken into memory where all do not fit; asked to stream, they are streamed."""
     nbytes = 72 * 24 * 16 * 2
-    monkeypatch.setattr("daamctl.artifacts.embeddings.free_memory", lambda: nbytes)
+    monkeypatch.setattr("daamctl.compute.devices.free_memory", lambda: nbytes)
     for way, expected in (("auto", "memory"), ("stream", "stream")):
         config = settings()
         config = config.model_copy(update={"train": config.train.model_copy(update={"features": way})})

@@ -112,9 +112,12 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     page = report.run(layout, config, track=False)
     rows = {row["Method"]: row for row in csv.DictReader((page.parent / "tables/cost.csv").read_text().splitlines())}
     names = ("Trainable parameters", "In fusion or adapters", "In decoder or classifier", "Steps", "Epochs")
-    tuned = next(row for name, row in rows.items() if name.startswith("linear-probe"))
+    # a mark such as "learned nothing" may follow a name: it hangs on the number format that is fast on this machine
+    tuned, none = (
+        next(row for name, row in rows.items() if name.startswith(start)) for start in ("linear-probe", "none")
+    )
     assert [tuned[name] for name in names[:3]] == ["34", "0", "34"]  # one linear map of 16 features to 2 classes
-    assert (rows["none"]["Steps"], bool(tuned["Steps"])) == (str(config.train.steps), True)
+    assert (none["Steps"], bool(tuned["Steps"])) == (str(config.train.steps), True)
     assert "linear-probe" in page.read_text()
     result = json.loads(compare.run(clips, "tiny/none", "tiny/linear-probe").read_text())
     assert "finetune.lr" in {entry["name"] for entry in result["settings"]["can_change"]}

@@ -1,1 +1,1 @@
-"""What work runs on: devices, number formats, threads, energy, and the engines that spread work over them."""
+"""How work is computed: devices, number formats, attention, threads, energy, and engines that spread it over them."""

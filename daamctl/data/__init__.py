@@ -1,4 +1,4 @@
-"""What a corpus asks of a model, and how answers are counted. Knows no files and no methods.
+"""What a corpus asks of a model, and how answers are counted; audio, and tables of named objects. Knows no methods.
 
 `METRICS` is the table of metrics of items, one line each. A task says which of them it has (`daamctl.data.task`).
 """

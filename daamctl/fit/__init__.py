@@ -1,1 +1,1 @@
-"""Training of fusion methods and adapters: splits, loops, hyperparameter search and fold files."""
+"""Everything that is trained: one loop, the kinds of fits, finished folds on disk, and tracking in MLflow."""

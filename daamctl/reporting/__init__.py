@@ -1,1 +1,1 @@
-"""Reporting: the published figures, the tables and templates of the report."""
+"""The report: sections, tables, sentences and templates, and the figures with what draws them."""

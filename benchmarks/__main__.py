@@ -28,6 +28,7 @@ NAMES = (
     "truncated",
     "window",
     "position_bias",
+    "freed_memory",
     "large_corpus",
 )
 

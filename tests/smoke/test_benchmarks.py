@@ -153,6 +153,15 @@ def test_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
+def test_freed_memory(tmp_path: Path) -> None:
+    words = ["--layers", "2", "--dim", "16", "--batch", "4", "--steps", "1", "--repeats", "1"]
+    found, _ = run("freed_memory", tmp_path / "figures.json", *words)
+    assert {one["quantity"] for one in found["ratios"]} == {"seconds", "peak_bytes"}
+    assert set(found["ways"]) == {"kept", "returned"}
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_position_bias(tmp_path: Path) -> None:
     words = ["--layers", "1", "--clips", "2", "--clip-s", "1", "--repeats", "1"]

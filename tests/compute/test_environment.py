@@ -1,0 +1,34 @@
+"""Defaults of the process: what is set, and what environment variables override."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource
+from daamctl.compute.environment import prepare
+import numpy as np
+prepare()
+before = 0
+for number in range(12):
+    np.ones(16 << 20, np.float32)  # 64 MB, freed at once
+    if number == 1:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
+@pytest.mark.parametrize(("variables", "kept"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
+def test_freed_memory_is_kept(variables: dict[str, str], kept: bool) -> None:
+    """Ten blocks of 16,384 pages: none is fetched again, unless the user wants it otherwise."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    environment.pop("GLIBC_TUNABLES", None)
+    environment["NUMPY_MADVISE_HUGEPAGE"] = "0"  # pages of 4 kB, as torch has them
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True)
+    assert (int(done.stdout) < 1000) is kept, done.stdout

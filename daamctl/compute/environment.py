@@ -67,7 +67,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep up to half a gigabyte of freed memory for what is allocated next.
 
     By default it returns large blocks to the system, which gives the next ones page by page, each cleared first. That
-    took a fifth to a quarter of the time of a step with 2-D convolutions (docs/performance.md).
+    took a fifth (float32) to almost a half (bfloat16) of a step with 2-D convolutions (docs/performance.md).
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ) or sys.platform != "linux":
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daamctl.store.provenance import __version__ as __version__
+from daamctl.store.version import __version__ as __version__
 
 if TYPE_CHECKING:
     import polars as pl

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from daamctl.cli.options import with_options
 from daamctl.data.stage_table import STAGES
-from daamctl.store.provenance import __version__
+from daamctl.store.version import __version__
 
 EXPECTED_FAILURE = 3
 SIGNALLED = 128

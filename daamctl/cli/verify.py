@@ -17,7 +17,7 @@ def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file 
     """Check a bundle without its project: hashes, seals, and every figure, computed again from the predictions."""
     from daamctl.errors import ArtifactError
     from daamctl.stages import bundle
-    from daamctl.store.provenance import __version__
+    from daamctl.store.version import __version__
 
     found = bundle.verify(file)
     lines = [f"{found.run}: {found.files} files, {found.folds} folds, {found.rows} rows of tables"]

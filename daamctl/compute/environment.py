@@ -5,7 +5,6 @@ Environment variables override each of them.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sys
@@ -71,6 +70,8 @@ def keep_freed_memory() -> None:
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ) or sys.platform != "linux":
         return
+    import ctypes  # here, because the client of `cli/stage_server.py` needs the names above alone
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
     if mallopt is not None:
         for parameter, size in (MMAP_THRESHOLD, TRIM_THRESHOLD):

@@ -322,8 +322,8 @@ class AdapterFit(Fit):
     """Fine-tune one encoder; a record is made after every pass over the training part.
 
     `Trained.facts` gets `effect` (what the activity check has found before training), `notes` on the model,
-    `evaluation_precision` and `micro_batch`; `Trained.model` becomes the pair of the
-    `EncoderAndItems` and the trained model.
+    `evaluation_precision` and `micro_batch`; `Trained.model` becomes the pair of
+    the `EncoderAndItems` and the trained model.
 
     Args:
         members: only one. A training that a refit repeats does not look at the test part.

@@ -29,9 +29,10 @@ from daamctl.fit.tracking import Tracker, send_missing
 from daamctl.fit.trial import FoldSpec, Trial, in_groups
 from daamctl.methods import CLOSED_FORM
 from daamctl.store.files import SaveTimer, content_key, kept_path, open_kept, remove_others, write_text
-from daamctl.store.provenance import __version__, device_name, git_commit, versions
+from daamctl.store.provenance import device_name, git_commit, versions
 from daamctl.store.records import SKIPPED_FILE
 from daamctl.store.tables import write_frame
+from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 

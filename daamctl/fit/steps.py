@@ -136,8 +136,8 @@ def factors_of(
     """Names of tensors by the factors on their rate and on their weight decay.
 
     `train.fusion_lr_factor` is for the matrices and kernels of the fusion, unless a trait of the method says that it
-    takes the full rate (`Traits.full_rate`). These have decay, and so have those of the
-    decoder; with `train.decay: all` every tensor has. AdamW multiplies the decay by the rate, which is made up for.
+    takes the full rate (`Traits.full_rate`). These have decay, and so have those of the decoder; with
+    `train.decay: all` every tensor has. AdamW multiplies the decay by the rate, which is made up for.
     """
     found: dict[tuple[float, float], list[str]] = {}
     factor = 1.0 if full_rate else config.fusion_lr_factor

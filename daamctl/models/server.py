@@ -32,7 +32,7 @@ from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.sentences import lines_as_sentences
-from daamctl.store.provenance import __version__
+from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 

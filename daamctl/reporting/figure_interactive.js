@@ -1,5 +1,5 @@
-/* Draws figures that daamctl/reporting/figure_interactive.py describes. A picture is in the page; if plotly.js is there too, an
-   interactive figure takes the picture's place on the screen. */
+/* Draws figures that daamctl/reporting/figure_interactive.py describes. A picture is in the page; if plotly.js is there
+   too, an interactive figure takes the picture's place on the screen. */
 (function () {
   "use strict";
   if (!window.Plotly) return;

@@ -8,7 +8,7 @@ from daamctl.reporting.document import Document
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
 from daamctl.reporting.tables import to_csv, to_latex
 from daamctl.store.files import remove_others, write_bytes, write_text
-from daamctl.store.provenance import __version__
+from daamctl.store.version import __version__
 
 
 def write_report(folder: Path, document: Document, *, interactive: bool = True) -> Path:

@@ -40,9 +40,9 @@ from daamctl.reporting.verdict import source
 from daamctl.stages import evaluate
 from daamctl.store.differences import by_row, differences
 from daamctl.store.files import atomic_path, read_json, sha256_file
-from daamctl.store.provenance import __version__
 from daamctl.store.records import SEAL, SKIPPED_FILE, seal_of
 from daamctl.store.tables import read_frame, to_polars
+from daamctl.store.version import __version__
 
 CRATE, SETTINGS, METHODS = "ro-crate-metadata.json", "params.yaml", "methods.md"
 SPEC = "https://w3id.org/ro/crate/1.2"

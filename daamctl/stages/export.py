@@ -66,7 +66,7 @@ from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
 from daamctl.reporting.terms import selection_rule
 from daamctl.store.files import write_text
-from daamctl.store.provenance import __version__
+from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -64,6 +64,6 @@ def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> No
     from daamctl.reporting.judge import document
     from daamctl.reporting.render import to_html
     from daamctl.store.files import write_text
-    from daamctl.store.provenance import __version__
+    from daamctl.store.version import __version__
 
     write_text(path, to_html(document(verdict, files), version=__version__))

@@ -115,8 +115,9 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     for note in stale:
         logger.warning(note)
     history, pngs = read_scores(layout, "history"), {}
+    history = history.filter(~pl.col("method").is_in(list(CLOSED_FORM)))  # probes are solved, they take no steps
     ends = history.group_by("method", "fold", "seed").agg(pl.col("step").max())
-    steps = {tuple(run): step for *run, step in ends.rows() if run[0] not in CLOSED_FORM}
+    steps = {tuple(run): step for *run, step in ends.rows()}
     runs = [_facts(fold, labels[fold.result["run"]["method"]], steps) for fold in folds]
     declared = config.evaluate.reference is not None
     if summary is not None:  # the hashes of its files were checked with it
@@ -126,11 +127,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         if "search" in fold.result:
             searches.setdefault(labels[fold.result["run"]["method"]], []).append(fold.result["search"])
     maps = _density_runs(layout, summary, labels)
-    curves = {
-        label: _curves(history.filter(pl.col("method") == raw_names[label]))
-        for label in evaluation.methods
-        if raw_names[label] not in CLOSED_FORM
-    }
+    rows_of = {label: history.filter(pl.col("method") == raw_names[label]) for label in evaluation.methods}
+    curves = {label: _curves(rows) for label, rows in rows_of.items() if len(rows)}
     current = truncation if truncation and truncation.embeddings_key == key else None
     opened = {*OPEN, *(["truncation"] if current and current.shortest else [])}
     sections: list[Section | None] = [

@@ -11,7 +11,6 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-__version__ = "0.1.0"
 PACKAGES = (
     "torch",
     "torchaudio",

@@ -15,8 +15,8 @@ EXACT_FLIPS_UP_TO = 20
 RANDOM_FLIPS = 100_000
 BLOCK = 1_000_000
 """Largest number of random counts, swaps or signs (units x samples) in memory at once."""
-CACHED = 200_000
-"""Number of signs in float64 that stay in a processor's cache while they are summed."""
+CACHED = 50_000
+"""Number of signs or words that stay in a processor's cache while they are summed."""
 FEWER = 8
 """Units per kind of equal units from which on it is faster to draw how many of a kind are in a set."""
 MANY = 4096
@@ -114,7 +114,7 @@ def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int
     rng = np.random.default_rng(seed)
     kinds, counts = np.unique(units, axis=0, return_counts=True)
     if len(units) > FEWER * len(kinds):
-        sums, at = np.zeros((samples, units.shape[1])), 0
+        sums = np.zeros((samples, units.shape[1]))
         many = counts > MANY
         for kind, count in zip(kinds[many], counts[many].tolist(), strict=True):
             sums += rng.binomial(count, 0.5, (samples, 1)) * kind
@@ -122,10 +122,11 @@ def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int
         words = -(-counts // WORD)
         values, unused = np.repeat(kinds, words, axis=0), np.zeros(words.sum(), np.uint64)
         unused[np.cumsum(words) - 1] = WORD * words - counts  # bits of the last word of each kind
-        for size in blocks(samples, len(values)) if len(values) else ():
-            coins = rng.integers(0, 2**WORD, (size, len(values)), np.uint64) >> unused
-            sums[at : at + size] += np.bitwise_count(coins) @ values
-            at += size
+        rows = max(1, CACHED // max(1, len(values)))
+        for at in range(0, samples if len(values) else 0, rows):
+            coins = rng.integers(0, 2**WORD, (min(rows, samples - at), len(values)), np.uint64)
+            coins >>= unused
+            sums[at : at + rows] += np.bitwise_count(coins) @ values
     else:
         sums, at = np.empty((samples, units.shape[1])), 0
         rows = max(1, CACHED // len(units))

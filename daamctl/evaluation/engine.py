@@ -220,8 +220,10 @@ def flip_interval(
         half = random_sets(rows, RANDOM_FLIPS, seed)
         sets, samples = np.concatenate([half, rows.sum(0) - half]), RANDOM_FLIPS
     sums, parts = sets.T
-    ratios = np.round(np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9), SAME)
-    low, high = np.partition(ratios, [rank - 1, len(ratios) - rank])[[rank - 1, len(ratios) - rank]].tolist()
+    ratios = np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9)
+    # one end at a time: numpy takes three times as long to find both at once
+    ends = [np.partition(ratios, end)[end] for end in (rank - 1, len(ratios) - rank)]
+    low, high = np.round(ends, SAME).tolist()
     return Interval(value, low + 0.0, high + 0.0, level, number, samples, "sign-flip")
 
 

@@ -12,6 +12,7 @@ The sign-flip test is in `daamctl.data.sign_flip`. All p-values are two-sided.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,7 @@ def minimal_detectable_difference(
     return std * _effect(n, alpha, power) if std > 1e-12 else None
 
 
+@lru_cache  # every pair of methods has the same n
 def _effect(n: int, alpha: float, power: float) -> float:
     """Standardised difference that a two-sided t-test of n differences detects with a given power, by bisection."""
     limit = -special.stdtrit(n - 1, alpha / 2)

@@ -354,7 +354,10 @@ class _Store:
             facts["reconstructed"] = run["reconstructed"]
         search = fold.result.get("search")
         if search is not None:
-            chosen = search["candidates"][search["chosen"]]["settings"]
+            chosen = {
+                key: int(value) if isinstance(value, float) and value.is_integer() else value  # a layer is 5, not 5.0
+                for key, value in search["candidates"][search["chosen"]]["settings"].items()
+            }
             params |= {f"chosen.{key}": value for key, value in chosen.items()}
             facts["search.chosen"] = json.dumps(chosen)
             facts["search.edges"] = ", ".join(search["edges"]) or "none"

@@ -74,7 +74,7 @@ class SettingSwitch(Switch):
         corrected: alternatives, each of values that together are corrected; None: all other values are.
         methods: methods whose settings these are; empty: they are settings of the pipeline.
         idle: values, or several for a setting, with which the deviation does not concern the pipeline.
-        searched: setting of `train` that counts as corrected if it is searched on the held-out group.
+        searched: setting of `train` that counts as corrected if the held-out group chooses among several values of it.
     """
 
     kind: Literal["setting"]
@@ -125,9 +125,12 @@ class SettingSwitch(Switch):
             return
         train = config.train
         on_held_out = train.search != "none" and train.selection == "dev-group"
-        if self.searched is not None and on_held_out and getattr(train, f"search_{self.searched}"):
+        candidates = getattr(train, f"search_{self.searched}") if self.searched is not None and on_held_out else ()
+        if len(candidates) > 1:
             yield CORRECTED, "searched"
             return
+        if candidates:  # the one candidate replaces the setting, and nothing is chosen
+            values[f"train.{self.searched}"] = candidates[0]
         yield self._compared(values)
 
     def _compared(self, values: Mapping[str, Any]) -> State:

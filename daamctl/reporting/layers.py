@@ -51,7 +51,7 @@ UNRANKED = "does not rank layers"
 
 
 def importance(
-    summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, command: str
+    summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, task: Task, command: str
 ) -> Section:
     """Importance Factor maps, layer scores, their stability and their audit; `labels`: method -> label in the report.
 
@@ -69,7 +69,7 @@ def importance(
     else:
         blocks.append(Text(summary.note))
     blocks += _scores(summary, labels) if summary.scores else [Text("No method has a layer score.")]
-    blocks += [*_audit(summary, labels), *_probe(summary)]
+    blocks += [*_audit(summary, labels), *_probe(summary, task)]
     unscored = [f"{labels.get(name, name)}: {why}" for name, why in summary.without_score.items()]
     if unscored:
         blocks.append(Folded("Methods without a layer score", [Bullets(unscored)]))
@@ -271,7 +271,7 @@ def _audit(summary: Importance, labels: Labels) -> list[Block]:
     return blocks
 
 
-def _probe(summary: Importance) -> list[Block]:
+def _probe(summary: Importance, task: Task) -> list[Block]:
     """The figures behind “which layer is best”."""
     probed, profile = summary.probed, summary.profile
     if probed is None or not profile:
@@ -281,7 +281,7 @@ def _probe(summary: Importance) -> list[Block]:
     for one in profile:
         value = Number(one.value, low=one.low, high=one.high)
         rows.append([str(one.layers[0]), value, Number(one.difference, "points"), Number(one.p, "p")])
-    unit = f" per {probed.unit}" if by_accuracy else ""
+    unit = f" per {task.unit(probed.unit)}" if by_accuracy else ""
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
     note = say("note_probe", probed.resampled or "fold")
     columns = ["Layer", metric[0].upper() + metric[1:], "Minus best layer (points)", "p (Holm)"]

@@ -375,7 +375,7 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
         [run.label, str(run.fold), str(run.seed),
-         *(str(run.eval_batches[name]) for name in ("size", "order", "clips_sha256"))]
+         *(str(run.eval_batches[name]).replace("clip", clip) for name in ("size", "order", "clips_sha256"))]
         for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:

@@ -143,7 +143,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         results.speakers(evaluation),
         results.selection(evaluation, _recipe(layout, raw, folds)),
         *([paper.published(evaluation, table, raw_names)] if table else []),
-        layers.importance(summary, maps, pngs, labels=labels, command=command),
+        layers.importance(summary, maps, pngs, labels=labels, task=evaluation.task, command=command),
         layers.ablation(
             ablated,
             summary,

@@ -156,7 +156,8 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
         (6, config(ablate={"method": "mha-published", "k": []}), NOT_HERE),
         (7, config(train={"selection": "last"}), CORRECTED),
         (10, config(), ALWAYS),
-        (11, config(), "other (adamw, 1.0)"),  # one candidate: nothing is chosen
+        (11, config(), CORRECTED),
+        (11, config(train={"search_weight_decay": [10.0]}), "other (adamw, 10.0)"),  # one candidate: nothing is chosen
         (11, config(train={"search_weight_decay": [0.1, 1.0]}), CORRECTED),
         (11, config(train={"search": "none"}), AS_PUBLISHED),
         (11, config(train={"search_weight_decay": []}), AS_PUBLISHED),

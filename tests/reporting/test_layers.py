@@ -10,6 +10,7 @@ import pytest
 
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow
+from daamctl.data.task import TASKS
 from daamctl.reporting.document import Document, Section, Table, Text
 from daamctl.reporting.layers import UNRANKED, importance
 from daamctl.reporting.render import to_html, to_markdown
@@ -36,7 +37,9 @@ def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **
     rows = [LayerRow(f"layer-{n}", (n,), name, kind, 0.5) for name, kind in figures for n in methods[name]["layers"]]
     summary = replace(summary, rows=rows)
     pngs = {"h.png": b"", "l.png": b""}
-    return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance toy")
+    return importance(
+        summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, task=TASKS["speech"], command="daamctl importance toy"
+    )
 
 
 def tables(part: Section) -> dict[str, Table]:

@@ -35,13 +35,15 @@ GROUPS = ["group1", "group2", "group3"]
 QUICK = {
     "methods": METHODS,
     "finetunes": FINETUNES,
-    "train.epochs": 1,
+    "evaluate.reference": "none-mlp",
+    "train.steps": 20,
+    "train.passes": 0,
     "finetune.epochs": 1,
     "train.search": "none",
     "train.refit": False,
     "finetune.search": "none",
     "ablate.k": [1],
-    "ablate.rank_by": "daam-v1-mlp",  # left open, nothing would be chosen: one epoch teaches nothing
+    "ablate.rank_by": "daam-v1-mlp",  # left open, nothing would be chosen: so few steps teach nothing
     "ablate.method": "none-mlp",
     "ablate.presets": [],
     "importance.dpi": 40,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from daamctl.artifacts.evaluation import MARKS, Evaluation
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
@@ -223,36 +223,33 @@ def _train_better(evaluation: Evaluation) -> list[str]:
     steps = []
     methods = evaluation.fairness.methods
     for section, tuned in (("train", False), ("finetune", True)):
-        own = {name: one for name, one in methods.items() if (evaluation.methods[name].effect is not None) == tuned}
-        by_mark = {mark: [name for name, one in own.items() if one.status == mark] for mark in MARKS}
-        budget = evaluation.provenance.config.get("train", {}).get("steps") is not None and not tuned
+        settings = evaluation.provenance.config.get(section, {})
+        decay = f"Raise {section}.weight_decay, or lower {section}.epochs" if tuned else (
+            f"Add a larger value to {section}.search_weight_decay")  # fmt: skip
         advice = {
-            "undertrained": f"Raise {section}.{'steps' if budget else 'epochs'}",
-            "overfitted": f"Add a larger value to {section}.search_weight_decay",
-            "collapsed": f"Add a lower value to {section}.search_lr",
-            "learned nothing": f"Add lower values to {section}.search_lr, or leave the method out",
-        }
-        if tuned:
-            advice["overfitted"] = f"Raise {section}.weight_decay, or lower {section}.epochs"
-        why = {
-            "undertrained": "not trained enough",
-            "overfitted": "overfitted",
-            "collapsed": "worse after its refit",
-            "learned nothing": "not better than chance",
-        }
-        for mark, text in advice.items():
-            if names := by_mark[mark]:  # type: ignore[index]
-                were = "was" if len(names) == 1 else "were"
-                steps.append(f"{text}: {listed(short_names(names))} {were} {why[mark]}.")
-        at_edge: dict[str, list[str]] = {}  # settings whose search ended at the lowest or highest value in most runs
-        for name in by_mark["undertrained"]:
-            for setting, number in own[name].edges.items():
-                if number > own[name].runs / 2:
-                    at_edge.setdefault(setting, []).append(name)
-        for setting, found in sorted(at_edge.items()):
-            steps.append(
-                f"Widen {section}.search_{setting}: {listed(short_names(found))} chose its lowest or highest value."
-            )
+            "undertrained": (f"Raise {section}.{'epochs' if settings.get('steps') is None else 'steps'}",
+                             "not trained enough"),
+            "overfitted": (decay, "overfitted"),
+            "collapsed": (f"Add a lower value to {section}.search_lr", "worse after its refit"),
+        }  # fmt: skip
+        found: dict[tuple[str, str], list[str]] = {}  # advice and reason -> methods
+        for name, one in methods.items():
+            if (evaluation.methods[name].effect is not None) != tuned:
+                continue
+            if one.status in advice:
+                found.setdefault(advice[one.status], []).append(name)
+            edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
+            for setting in {"undertrained": edges, "learned nothing": ["lr"]}.get(one.status, []):
+                tried, most = settings.get(f"search_{setting}") or [], next(iter(one.chosen.get(setting, {})), None)
+                side, end = (
+                    ("higher", "highest") if len(tried) > 1 and most == f"{max(tried):g}" else ("lower", "lowest")
+                )
+                text, why = f"Add {side} values to {section}.search_{setting}", f"best at the {end} value tried"
+                if one.status == "learned nothing":
+                    text, why = f"{text}, or leave the method out", "not better than chance"
+                found.setdefault((text, why), []).append(name)
+        for (text, why), names in found.items():
+            steps.append(f"{text}: {listed(short_names(names))} {'was' if len(names) == 1 else 'were'} {why}.")
     return steps
 
 

@@ -87,6 +87,7 @@ class MethodFairness:
         unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.
         chosen: setting -> value -> number of runs that chose it in a search.
         edges: setting -> number of runs that chose the lowest or highest value tried.
+        highest: setting -> number of runs that chose the highest of several values tried.
     """
 
     status: Status
@@ -100,6 +101,7 @@ class MethodFairness:
     unfinished: int | None
     chosen: dict[str, dict[str, int]]
     edges: dict[str, int]
+    highest: dict[str, int]
 
     @property
     def mark(self) -> str:

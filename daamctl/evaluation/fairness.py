@@ -94,7 +94,7 @@ def assess_method(
     train_gap, dev_gap = (_clip_gap(own, probe, name) for name in ("train_accuracy", "dev_accuracy"))
     ended = [one for fold in own if (one := _finished(fold)) is not None]
     unfinished = len(ended) - sum(ended) if ended and method not in CLOSED_FORM else None
-    chosen, edges = _searched(own)
+    chosen, edges, highest = _searched(own)
     below = gap is not None and gap < -margin - ROUNDING
     nothing = _learned_nothing(method, own, items, tables[method], reached=gap is not None and not below)
     status: Status = "fair"
@@ -140,6 +140,7 @@ def assess_method(
         unfinished=unfinished,
         chosen=chosen,
         edges=edges,
+        highest=highest,
     )
 
 
@@ -246,18 +247,22 @@ def _finished(fold: Fold) -> bool | None:
     return bool(selected <= (1 - LAST_SHARE) * epochs)
 
 
-def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """Values chosen by the searches of all runs, and how often each setting was chosen at an edge."""
+def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
+    """Values that the searches of all runs chose, and how often each setting ended at an edge, and at the highest."""
     chosen: dict[str, Counter[str]] = {}
     edges: Counter[str] = Counter()
+    highest: Counter[str] = Counter()
     for fold in folds:
         search = fold.result.get("search")
         if search is None:
             continue
         for name, value in search["candidates"][search["chosen"]]["settings"].items():
             chosen.setdefault(name, Counter())[value if isinstance(value, str) else f"{value:g}"] += 1
+            tried = {one["settings"].get(name) for one in search["candidates"]}
+            numbers = [number for number in tried if isinstance(number, int | float)]
+            highest[name] += len(numbers) > 1 and value == max(numbers)
         edges.update(search["edges"])
-    return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges)
+    return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges), dict(+highest)
 
 
 def _held_back(unfinished: int | None, edges: Mapping[str, int], runs: int) -> list[str]:

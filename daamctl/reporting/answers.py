@@ -223,11 +223,11 @@ def _train_better(evaluation: Evaluation) -> list[str]:
     steps = []
     methods = evaluation.fairness.methods
     for section, tuned in (("train", False), ("finetune", True)):
-        settings = evaluation.provenance.config.get(section, {})
+        budget = evaluation.provenance.config.get(section, {}).get("steps") is not None
         decay = f"Raise {section}.weight_decay, or lower {section}.epochs" if tuned else (
             f"Add a larger value to {section}.search_weight_decay")  # fmt: skip
         advice = {
-            "undertrained": (f"Raise {section}.{'epochs' if settings.get('steps') is None else 'steps'}",
+            "undertrained": (f"Raise {section}.{'steps' if budget else 'epochs'}",
                              "not trained enough"),
             "overfitted": (decay, "overfitted"),
             "collapsed": (f"Add a lower value to {section}.search_lr", "worse after its refit"),
@@ -240,10 +240,8 @@ def _train_better(evaluation: Evaluation) -> list[str]:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
             for setting in {"undertrained": edges, "learned nothing": ["lr"]}.get(one.status, []):
-                tried, most = settings.get(f"search_{setting}") or [], next(iter(one.chosen.get(setting, {})), None)
-                side, end = (
-                    ("higher", "highest") if len(tried) > 1 and most == f"{max(tried):g}" else ("lower", "lowest")
-                )
+                at_highest = one.highest.get(setting, 0) > one.runs / 2
+                side, end = ("higher", "highest") if at_highest else ("lower", "lowest")
                 text, why = f"Add {side} values to {section}.search_{setting}", f"best at the {end} value tried"
                 if one.status == "learned nothing":
                     text, why = f"{text}, or leave the method out", "not better than chance"

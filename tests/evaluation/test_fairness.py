@@ -214,7 +214,7 @@ def test_a_choice_at_the_edge_of_the_grid(tmp_path: Path) -> None:
     found = judge(layout, ["mean"])
     one = found.methods["mean"]
     assert one.chosen == {"lr": {"0.001": 3, "0.0003": 2}}
-    assert one.edges == {"lr": 3}
+    assert (one.edges, one.highest) == ({"lr": 3}, {"lr": 3})
     assert one.reasons == ["chose the lowest or highest lr tried in 3 of 5 runs"]
     assert "mean: chose the lowest or highest lr tried in 3 of 5 runs" in found.text
     found = judge(layout, ["mean", "ridge-mean"], margin=1.0)

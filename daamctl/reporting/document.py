@@ -328,6 +328,10 @@ def plural(number: int, word: str) -> str:
 
 def layers_text(numbers: Sequence[int]) -> str:
     """Layer numbers; a run of more than three as "1–24"."""
-    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]}–{numbers[-1]}"
-    return ", ".join(map(str, numbers))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs)

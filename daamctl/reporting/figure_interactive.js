@@ -121,7 +121,7 @@
     const data = [], layout = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest", shapes: [],
       font: {color: style("--text"), size: 12, family: "system-ui, -apple-system, Segoe UI, Roboto, Arial, sans-serif"},
-      modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--accent")},
+      annotations: [], modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--accent")},
       hoverlabel: {bgcolor: style("--card"), font: {color: style("--text")}, align: "left"},
       legend: {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"},
       margin: {l: 50, r: 15, t: 30, b: 60}
@@ -146,6 +146,11 @@
         else if (mark.kind === "confusion") data.push(confusionTrace(mark, panel, place, bar));
         else layout.shapes.push(ruleShape(mark, place));
       });
+      /* The title of the page's only or upper panel stands above the figure. */
+      if (panels.length > 1 && (index || !narrow)) {
+        layout.annotations.push({text: plain(panel.title), font: {size: 14}, showarrow: false, xref: "paper", yref: "paper",
+          x: narrow ? 0.5 : (domain[0] + domain[1]) / 2, y: narrow ? down[1] : 1, yanchor: "bottom", yshift: 4});
+      }
       start = end + gap;
     });
     const heights = panels.map(function (panel) { return INCH * panel.size[1]; });
@@ -153,7 +158,7 @@
     const lines = panels[0].title ? panels[0].title.split("\n").length : 0;
     layout.margin.t = 25 + 18 * lines;
     layout.height = 105 + 18 * lines + 20 * Math.ceil(names / 3) + (narrow ? heights.reduce(function (a, b) { return a + b + 80; }) : Math.max.apply(null, heights));
-    layout.title = {text: plain(panels[0].title), font: {size: 14}};
+    if (!layout.annotations.length || narrow) layout.title = {text: plain(panels[0].title), font: {size: 14}};
     return {data: data, layout: layout};
   }
 

@@ -80,6 +80,7 @@ def test_words() -> None:
     assert (plural(1, "fold"), plural(5, "fold")) == ("1 fold", "5 folds")
     assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
     assert (layers_text(range(1, 25)), layers_text([1, 2, 3]), layers_text([9])) == ("1–24", "1, 2, 3", "9")
+    assert layers_text([1, 2, 4, 5, 6, 7, 9]) == "1, 2, 4–7, 9"
 
 
 def test_document_finds_what_is_folded_away() -> None:

@@ -45,8 +45,8 @@ addEventListener("load", async () => {
     seen.drawn = figures.filter(figure => figure.querySelector(".js-plotly-plot .main-svg")).length;
     seen.pictures = figures.filter(figure =>
       getComputedStyle(figure.querySelector("img")).display === "none").length;
-    seen.titles = live("answers").layout.annotations.map(one => one.text);
     const map = live("importance"), figure = map.parentElement;
+    seen.titles = map.layout.annotations.map(one => one.text);
     const pick = async text => {  // an option of a control, which is a list or a group of buttons
       for (const option of figure.querySelectorAll("option")) if (option.text === text) {
         option.parentElement.value = text;
@@ -163,7 +163,7 @@ def test_runs_and_methods_can_be_picked(seen: dict[str, Any]) -> None:
     assert seen["other"]["z"] != seen["fold"]["z"]
     assert seen["kept"] == runs[1]  # another method keeps the run
     assert seen["learning"][0] == seen["learning"][1] == "none"
-    assert seen["titles"] == ["Layers", "Methods"]
+    assert [title.partition(",")[0] for title in seen["titles"]] == [seen["controls"][0][0], "Layer contribution"]
 
 
 def test_tables_sort_by_keyboard_and_back(seen: dict[str, Any]) -> None:

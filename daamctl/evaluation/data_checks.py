@@ -141,7 +141,7 @@ def _checks(
     yield check_shared(clips, "utterance_id", task)
     if known.sentences:
         yield check_shared(clips, "sentence", task)
-    content = content_ids(x) if known.content is None else known.content
+    content = content_ids(x, task.wholes(clips["clip_id"])) if known.content is None else known.content
     yield check_duplicates(clips, content, task, stored=known.content is None)
     if drawn is not None:
         pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
@@ -370,9 +370,23 @@ def _unit_vectors(x: Floats) -> NDArray[np.float32]:
     return np.asarray(mean / np.where(length > 0, length, 1.0), dtype=np.float32)
 
 
-def content_ids(x: Floats | StoredVectors) -> NDArray[np.int64]:
-    """Numbers (N,) that are equal if rows (L, D) are equal byte by byte."""
-    return numbered(row.tobytes() for row in x)
+def content_ids(x: Floats | StoredVectors, wholes: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers (N,) that are equal if rows (L, D) are equal byte by byte, and so is all that they were read with.
+
+    An encoder that reads from left to right gives equal vectors to the first words of sentences that begin alike. These
+    are no copies; words of equal sentences are.
+
+    Args:
+        wholes: what each row was read with (`Task.wholes`), (N,).
+    """
+    own = numbered(row.tobytes() for row in x)
+    places: list[int] = []
+    read: dict[Any, list[int]] = {}  # whole -> contents of its rows, in order
+    for whole, number in zip(wholes, own.tolist(), strict=True):
+        places.append(len(read.setdefault(whole, [])))
+        read[whole].append(number)
+    known = {whole: repr(numbers) for whole, numbers in read.items()}
+    return numbered(f"{place} {known[whole]}".encode() for place, whole in zip(places, wholes, strict=True))
 
 
 def text_ids(texts: Iterable[str]) -> NDArray[np.int64]:

@@ -33,7 +33,8 @@ def leaks(layout: Layout, config: Config) -> list[str]:
         features = open_features(layout, config)
         assert isinstance(features.x, StoredVectors)
         known, clips = corpus_facts(layout, features), features.clips
-        content = content_ids(features.x.subset(features.layers[-1:])) if known.content is None else known.content
+        last, wholes = features.x.subset(features.layers[-1:]), known.task.wholes(clips["clip_id"])
+        content = content_ids(last, wholes) if known.content is None else known.content
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
     task = known.task.with_sources(clips["utterance_id"], clips["speaker"])

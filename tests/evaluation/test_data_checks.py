@@ -162,10 +162,18 @@ def test_cosine_is_that_of_standardised_means(clips, values):
     expected = (pairs & (group[:, None] != group)).sum(), (pairs & (label[:, None] != label)).sum()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_checks, "NEAR_COSINE", 0.7)
-        met = data_checks.near_pairs(clips, values, data_checks.content_ids(values))
+        met = data_checks.near_pairs(clips, values, data_checks.content_ids(values, clips["clip_id"].to_numpy()))
     assert expected[0] > 100
     assert (met.across, met.mislabelled) == expected
     assert len(met.across_examples) == len(met.mislabelled_examples) == 5
+
+
+def test_equal_words_are_copies_only_in_equal_sentences():
+    a, b, c = np.eye(3, 4, dtype=np.float32)[:, None]
+    rows = np.stack([a, b, a, c, a, b])
+    first, second, begin, other, *copies = data_checks.content_ids(rows, np.array(["s1", "s1", "s2", "s2", "s3", "s3"]))
+    assert copies == [first, second]
+    assert len({first, second, begin, other}) == 4
 
 
 def test_embeddings_that_do_not_vary_are_duplicates_and_nothing_else(clips):

@@ -255,7 +255,7 @@ TASKS: dict[str, Task] = {
     "text": Task("text", "text", "author", "text", "read", "Who wrote the texts is not known", "text"),
     "image": Task("image", "image", "source", "image", "look at", "Where the images come from is not known", "image"),
     "tokens": Tagging(
-        "word", "word", "sentence", "word", "read", "The sentences of the words are not known", "sentence"
+        "word", "word", "sentence", "sentence", "read", "The sentences of the words are not known", "sentence"
     ),
     "embeddings": Task(
         "utterance", "item", "speaker", "item", "look at", "Who the items come from is not known", "utterance"

@@ -141,8 +141,14 @@ def _checks(
     yield check_shared(clips, "utterance_id", task)
     if known.sentences:
         yield check_shared(clips, "sentence", task)
-    content = content_ids(x, task.wholes(clips["clip_id"])) if known.content is None else known.content
+    wholes = task.wholes(clips["clip_id"])
+    content = content_ids(x, wholes) if known.content is None else known.content
     yield check_duplicates(clips, content, task, stored=known.content is None)
+    if (wholes != clips["clip_id"].to_numpy()).any():
+        text = f"Almost equal {task.clip}s are not looked for, because {task.clip}s recur."
+        yield Finding("near-duplicates", "ok", text, {})
+        yield check_duplicate_labels(clips, content, Pairs(0, 0, (), ()), task)
+        return
     if drawn is not None:
         pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
     else:
@@ -272,7 +278,8 @@ def check_duplicates(
     numbers = {"sets": len(sets), "clips": sum(map(len, sets)), "sets_across_groups": across}
     if not sets:
         alike = alike.replace("exactly ", "")
-        return Finding("duplicates", "ok", f"No two {task.item}s {alike}.", numbers)
+        whole = task.original if task.clip == task.item else task.item
+        return Finding("duplicates", "ok", f"No two {whole}s {alike}.", numbers)
     # first the sets that leak across groups
     shown = sorted(sets, key=lambda rows: clips["group"].gather(rows).n_unique() == 1)
     examples = _first(" = ".join(_first(clips["clip_id"].gather(rows))) for rows in shown)

@@ -337,6 +337,8 @@ def test_probes_of_words_are_compared_by_entity_f1(
     assert "points of entity F1 over the best single layer" in result["verdict"]["text"]
     checks = {one["check"]: one["text"] for one in result["checks"]}
     assert checks["class-balance"].endswith("accuracy tells little, so taggers are compared by entity F1.")
+    assert checks["duplicates"] == "No two sentences have equal embeddings."
+    assert checks["near-duplicates"] == "Almost equal words are not looked for, because words recur."
     if on_disk:
         assert result["sample"]["clips"] == 500
         assert "(whole sentences, seed 0" in probe["note"]

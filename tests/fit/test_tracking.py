@@ -163,7 +163,7 @@ def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
     send(root, make_searched_fold(root, "probed", {"steps": 0, "candidates": candidates, "chosen": 0, "edges": []}))
     (run,) = runs_of(root, "probed", kind="fold")
     assert run.info.status == "FINISHED"
-    assert (run.data.tags["search.edges"], run.data.params["chosen.penalty"]) == ("none", "100.0")
+    assert (run.data.tags["search.edges"], run.data.params["chosen.penalty"]) == ("none", "100")
     assert run.data.metrics["search/dev_accuracy penalty 1e07 layer 3"] == 0.7
 
 

@@ -479,7 +479,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     alone = {layers: over_runs(ablation.probed(name).values()).mean for name, layers in ablation.sets.items()}
     assert alone == pytest.approx({(6,): by_layer[6], (24,): by_layer[24]})
 
-    section = layer_sections.importance(summary, {}, defaultdict(bytes), labels={}, command="")
+    section = layer_sections.importance(summary, {}, defaultdict(bytes), labels={}, task=evaluation.task, command="")
     blocks = [inner for block in section.blocks for inner in getattr(block, "blocks", [block])]
     (table,) = [block for block in blocks if isinstance(block, Table) and block.key == "probe"]
     assert {int(row[0]): row[1].value for row in table.rows} == pytest.approx(by_layer)

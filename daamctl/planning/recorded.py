@@ -34,7 +34,7 @@ class Throughput:
     """Recorded speed.
 
     Args:
-        seconds: per clip in extraction; in training per clip of every step, of all candidates and the refit.
+        seconds: per clip in extraction; in training per clip of a fold, as `clips_of_fold` counts them.
         source: `MEASURED`, or name of the pipeline that recorded it.
         joules: energy of the GPU for the same; None: not recorded.
         peak_memory_bytes: highest recorded GPU memory; None: not recorded.
@@ -121,7 +121,8 @@ def _rate(folds: Sequence[Fold], source: str) -> Throughput | None:
             continue
         seconds += meta["train_s"]
         joules.append(meta.get("joules"))
-        passes += clips_of_fold(run["method"], config, meta["num_train_clips"], meta["num_dev_clips"])
+        sizes = meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]
+        passes += clips_of_fold(run["method"], config, *sizes)
         peaks.append(meta["peak_memory_bytes"] or 0)
     if not passes:
         return None

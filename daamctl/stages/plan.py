@@ -344,7 +344,7 @@ class _Planner:
         task.memory_bytes = known.training_bytes(max(known.state_bytes(method, size, k) for k, size in sizes.items()))
         rate = self.recorded.training(method, known.sizes)
         if rate is not None:
-            each = [clips_of_fold(method, self.config, len(split.train), len(split.dev)) for split in known.splits]
+            each = [clips_of_fold(method, self.config, *split.sizes) for split in known.splits]
             task.time_s, task.basis = (task.total - task.done) * float(np.mean(each)) * rate.seconds, "estimated"
             task.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
 
@@ -475,7 +475,7 @@ class _Planner:
         task.work = " × ".join(parts)
         finished = {(fold.fold, fold.seed) for fold in kept}
         return sum(
-            clips_of_fold(method, config, len(split.train), len(split.dev))
+            clips_of_fold(method, config, *split.sizes)
             for split in splits
             for seed in seeds
             if (split.fold, seed) not in finished

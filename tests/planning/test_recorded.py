@@ -42,9 +42,10 @@ def rewrite(layout: Layout, method: str, **meta: Any) -> dict[str, Any]:
 def test_speed_is_per_clip_of_every_step(layout: Layout) -> None:
     settings = config()
     write_method(layout, settings, "none")
-    result = rewrite(layout, "none", train_s=120.0, num_train_clips=40, device=device_name(resolve_device("cpu")))
+    counts = {"num_train_clips": 40, "num_dev_clips": 100, "num_test_clips": 100}
+    result = rewrite(layout, "none", train_s=120.0, device=device_name(resolve_device("cpu")), **counts)
     sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
-    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100)
+    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100, 100)
     rate = RecordedSpeeds(layout, settings).training("none", sizes)
     assert rate is not None
     assert rate.seconds == pytest.approx(120.0 / clips)
@@ -64,10 +65,16 @@ def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
     ("method", "train", "number", "steps", "clips"),
     [
         ("none", {"steps": None}, 1, 10 * 13, 10 * 100),
-        ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8),
-        ("none", {"steps": 30, "schedule": "cosine", "passes": 2}, 1, 32, 32 * 8),  # twice 125 clips
-        ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8),
-        ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 2, 30, 2 * 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8 + 166),
+        ("none", {"steps": 30, "schedule": "cosine", "passes": 2}, 1, 32, 32 * 8 + 166),  # twice 125 clips
+        ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8 + 166),
+        (
+            "none",
+            {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]},
+            2,
+            30,
+            2 * 30 * 8 + 333,
+        ),
         ("ridge-mean", {}, 1, 1, 100),
         ("lora-r4", {}, 1, 7 * 13, 700),
     ],
@@ -77,4 +84,4 @@ def test_what_a_fold_takes(method: str, train: dict[str, Any], number: int, step
     settings = Config.model_validate({"train": {**own, **train}, "finetune": {"epochs": 7, "search": "none"}})
     assert trainings(method, settings) == number
     assert steps_of_training(method, settings, 100, 25) == steps
-    assert clips_of_fold(method, settings, 100, 25) == clips
+    assert clips_of_fold(method, settings, 100, 25, 25) == clips

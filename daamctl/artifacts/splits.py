@@ -47,11 +47,6 @@ class Split:
     dev: np.ndarray
     test: np.ndarray
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Number of rows to train on, held out, and to test."""
-        return len(self.train), len(self.dev), len(self.test)
-
 
 def joined(split: Split) -> Split:
     """The same fold with the held-out group merged into the training part."""

@@ -37,7 +37,7 @@ from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.errors import ConfigError, MethodError
 from daamctl.fit.features import Features, fit_standardize, is_collinear
-from daamctl.fit.loop import RECORDS, Fit, Member, Settings, Trainable, Trained
+from daamctl.fit.loop import Fit, Member, Settings, Trainable, Trained
 from daamctl.fit.ridge import RidgeFit
 from daamctl.fit.stack import Fusion, Stack
 from daamctl.fit.steps import seed_everything
@@ -284,24 +284,14 @@ def steps_of_training(method: str, config: Config, train: int, dev: int) -> int:
     return max(config.train.steps, -(-config.train.passes * (train + dev) // size))
 
 
-def clips_of_fold(method: str, config: Config, train: int, dev: int, test: int) -> int:
-    """Clips in all steps of a fold, each as often as it is trained on; for the arguments see `steps_of_training`.
-
-    With a budget of steps, also a third of the clips that the records predict, which is what a prediction takes of a
-    step: in a short training they take most of the time.
-    """
+def clips_of_fold(method: str, config: Config, train: int, dev: int) -> int:
+    """Clips in all steps of a fold, each as often as it is trained on; for the arguments see `steps_of_training`."""
     if method in CLOSED_FORM:
         return train
     if method in FINETUNES or config.train.steps is None:
         epochs = config.finetune.epochs if method in FINETUNES else config.train.epochs
         return trainings(method, config) * epochs * train
-    number, steps, again = (
-        trainings(method, config),
-        steps_of_training(method, config, train, dev),
-        refits(method, config),
-    )
-    predicted = min(RECORDS, steps) * ((number - again) * dev + (1 if again else number) * test)
-    return number * steps * config.train.batch_size + predicted // 3
+    return trainings(method, config) * steps_of_training(method, config, train, dev) * config.train.batch_size
 
 
 def run_precision(spec: FoldSpec, stage: TrainingStage, device: str) -> str:

@@ -21,10 +21,14 @@ from daamctl.compute.energy import total
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.extraction.stopwatch import timing_file
-from daamctl.fit.trial import clips_of_fold
+from daamctl.fit.loop import RECORDS
+from daamctl.fit.trial import clips_of_fold, refits, steps_of_training, trainings
+from daamctl.methods import CLOSED_FORM
 from daamctl.store.files import read_json
 from daamctl.store.provenance import device_name
 
+FORWARD_PASSES, FORWARD_PASSES_RECOMPUTED = 3, 4
+"""Cost of a training step in forward passes: a backward pass costs about two, and gradient checkpointing adds one."""
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""
 
@@ -34,7 +38,7 @@ class Throughput:
     """Recorded speed.
 
     Args:
-        seconds: per clip in extraction; in training per clip of a fold, as `clips_of_fold` counts them.
+        seconds: per clip in extraction; in training per clip of `work_of_fold`.
         source: `MEASURED`, or name of the pipeline that recorded it.
         joules: energy of the GPU for the same; None: not recorded.
         peak_memory_bytes: highest recorded GPU memory; None: not recorded.
@@ -109,6 +113,24 @@ class RecordedSpeeds:
                 yield folder.name, folder
 
 
+def work_of_fold(method: str, config: Config, train: int, dev: int, test: int) -> int:
+    """Clips in all steps of a fold, and those that its records predict as parts of a step.
+
+    In a short training, predictions take most of the time. With epochs they grow as the steps do and are left out.
+
+    Args:
+        train: number of clips to train on; likewise `dev` and `test`.
+    """
+    clips = clips_of_fold(method, config, train, dev)
+    if method in FINETUNES or method in CLOSED_FORM or config.train.steps is None:
+        return clips
+    refitted, number = refits(method, config), trainings(method, config)
+    predicted = (number - refitted) * dev + (
+        1 if refitted else number
+    ) * test  # a training that is repeated is not tested
+    return clips + min(RECORDS, steps_of_training(method, config, train, dev)) * predicted // FORWARD_PASSES
+
+
 def _rate(folds: Sequence[Fold], source: str) -> Throughput | None:
     """Speed of folds of one method; None if there are none whose settings can be read."""
     seconds, passes, joules, peaks = 0.0, 0, list[float | None](), [0]
@@ -122,7 +144,7 @@ def _rate(folds: Sequence[Fold], source: str) -> Throughput | None:
         seconds += meta["train_s"]
         joules.append(meta.get("joules"))
         sizes = meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]
-        passes += clips_of_fold(run["method"], config, *sizes)
+        passes += work_of_fold(run["method"], config, *sizes)
         peaks.append(meta["peak_memory_bytes"] or 0)
     if not passes:
         return None

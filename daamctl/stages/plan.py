@@ -37,12 +37,19 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.audit import steps
 from daamctl.evaluation.layer_sets import choose_sets
 from daamctl.fit.steps import seed_everything
-from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
+from daamctl.fit.trial import steps_of_training, trainings
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.expected import ADAM_BYTES, Expected
 from daamctl.planning.finetune_size import finetune_dtype, finetune_size
 from daamctl.planning.layer_sets import choose_method, choose_ranking, layer_scores, ranked
-from daamctl.planning.recorded import MEASURED, RecordedSpeeds, Throughput
+from daamctl.planning.recorded import (
+    FORWARD_PASSES,
+    FORWARD_PASSES_RECOMPUTED,
+    MEASURED,
+    RecordedSpeeds,
+    Throughput,
+    work_of_fold,
+)
 from daamctl.planning.repair import repair_of
 from daamctl.planning.tasks import Blockers, Task, set_state
 from daamctl.reconstruction.training import kept_trainings
@@ -57,8 +64,6 @@ RANKED = ("highest-", "lowest-")
 QUICK_BYTES = {"evaluate": 1_000_000, "report": 10_000_000}
 QUICK_PREDICTIONS = 500_000
 """Above this number of test predictions, evaluate and report take minutes rather than seconds."""
-FORWARD_PASSES, FORWARD_PASSES_RECOMPUTED = 3, 4
-"""Cost of a training step in forward passes: a backward pass costs about two, and gradient checkpointing adds one."""
 TRIED_PIXELS = 32 * 64**2
 """Most pixels in a step that is timed on a CPU, where the time grows with them; on a GPU a whole batch is."""
 TRIED_STEPS, TRIED_S = 3, 10.0
@@ -344,7 +349,10 @@ class _Planner:
         task.memory_bytes = known.training_bytes(max(known.state_bytes(method, size, k) for k, size in sizes.items()))
         rate = self.recorded.training(method, known.sizes)
         if rate is not None:
-            each = [clips_of_fold(method, self.config, *split.sizes) for split in known.splits]
+            each = [
+                work_of_fold(method, self.config, *map(len, (split.train, split.dev, split.test)))
+                for split in known.splits
+            ]
             task.time_s, task.basis = (task.total - task.done) * float(np.mean(each)) * rate.seconds, "estimated"
             task.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
 
@@ -475,7 +483,7 @@ class _Planner:
         task.work = " × ".join(parts)
         finished = {(fold.fold, fold.seed) for fold in kept}
         return sum(
-            clips_of_fold(method, config, *split.sizes)
+            work_of_fold(method, config, *map(len, (split.train, split.dev, split.test)))
             for split in splits
             for seed in seeds
             if (split.fold, seed) not in finished

@@ -12,7 +12,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.compute.devices import resolve_device
 from daamctl.config import Config
 from daamctl.fit.trial import clips_of_fold, steps_of_training, trainings
-from daamctl.planning.recorded import RecordedSpeeds
+from daamctl.planning.recorded import RecordedSpeeds, work_of_fold
 from daamctl.store.provenance import device_name
 from daamctl.store.records import write_record
 from tests.fixtures.folds import make_layout, write_method
@@ -45,7 +45,7 @@ def test_speed_is_per_clip_of_every_step(layout: Layout) -> None:
     counts = {"num_train_clips": 40, "num_dev_clips": 100, "num_test_clips": 100}
     result = rewrite(layout, "none", train_s=120.0, device=device_name(resolve_device("cpu")), **counts)
     sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
-    clips = clips_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100, 100)
+    clips = work_of_fold("none", Config.model_validate({"train": result["run"]["config"]["train"]}), 40, 100, 100)
     rate = RecordedSpeeds(layout, settings).training("none", sizes)
     assert rate is not None
     assert rate.seconds == pytest.approx(120.0 / clips)
@@ -65,16 +65,10 @@ def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
     ("method", "train", "number", "steps", "clips"),
     [
         ("none", {"steps": None}, 1, 10 * 13, 10 * 100),
-        ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8 + 166),
-        ("none", {"steps": 30, "schedule": "cosine", "passes": 2}, 1, 32, 32 * 8 + 166),  # twice 125 clips
-        ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8 + 166),
-        (
-            "none",
-            {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]},
-            2,
-            30,
-            2 * 30 * 8 + 333,
-        ),
+        ("none", {"steps": 30, "schedule": "cosine"}, 1, 30, 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "passes": 2}, 1, 32, 32 * 8),  # twice 125 clips
+        ("none", {"steps": 30, "schedule": "cosine", "refit": True}, 2, 30, 2 * 30 * 8),
+        ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 2, 30, 2 * 30 * 8),
         ("ridge-mean", {}, 1, 1, 100),
         ("lora-r4", {}, 1, 7 * 13, 700),
     ],
@@ -84,4 +78,23 @@ def test_what_a_fold_takes(method: str, train: dict[str, Any], number: int, step
     settings = Config.model_validate({"train": {**own, **train}, "finetune": {"epochs": 7, "search": "none"}})
     assert trainings(method, settings) == number
     assert steps_of_training(method, settings, 100, 25) == steps
-    assert clips_of_fold(method, settings, 100, 25, 25) == clips
+    assert clips_of_fold(method, settings, 100, 25) == clips
+
+
+@pytest.mark.parametrize(
+    ("method", "train", "predicted"),
+    [
+        ("none", {}, 10 * (25 + 35)),
+        ("none", {"steps": 7}, 7 * (25 + 35)),  # a record after every step
+        ("none", {"refit": True}, 10 * (25 + 35)),  # one is held out from, the other is tested
+        ("none", {"search": "grid", "search_lr": [1e-3, 3e-3]}, 10 * 2 * (25 + 35)),
+        ("none", {"search": "grid", "search_lr": [1e-3, 3e-3], "refit": True}, 10 * (2 * 25 + 35)),
+        ("none", {"steps": None, "schedule": "constant"}, 0),
+        ("ridge-mean", {}, 0),
+        ("lora-r4", {}, 0),
+    ],
+)
+def test_predictions_count_as_a_third_of_a_step(method: str, train: dict[str, Any], predicted: int) -> None:
+    own = {"steps": 30, "passes": 0, "batch_size": 8, "search": "none", "refit": False, "schedule": "cosine"}
+    settings = Config.model_validate({"train": {**own, **train}, "finetune": {"epochs": 7, "search": "none"}})
+    assert work_of_fold(method, settings, 100, 25, 35) == clips_of_fold(method, settings, 100, 25) + predicted // 3

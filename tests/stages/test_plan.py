@@ -24,7 +24,7 @@ from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit import runner
-from daamctl.fit.trial import clips_of_fold
+from daamctl.planning.recorded import work_of_fold
 from daamctl.planning.tasks import Task
 from daamctl.stages import ablate, download, extract, finetune, pipeline, plan, segment, train
 from daamctl.store.files import read_json, write_json
@@ -365,9 +365,9 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
         stage.run(other, config)
     changes = {"train.steps": 7, "train.search": "none", "train.refit": False, "train.seeds": [1, 2]}
     rows, _ = planned(project, "other", {**changes, "extract.storage": "float32"})
-    shorter = load_config(project, "other", changes)
-    clips, before = (clips_of_fold("mean", one, 16, 16, 16) for one in (shorter, config))
-    assert rows["mean"]["time_s"] == pytest.approx(60.0 / before * clips * 3 * 2)  # 3 folds, 2 seeds
+    per_clip = 60.0 / work_of_fold("mean", config, 16, 16, 16)
+    fold = config.train.batch_size * 7 + 7 * (16 + 16) // 3  # 7 steps, each with a record
+    assert rows["mean"]["time_s"] == pytest.approx(per_clip * fold * 3 * 2)  # 3 folds, 2 seeds
     assert rows["extract"]["time_s"] == pytest.approx(2.0 * 48)
     for name in ("mean", "extract"):
         assert (rows[name]["basis"], rows[name]["notes"]) == ("recorded", ["time scaled from 'tiny'"])

@@ -123,7 +123,7 @@ def _random_sets(content: bytes, shape: tuple[int, int], samples: int, seed: int
         values, unused = np.repeat(kinds, words, axis=0), np.zeros(words.sum(), np.uint64)
         unused[np.cumsum(words) - 1] = WORD * words - counts  # bits of the last word of each kind
         rows = max(1, CACHED // max(1, len(values)))
-        for at in range(0, samples if len(values) else 0, rows):
+        for at in range(0, samples, rows):
             coins = rng.integers(0, 2**WORD, (min(rows, samples - at), len(values)), np.uint64)
             coins >>= unused
             sums[at : at + rows] += np.bitwise_count(coins) @ values

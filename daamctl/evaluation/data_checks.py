@@ -144,17 +144,19 @@ def _checks(
     wholes = task.wholes(clips["clip_id"])
     content = content_ids(x, wholes) if known.content is None else known.content
     yield check_duplicates(clips, content, task, stored=known.content is None)
-    if (wholes != clips["clip_id"].to_numpy()).any():
-        text = f"Almost equal {task.clip}s are not looked for, because {task.clip}s recur."
-        yield Finding("near-duplicates", "ok", text, {})
-        yield check_duplicate_labels(clips, content, Pairs(0, 0, (), ()), task)
-        return
-    if drawn is not None:
+    recurring = (wholes != clips["clip_id"].to_numpy()).any()  # words, which are read with their sentence
+    if recurring:
+        pairs = Pairs(0, 0, (), ())
+    elif drawn is not None:
         pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
     else:
         assert isinstance(x, np.ndarray)
         pairs = near_pairs(clips, x, content)
-    yield check_near_duplicates(pairs, task, among=None if drawn is None else len(drawn.rows))
+    if recurring:
+        text = f"Almost equal {task.clip}s are not looked for, because {task.clip}s recur."
+        yield Finding("near-duplicates", "ok", text)
+    else:
+        yield check_near_duplicates(pairs, task, among=None if drawn is None else len(drawn.rows))
     yield check_duplicate_labels(clips, content, pairs, task)
 
 

@@ -224,14 +224,14 @@ def _train_better(evaluation: Evaluation) -> list[str]:
     methods = evaluation.fairness.methods
     for section, tuned in (("train", False), ("finetune", True)):
         budget = evaluation.provenance.config.get(section, {}).get("steps") is not None
-        decay = f"Raise {section}.weight_decay, or lower {section}.epochs" if tuned else (
-            f"Add a larger value to {section}.search_weight_decay")  # fmt: skip
+        overfitted = f"Add a larger value to {section}.search_weight_decay"
+        if tuned:
+            overfitted = f"Raise {section}.weight_decay, or lower {section}.epochs"
         advice = {
-            "undertrained": (f"Raise {section}.{'steps' if budget else 'epochs'}",
-                             "not trained enough"),
-            "overfitted": (decay, "overfitted"),
+            "undertrained": (f"Raise {section}.{'steps' if budget else 'epochs'}", "not trained enough"),
+            "overfitted": (overfitted, "overfitted"),
             "collapsed": (f"Add a lower value to {section}.search_lr", "worse after its refit"),
-        }  # fmt: skip
+        }
         found: dict[tuple[str, str], list[str]] = {}  # advice and reason -> methods
         for name, one in methods.items():
             if (evaluation.methods[name].effect is not None) != tuned:

@@ -146,7 +146,7 @@
         else if (mark.kind === "confusion") data.push(confusionTrace(mark, panel, place, bar));
         else layout.shapes.push(ruleShape(mark, place));
       });
-      /* The title of the page's only or upper panel stands above the figure. */
+      /* A single panel, and the upper one of a stack, has the title of the figure. */
       if (panels.length > 1 && (index || !narrow)) {
         layout.annotations.push({text: plain(panel.title), font: {size: 14}, showarrow: false, xref: "paper", yref: "paper",
           x: narrow ? 0.5 : (domain[0] + domain[1]) / 2, y: narrow ? down[1] : 1, yanchor: "bottom", yshift: 4});

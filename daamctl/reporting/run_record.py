@@ -374,8 +374,8 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
-        [run.label, str(run.fold), str(run.seed),
-         *(str(run.eval_batches[name]).replace("clip", clip) for name in ("size", "order", "clips_sha256"))]
+        [run.label, str(run.fold), str(run.seed), str(run.eval_batches["size"]),
+         str(run.eval_batches["order"]).replace("clip", clip), str(run.eval_batches["clips_sha256"])]
         for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.data.task import Task, task_of
+from daamctl.errors import CorpusError, first_few
 
 _TYPES = {"index": pl.Int64, "position": pl.Int64, "start_s": pl.Float64, "duration_s": pl.Float64}
 
@@ -44,6 +46,8 @@ SCHEMAS: dict[Modality, dict[str, Any]] = {
 }  # fmt: skip
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
+NO_LABEL = ("nan", "null", "n/a", "na", "none", "unknown", "?")
+"""Labels that tables often have where none is known, in lower case."""
 
 
 def modality_of(rows: pl.DataFrame) -> Modality:
@@ -61,6 +65,38 @@ def class_counts(rows: pl.DataFrame, classes: tuple[str, ...]) -> str:
         low, high = min(counts), max(counts)
         return f"{len(classes)} with {low if low == high else f'{low} to {high}'} each"
     return ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
+
+
+def check_labels(rows: pl.DataFrame, what: str, fix: str) -> None:
+    """Refuse labels that are no classes: numbers to predict, or the names of the items.
+
+    Args:
+        what: where the labels are from.
+
+    Raises:
+        CorpusError: there are more labels than one for two items.
+    """
+    labels = sorted(rows["label"].unique())
+    if 2 * len(labels) > max(len(rows), 2 * 2):
+        raise CorpusError(
+            f"{what}: {len(rows)} items have {len(labels)} different labels ({first_few(labels, 3)}); a class needs "
+            "several items",
+            fix=fix,
+        )
+
+
+def label_doubts(labels: Iterable[str]) -> list[str]:
+    """Labels that may be one class, or none, one sentence each."""
+    spelled: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        spelled.setdefault(re.sub(r"[\s_-]+", " ", label).strip().casefold() or label, []).append(label)
+    told = [
+        f"the labels {' and '.join(map(repr, names))} may be one class, spelled differently"
+        for names in spelled.values()
+        if len(names) > 1
+    ]
+    unknown = [name for key, names in spelled.items() if key in NO_LABEL for name in names]
+    return told + [f"the label '{name}' may stand for items whose class is not known" for name in unknown]
 
 
 def counts(names: Iterable[str], *numbers: int) -> dict[str, int]:

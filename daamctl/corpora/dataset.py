@@ -133,8 +133,7 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
         if len(held) > 1:
             raise CorpusError(f"{source} holds files in {first_few(held)}", fix=f"choose: --columns path={held[0]}")
         role = "path" if held else "tokens" if _found("tokens", schema.names) else "text"
-        sentence = "sentence" if "sentence" in schema.names else None  # what texts are often called
-        content = held[0] if held else _found(role, schema.names) or sentence
+        content = held[0] if held else _found(role, schema.names)
         if content is None:
             raise CorpusError(
                 f"{source} has no recordings, images, texts or words; its columns are {shown}",

@@ -30,7 +30,7 @@ ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
         "image_path", "img")),
-    "text": ("the text", ("content", "document", "review", "tweet")),
+    "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "sentence")),
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", ("class", "target", "emotion", "category", "labels", "y")),
@@ -69,8 +69,8 @@ def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> Non
 
 
 def alike(role: str, columns: Sequence[str]) -> str | None:
-    """The first of some columns that others use for what is in ours; None: none."""
-    others = ALIKE[role][1] if role in ALIKE else ()
+    """The first of some columns that others use for what is in ours, in any case; None: none."""
+    others = (role, *ALIKE[role][1]) if role in ALIKE else (role,)
     return next((name for name in columns if name.strip().lower() in others), None)
 
 

@@ -38,6 +38,7 @@ REQUIRED: dict[Modality, tuple[str, ...]] = {
     "text": ("text", "label"),
     "image": ("path", "label"),
 }
+OPTIONAL = ("group", "speaker", SENTENCE)
 CONTENT: dict[Modality, str] = {"speech": "path", "text": "text", "image": "path"}
 # measured on recordings; written by the reader, or meaningless for images
 RESERVED: dict[Modality, tuple[str, ...]] = {
@@ -72,9 +73,10 @@ def prepare(root: Path) -> pl.DataFrame:
     else:
         rows = _read(root)
         modality = _modality(rows, faults)
-        optional = ("group", "speaker", SENTENCE)  # recordings and images are named by their paths
-        tell_unused(root, rows.columns, (*optional, "utterance_id") if modality == "text" else optional)
+        given = rows.columns
         rows = _check_columns(rows, modality, faults)
+        if not faults.found:  # recordings and images are named by their paths
+            tell_unused(root, given, (*OPTIONAL, "utterance_id") if modality == "text" else OPTIONAL)
         rows = _names(rows, modality, faults)
         if modality == "speech":
             rows = _times(rows, faults)
@@ -148,6 +150,10 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         commas = "; columns must be separated by commas, semicolons or tabs" if "|" in shown else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
         renamed = renames(missing, found)
+        complete = len(renamed) == len(missing)
+        if complete:
+            left = [name for name in found if name not in renamed.values()]
+            renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
         fix = GET_IT
         packed = alike("path", found)
         if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
@@ -156,7 +162,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         elif renamed:
             named = ",".join(f"{name}={other}" for name, other in renamed.items())
             new = f", or name them: daamctl new NAME --from {path} --columns {named}"
-            fix = renaming(renamed) + (f"; {GET_IT}" if len(renamed) < len(missing) else new)
+            fix = renaming(renamed) + (new if complete else f"; {GET_IT}")
         faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
     if CONTENT[modality] in missing:
         faults.refuse()

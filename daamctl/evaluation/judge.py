@@ -16,8 +16,9 @@ from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.statistics import NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.task import TASKS, Task
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
+from daamctl.evaluation.prediction_files import short_names
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -128,17 +129,25 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
     for note in told:
         names = [file.name for file in files if note in file.notes]
         notes.append(note if len(names) == len(files) else f"{', '.join(names)}: {note}")
+    if not set.intersection(*(set(table["item"]) for table in rows)):  # paths of different machines, e.g.
+        short = [table.with_columns(short_names(table["item"])) for table in rows]
+        distinct = all(new["item"].n_unique() == old["item"].n_unique() for new, old in zip(short, rows, strict=True))
+        if distinct and set.intersection(*(set(table["item"]) for table in short)):
+            rows = short
+            notes.append("items are matched by the last part of their names, without the ending")
+    rows, spelled = _same_spelling(rows, files)
+    notes += spelled
     if any(file.by_order for file in files):
         first = next((file for file in files if not file.by_order), files[0])
-        for file in files:
+        for file, table in zip(files, rows, strict=True):
             if len(file.rows) != len(first.rows):
                 raise ConfigError(
                     f"{file.name} has {len(file.rows)} rows and {first.name} {len(first.rows)}; without a column of "
                     "items, rows are paired by their order",
                     fix="name the column of the items with --item",
                 )
-            label = file.rows["label"]
-            if not label.equals(first.rows["label"]) or label.null_count() or label.n_unique() < 2:
+            label, known = table["label"], rows[files.index(first)]["label"]
+            if not label.equals(known) or label.null_count() or label.n_unique() < 2:
                 raise ConfigError(
                     f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ, are "
                     "not known, or are all the same",
@@ -165,6 +174,28 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
         rows = [table.filter(pl.col("item").is_in(sorted(shared))) for table in rows]
         notes.append(f"only the {len(shared)} items that all files have are judged")
     return rows, notes
+
+
+def _same_spelling(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple[list[pl.DataFrame], list[str]]:
+    """The rows with labels as the first file that has some writes them, and what other files write instead.
+
+    One file may hold numbers and the other names. They mean the same if they share no label and fit one to one.
+    """
+    first = next((table for table in rows if table["label"].null_count() < len(table)), rows[0])
+    ours = first.select("item", name="label").drop_nulls().unique()
+    changed, notes = [], []
+    for file, table in zip(files, rows, strict=True):
+        pairs = table.select("item", "label").join(ours, on="item").select("label", "name").drop_nulls().unique()
+        same = pairs.filter(pl.col("label").is_in(ours["name"].to_list()))
+        alone = pairs["label"].n_unique() == pairs["name"].n_unique() == len(pairs) == table["label"].n_unique()
+        if len(same) or not alone or len(pairs) < 2:
+            changed.append(table)
+            continue
+        names = dict(pairs.sort("label").rows())
+        changed.append(table.with_columns(pl.col("label").replace(names)))
+        told = [f"{label} = {name}" for label, name in names.items()]
+        notes.append(f"{file.name} writes labels in another way: {first_few(told)}")
+    return changed, notes
 
 
 def _one_value(tables: Sequence[tuple[str, pl.DataFrame]], column: str) -> pl.DataFrame:

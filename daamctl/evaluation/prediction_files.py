@@ -197,6 +197,11 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [f"{index} {path.stem}" for index, path in enumerate(paths, 1)]  # the same file twice
 
 
+def short_names(items: pl.Series) -> pl.Series:
+    """The last parts of paths, without an ending such as .wav."""
+    return items.str.replace(r"^.*[/\\]", "").str.replace(r"\.[A-Za-z]\w{1,4}$", "")
+
+
 def _column(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
     """Name of the column of a role; None if the file has none."""
     if given is not None:
@@ -312,6 +317,10 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     if len(again):
         raise ConfigError(f"{items}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)")
     frame = frame.with_columns(_text(frame[here]).alias(here))
+    if not set(frame[here]) & set(known["item"]):  # paths of another machine, or names without an ending
+        short = known.with_columns(short_names(known["item"]))
+        if short["item"].n_unique() == len(known):
+            frame, known = frame.with_columns(short_names(frame[here])), short
     lacking = frame.filter(~pl.col(here).is_in(known["item"].to_list()))
     if len(lacking):
         raise ConfigError(

@@ -26,7 +26,7 @@ from daamctl.compute.progress import progress
 from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import SCHEMAS, Corpus, class_counts, modality_of
+from daamctl.corpora.base import SCHEMAS, Corpus, check_labels, class_counts, label_doubts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
@@ -99,7 +99,11 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
         )
     rows = _group(rows, modality, settings, again)
     if classifies:
+        if modality != "tokens":
+            check_labels(rows, f"corpus '{corpus.name}'", "write the class of every item in the column label")
         _check_folds(rows, layout, config)
+    for doubt in label_doubts(classes):
+        log.warning("%s", doubt)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     facts = {} if corpus.facts is None else corpus.facts(place)

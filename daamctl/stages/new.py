@@ -27,7 +27,7 @@ from daamctl.compute.progress import progress
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import class_counts
+from daamctl.corpora.base import check_labels, class_counts, label_doubts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
@@ -173,6 +173,9 @@ def run(
         raise CorpusError(
             f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
         )
+    if modality != "tokens":
+        option = "--columns label=NAME" if known is None else "--pattern"
+        check_labels(rows, str(folder), f"say where the class is: {option}")
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
     download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}
@@ -398,7 +401,7 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
 
 def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:
     """What is doubtful about classes and speakers."""
-    told = []
+    told = [] if modality == "tokens" else label_doubts(rows["label"].unique())
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
     if counts[most] > IMBALANCE * counts[least] and task.by_accuracy:

@@ -74,6 +74,11 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "daamctl new NAME --from .* --columns path=file,label=emotion,speaker=spk$",
         ),
         ("file,label\na.wav,b\n", r"rename the columns 'file' to path; write a CSV file with the columns path,"),
+        (
+            "Text,Label,split,author\na,b,c,d\n",
+            "lacks the columns text, label; .*\n.* --columns text=Text,label=Label,group=split,speaker=author$",
+        ),
+        ("sentence,label\na,b\n", "lacks the columns text; .*\n.* --columns text=sentence$"),
         ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),
         ("path,label,speaker\n", "has no rows"),
         ("", "cannot be read as a CSV, Parquet or JSON table"),

@@ -143,6 +143,8 @@ def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
     assert (found.tool, found.group) == ("EmoBox", "spk")
     assert found.rows["correct"].to_list() == RIGHT
     assert found.rows["group"].to_list() == ["aa", "bb", "cc", "dd"]
+    write_lines(labels, [item | {"key": f"wav/{item['key']}.wav"} for item in items])
+    assert rows(path, items=labels).rows.equals(found.rows)
     write_lines(labels, items[1:])
     with pytest.raises(ConfigError, match=r"lacks 1 of the 4 items of .*, e\.g\. 'a'"):
         rows(path, items=labels)

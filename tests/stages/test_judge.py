@@ -178,8 +178,45 @@ def test_other_items_are_refused_or_left_out() -> None:
         by_speaker(one.tail(200), other.tail(200)).mean(), abs=0.01
     )
     assert verdict.design.n_items == 200
-    renamed = other.with_columns(pl.col("utterance") + ".wav")
+    renamed = other.with_columns(utterance="x" + pl.col("utterance"))
     assert "no item is in all files" in refused(one, renamed, "different items").message
+
+
+def test_items_are_matched_by_the_last_part_of_their_paths() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    expected = daamctl.judge(one, other)
+    paths = one.with_columns(utterance="/corpora/here/" + pl.col("utterance") + ".wav")
+    found = daamctl.judge(paths, other.with_columns(utterance="D:\\there\\" + pl.col("utterance") + ".flac"))
+    assert found.pairs == expected.pairs
+    assert "items are matched by the last part of their names, without the ending" in found.notes
+    assert found.items["item"].to_list() == one["utterance"].to_list()
+    assert not any("last part" in note for note in expected.notes)
+    again = paths.with_columns(pl.col("utterance").str.replace("u001.wav", "other/u000.wav", literal=True))
+    refused(again, other, "no item is in all files|different items")  # two would have the same name
+
+
+def test_labels_may_be_numbers_in_one_file_and_names_in_another() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    expected = daamctl.judge(one, other)
+    numbers = {name: str(number) for number, name in enumerate(NAMES)}
+    for names in (numbers, {name: name.upper() for name in NAMES}):
+        found = daamctl.judge(one, other.with_columns(pl.col("label", "pred").replace(names)))
+        assert found.pairs == expected.pairs
+        told = ", ".join(f"{theirs} = {ours}" for ours, theirs in sorted(names.items(), key=lambda pair: pair[1]))
+        assert f"table 2 writes labels in another way: {told}" in found.notes
+    merged = {"anger": "0", "fear": "1", "joy": "1"}  # not one to one
+    refused(one, other.with_columns(pl.col("label", "pred").replace(merged)), "240 items have more than one label")
+    swapped = {"anger": "fear", "fear": "anger"}  # the same names: a mistake, not a spelling
+    refused(one, other.with_columns(pl.col("label", "pred").replace(swapped)), "items have more than one label")
+
+
+def test_rows_without_names_may_spell_labels_differently() -> None:
+    one, other = (table(skill, seed).drop("utterance") for skill, seed in ((0.8, 1), (0.6, 2)))
+    numbers = {name: str(number) for number, name in enumerate(NAMES)}
+    found = daamctl.judge(one, other.with_columns(pl.col("label", "pred").replace(numbers)))
+    assert found.pairs == daamctl.judge(one, other).pairs
+    shuffled = other.sample(fraction=1.0, shuffle=True, seed=3).with_columns(pl.col("label", "pred").replace(numbers))
+    refused(one, shuffled, "cannot be paired by the order of their rows")
 
 
 def test_another_label_or_group_of_an_item_is_refused() -> None:

@@ -426,3 +426,40 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
     (project / "broken.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(CorpusError, match=r"broken\.parquet"):
         new.run(project, "mine", project / "broken.parquet")
+
+
+@pytest.mark.parametrize(
+    ("labels", "doubt"),
+    [
+        (("Happy", "happy", "sad"), "the labels 'Happy' and 'happy' may be one class, spelled differently"),
+        (("no_go", "no go", "sad"), "the labels 'no go' and 'no_go' may be one class, spelled differently"),
+        (("nan", "happy", "sad"), "the label 'nan' may stand for items whose class is not known"),
+        (("C", "C++", "C#"), None),
+        ((":)", ":(", "?!"), None),
+    ],
+)
+def test_labels_that_may_be_one_class_or_none_are_doubted(
+    project: Path, labels: tuple[str, ...], doubt: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"text {number}", "label": labels[number % 3]} for number in range(60)]
+    table = project / "texts.csv"
+    pl.DataFrame(rows).write_csv(table)
+    made = new.run(project, "mine", table)
+    assert [told for told in made.doubts if "label" in told] == ([doubt] if doubt else [])
+    config = load_config(project, "mine")
+    download.run(Layout.of(project, "mine", config), config)
+    assert [told for told in caplog.messages if "the label" in told] == ([doubt] if doubt else [])
+
+
+def test_labels_that_are_no_classes_are_refused(project: Path) -> None:
+    table = project / "texts.csv"
+    rows = pl.DataFrame({"text": [f"text {n}" for n in range(9)], "label": [n / 7 for n in range(5)] + [0.0] * 4})
+    rows.write_csv(table)
+    message = r"9 items have 5 different labels \(0.0, 0.142857.*, 0.285714.* and 2 more\); a class needs several items"
+    with pytest.raises(CorpusError, match=message) as refused:
+        new.run(project, "mine", table)
+    assert refused.value.fix == "say where the class is: --columns label=NAME"
+    (project / "pipelines/mine.yaml").write_text("download: {corpus: manifest, source: texts.csv}\n", encoding="utf-8")
+    config = load_config(project, "mine")
+    with pytest.raises(CorpusError, match=message):
+        download.run(Layout.of(project, "mine", config), config)

@@ -155,6 +155,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             left = [name for name in found if name not in renamed.values()]
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
         fix = GET_IT
+        if len(missing) == len(REQUIRED[modality]) and any(len(name) > 60 or name.isdecimal() for name in found):
+            commas = ", which look like items"
+            fix = f"write the names of the columns into the first line; {GET_IT}"
         packed = alike("path", found)
         if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
             lacking += f", and '{packed}' holds the files themselves"

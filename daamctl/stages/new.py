@@ -295,11 +295,13 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     told = first_few([f"{ending} ({number})" for ending, number in endings.most_common()]) if others else ""
     example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
     convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
+    tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
+    rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
     if not of_kind[kind]:
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
-            fix=convert or "correct the path after --from",
+            fix=convert or rename or "correct the path after --from",
         )
     told += f"; {convert}" if convert else ""
     return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], told

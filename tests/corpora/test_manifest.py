@@ -78,6 +78,10 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "Text,Label,split,author\na,b,c,d\n",
             "lacks the columns text, label; .*\n.* --columns text=Text,label=Label,group=split,speaker=author$",
         ),
+        (
+            '"3","Fears for pensions","Unions say they are disappointed"\n"4","A","B"\n',
+            "it has 3, Fears for pensions, Unions .*, which look like items\n.*write the names of the columns into the first",
+        ),
         ("sentence,label\na,b\n", "lacks the columns text; .*\n.* --columns text=sentence$"),
         ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),
         ("path,label,speaker\n", "has no rows"),

@@ -198,6 +198,10 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(CorpusError, match="holds no recordings, images or texts"):
         new.run(project, "x", empty)
+    (empty / "emerging.dev.conll").write_text("a O\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
+        new.run(project, "x", empty)
+    assert refused.value.fix == "name the files of tagged words train, dev and test; it has emerging.dev.conll"
     with pytest.raises(CorpusError, match="no file or folder"):
         new.run(project, "x", tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="is a file, but no list of items"):

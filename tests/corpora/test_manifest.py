@@ -80,7 +80,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ),
         (
             '"3","Fears for pensions","Unions say they are disappointed"\n"4","A","B"\n',
-            "it has 3, Fears for pensions, Unions .*, which look like items\n.*write the names of the columns into the first",
+            "it has 3, Fears for pensions, .*, which look like items\n.*write the names of the columns into the first",
         ),
         ("sentence,label\na,b\n", "lacks the columns text; .*\n.* --columns text=sentence$"),
         ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),

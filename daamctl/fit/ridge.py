@@ -28,8 +28,8 @@ class RidgeFit(Fit):
 
     Args:
         members: only one.
-        fusion: the probe and its data. The seed selects training clips if there are too many; without a held-out part
-            the penalty is chosen by leave-one-out on the training part.
+        fusion: the probe and its data. Without a held-out part the penalty is chosen by leave-one-out on the training
+            part.
     """
 
     def __init__(self, members: Sequence[Member], fusion: Fusion, device: str, layers: tuple[int, ...]) -> None:
@@ -47,7 +47,7 @@ class RidgeFit(Fit):
         """
         fusion = self.fusion
         dev = None if fusion.dev is None else layers_of(fusion.dev)
-        self.solution = self.model.cpu().solve(layers_of(fusion.train), dev, seed=fusion.seed)
+        self.solution = self.model.cpu().solve(layers_of(fusion.train), dev)
         yield 1
 
     def record(self) -> list[Entry]:
@@ -60,17 +60,14 @@ class RidgeFit(Fit):
             entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
         if fusion.dev is not None and fusion.config.refit:
             train = layers_of(fusion.train).join(layers_of(fusion.dev))
-            clips, fitted = len(train.y), len(model.fitted(train, fusion.seed).y)
-            model.cpu().refit(train, self.solution.candidates[self.solution.chosen], seed=fusion.seed)
-        else:
-            clips, fitted = len(fusion.train), self.solution.num_clips
+            model.cpu().refit(train, self.solution.candidates[self.solution.chosen])
         assert fusion.test is not None
         result.logits = predict(model.to(device), fusion.test, device, size)
         entry |= evaluated("test", result.logits, fusion.test.y, fusion.f1)
         result.maps = maps_of(model, fusion.test, device)
         result.search = search_part(self.solution, self.layers)
-        if fitted < clips:
-            result.notes.append(f"fitted on {fitted:,} of {clips:,} training vectors")
+        if model.components is not None:
+            result.notes.append(f"of every layer the first {model.components:,} principal components")
             log.info("%s", result.notes[-1])
         result.model, self.ended = model, True
         result.history.append(entry)

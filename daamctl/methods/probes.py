@@ -28,8 +28,10 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.ridge import (
-    MAX_KERNEL_CLIPS,
+    LARGEST_SYSTEM,
     PENALTIES,
+    CholeskyPath,
+    GramPath,
     KernelPath,
     RidgePath,
     Scaling,
@@ -47,6 +49,8 @@ SHARPNESS = (0.1, 30.0)
 than 1, which at 30 is a probability of 1 - 1e-13."""
 HALVINGS = 40
 """Halvings of that range: 30 / 2^40 is below the precision of float32."""
+REDUCED_VALUES = 2**30
+"""Most values of reduced layers that are held in memory."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,6 @@ class Layers:
 
     y: Int[Tensor, " N"]
     layer: Callable[[int], Tensor]
-
-    def take(self, rows: Int[Tensor, " K"]) -> Layers:
-        """Some of the clips, by row number."""
-        return Layers(self.y[rows], lambda index: self.layer(index)[rows])
 
     def join(self, other: Layers) -> Layers:
         """These clips, followed by others."""
@@ -96,12 +96,10 @@ class Solution:
 
     Args:
         candidates: one for each penalty that was tried, ascending.
-        num_clips: number of training clips that the probe was fitted to.
     """
 
     candidates: tuple[Candidate, ...]
     chosen: int
-    num_clips: int
 
     @property
     def penalty(self) -> float:
@@ -169,43 +167,38 @@ class RidgeProbe(FusionClassifier):
     """
 
     decoder: StandardizedLinear
+    components: int | None = None
+    """Number of principal components that each layer was reduced to; None: all."""
 
     def __init__(self, fusion: nn.Module, decoder: StandardizedLinear) -> None:
         super().__init__(fusion, decoder, Traits(closed_form=True))
 
     @torch.no_grad()
-    def solve(self, train: Layers, dev: Layers | None = None, *, seed: int = 0) -> Solution:
+    def solve(self, train: Layers, dev: Layers | None = None) -> Solution:
         """Fit the probe on the CPU, layer by layer, and set its tensors.
 
         Args:
             dev: held-out group that chooses the penalty; None: leave-one-out on the training clips.
-            seed: seed of the sample of training clips, if there are too many for the probe.
 
         Raises:
             MethodError: features are not finite, or too large for float32.
         """
-        train = self.fitted(train, seed)
         solution = self._solve(train, dev)
         y = train.y if dev is None else dev.y
         self.decoder.sharpness.fill_(_sharpness(solution.candidates[solution.chosen].scores, y))
         return solution
 
     @torch.no_grad()
-    def refit(self, clips: Layers, chosen: Candidate, *, seed: int = 0) -> None:
+    def refit(self, clips: Layers, chosen: Candidate) -> None:
         """Fit the probe to more clips, with the penalty and layer that were chosen; `sharpness` stays.
 
         Args:
             chosen: the chosen penalty and, for a probe that chooses one, layer.
-            seed: seed of the sample of clips, if there are too many for the probe.
 
         Raises:
             MethodError: features are not finite.
         """
-        self._fit(self.fitted(clips, seed), chosen)
-
-    def fitted(self, train: Layers, seed: int) -> Layers:
-        """The training clips that the probe is fitted to."""
-        return train
+        self._fit(clips, chosen)
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         raise NotImplementedError
@@ -242,7 +235,7 @@ class VectorProbe(RidgeProbe):
                 if penalty not in best or key(found) < key(best[penalty][0]):
                     layer = index if len(self._vectors) > 1 else None
                     best[penalty] = replace(found, layer=layer), scaling, weights, path.intercept
-        solution = _choose([one[0] for one in best.values()], dev, train)
+        solution = _choose([one[0] for one in best.values()], dev)
         candidate, scaling, weights, intercept = best[solution.penalty]
         self.decoder.set([scaling], [weights], intercept, candidate.penalty)
         if candidate.layer is not None and isinstance(self.fusion, ChosenLayer):
@@ -279,7 +272,7 @@ class AverageProbe(RidgeProbe):
                 weights[penalty].append(own / num_layers)
                 totals[penalty] = totals.get(penalty, 0.0) + scores / num_layers
         y = train.y if dev is None else dev.y
-        solution = _choose([_candidate(penalty, total, y) for penalty, total in totals.items()], dev, train)
+        solution = _choose([_candidate(penalty, total, y) for penalty, total in totals.items()], dev)
         self.decoder.set(scalings, weights[solution.penalty], path.intercept, solution.penalty)
         return solution
 
@@ -294,25 +287,19 @@ class AverageProbe(RidgeProbe):
 
 
 class ConcatProbe(RidgeProbe):
-    """A probe of all layers side by side, each feature standardised, solved from the inner products of the clips.
+    """A probe of all layers side by side, each feature standardised.
 
-    If there are more than `MAX_KERNEL_CLIPS` training clips, it is fitted to a random sample, stratified by class.
+    It is solved from the inner products of the features if these are fewer than the clips, else of the clips. If both
+    are more than `LARGEST_SYSTEM`, each layer is reduced to its first principal components, so that it can be solved:
+    a sample of the clips would cost more accuracy (docs/sources.md#closed-form-probes).
     """
 
     def __init__(self, sizes: Sizes) -> None:
         shape = (sizes.num_layers, sizes.embed_dim)
         super().__init__(nn.Identity(), StandardizedLinear(shape, num_classes=sizes.num_classes))
 
-    def fitted(self, train: Layers, seed: int) -> Layers:
-        """All clips, or a stratified sample of them."""
-        if len(train.y) <= MAX_KERNEL_CLIPS:
-            return train
-        return train.take(stratified_sample(train.y, MAX_KERNEL_CLIPS, seed))
-
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
-        number = len(train.y)
-        scalings, kernel = self._kernel(train, dev)
-        path = KernelPath(kernel[:number], train.y, len(self.decoder.bias))
+        scalings, path, parts = self._path(train)
         found, weights = dict[float, Candidate](), dict[float, Tensor]()
 
         def error(index: int) -> float:
@@ -320,64 +307,77 @@ class ConcatProbe(RidgeProbe):
             if not path.solvable(penalty):  # in float32, the smallest penalty may be too small
                 return float("inf")
             weights[penalty] = path.weights(penalty)
-            if dev is None:
-                found[penalty] = _candidate(penalty, loo_scores(path, path.left_out(penalty)), train.y)
-            else:
-                found[penalty] = _candidate(penalty, kernel[number:] @ weights[penalty] + path.intercept, dev.y)
+            found[penalty] = _candidate(penalty, loo_scores(path, path.left_out(penalty)), train.y)
             return found[penalty].error
 
         if dev is None:  # leave-one-out costs much more than solving, so do not try every penalty
             downhill(len(PENALTIES), error)
         else:
-            for index in range(len(PENALTIES)):
-                error(index)
+            weights |= {penalty: path.weights(penalty) for penalty in PENALTIES if path.solvable(penalty)}
+            scores = torch.zeros(len(dev.y), 0)
+            # all penalties at once: a layer may have to be read from disk
+            for index, own in enumerate(parts(torch.cat(list(weights.values()), dim=1)) if weights else ()):
+                layer = scalings[index](dev.layer(index)) @ own
+                scores = scores + layer if index else layer
+            for penalty, own in zip(weights, scores.split(len(path.intercept), dim=1), strict=bool(weights)):
+                found[penalty] = _candidate(penalty, own + path.intercept, dev.y)
         if not found:
             raise MethodError("the features are too large for a probe of all layers in float32")
-        solution = _choose([found[penalty] for penalty in sorted(found)], dev, train)
-        self._set(train, scalings, weights[solution.penalty], path.intercept, solution.penalty)
+        solution = _choose([found[penalty] for penalty in sorted(found)], dev)
+        self.decoder.set(scalings, parts(weights[solution.penalty]), path.intercept, solution.penalty)
         return solution
 
     def _fit(self, clips: Layers, chosen: Candidate) -> None:
-        scalings, kernel = self._kernel(clips, None)
-        path = KernelPath(kernel, clips.y, len(self.decoder.bias))
+        scalings, path, parts = self._path(clips)
         if not path.solvable(chosen.penalty):
             raise MethodError("the features are too large for a probe of all layers in float32")
-        self._set(clips, scalings, path.weights(chosen.penalty), path.intercept, chosen.penalty)
+        self.decoder.set(scalings, parts(path.weights(chosen.penalty)), path.intercept, chosen.penalty)
 
-    def _kernel(self, train: Layers, dev: Layers | None) -> tuple[list[Scaling], Tensor]:
-        """Scaling of every layer, and inner products of all clips (training clips first) with the N training clips."""
-        scalings: list[Scaling] = []
-        kernel: Tensor | None = None
-        for index in range(len(self.decoder.mean)):
-            x = train.layer(index)
-            scalings.append(_scaling(x))
-            z = scalings[-1](x if dev is None else torch.cat([x, dev.layer(index).to(x.dtype)]))
-            kernel = z.new_zeros(len(z), len(train.y)) if kernel is None else kernel
-            add_products(kernel, z)
-        assert kernel is not None
-        return scalings, kernel
+    def _path(self, train: Layers) -> tuple[list[Scaling], CholeskyPath, Callable[[Tensor], list[Tensor]]]:
+        """Scaling of every layer, the system of the clips, and what turns its weights into those of every layer.
 
-    def _set(
-        self, train: Layers, scalings: Sequence[Scaling], weights: Tensor, intercept: Tensor, penalty: float
-    ) -> None:
-        """Set the decoder from the weights (N, C) of the training clips."""
-        parts = [scaling(train.layer(index)).mT @ weights for index, scaling in enumerate(scalings)]
-        self.decoder.set(scalings, parts, intercept, penalty)
+        The last maps K columns of weights to L tensors (D, K).
+        """
+        (number, width), clips = self.decoder.mean.shape, len(train.y)
+        scalings = [_scaling(train.layer(index)) for index in range(number)]
+        self.components = None
+
+        def layer(index: int) -> Tensor:
+            return scalings[index](train.layer(index))
+
+        if number * width < clips and number * width <= LARGEST_SYSTEM:
+            path: CholeskyPath = GramPath(number, layer, train.y, len(self.decoder.bias))
+            return scalings, path, lambda weights: list(weights.split(width))
+        if clips <= LARGEST_SYSTEM:
+            kernel = torch.zeros(clips, clips, dtype=scalings[0].mean.dtype)
+            for index in range(number):
+                add_products(kernel, layer(index))
+            path = KernelPath(kernel, train.y, len(self.decoder.bias))
+            return scalings, path, lambda weights: [layer(index).mT @ weights for index in range(number)]
+        kept = self.components = _components(clips, number)
+        bases, reduced = [], []
+        for z in map(layer, range(number)):
+            bases.append(torch.linalg.eigh(z.mT @ z).eigenvectors[:, -kept:])
+            reduced.append(z @ bases[-1])
+        path = GramPath(number, reduced.__getitem__, train.y, len(self.decoder.bias))
+        return (
+            scalings,
+            path,
+            lambda weights: [basis @ own for basis, own in zip(bases, weights.split(kept), strict=True)],
+        )
 
 
-def stratified_sample(y: Int[Tensor, " N"], number: int, seed: int) -> Int[Tensor, " K"]:
-    """Rows of a random sample, stratified by class with at least one clip each; ascending.
+def _components(clips: int, num_layers: int) -> int:
+    """Principal components of every layer that `ConcatProbe` keeps of too many clips and features."""
+    return max(1, min(LARGEST_SYSTEM, REDUCED_VALUES // clips) // num_layers)
 
-    Args:
-        number: number of rows, at least that of the classes; rounding may change it by one per class.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for name in y.unique().tolist():
-        members = torch.nonzero(y == name).flatten()
-        share = max(1, round(number * len(members) / len(y)))
-        rows.append(members[torch.randperm(len(members), generator=generator)[:share]])
-    return torch.cat(rows).sort().values
+
+def concat_bytes(clips: int, num_layers: int, embed_dim: int) -> int:
+    """Memory that `ConcatProbe` takes beside the features, in float32: the system, its copy, and reduced layers."""
+    features, reduced = num_layers * embed_dim, num_layers * _components(clips, num_layers)
+    if features < clips and features <= LARGEST_SYSTEM:
+        return 4 * 2 * features**2
+    return 4 * 2 * clips**2 if clips <= LARGEST_SYSTEM else 4 * reduced * (2 * reduced + clips)
 
 
 def _scaling(x: Tensor) -> Scaling:
@@ -401,9 +401,9 @@ def rank(one: Candidate, *, held_out: bool) -> tuple[float, ...]:
     return (-one.accuracy, *by_error) if held_out else by_error
 
 
-def _choose(candidates: Sequence[Candidate], dev: Layers | None, train: Layers) -> Solution:
+def _choose(candidates: Sequence[Candidate], dev: Layers | None) -> Solution:
     chosen = min(range(len(candidates)), key=lambda index: rank(candidates[index], held_out=dev is not None))
-    return Solution(tuple(candidates), chosen, len(train.y))
+    return Solution(tuple(candidates), chosen)
 
 
 def _sharpness(scores: Tensor, y: Tensor) -> float:

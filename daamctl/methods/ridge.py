@@ -23,8 +23,8 @@ from daamctl.methods.base import at_least_float32
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """Ridge penalties to try, in units of the mean squared length of a standardised training vector."""
-MAX_KERNEL_CLIPS = 12_000
-"""Training clips above which no N x N system is solved."""
+LARGEST_SYSTEM = 12_000
+"""Rows above which no system is solved: of as many clips, or of as many features."""
 KERNEL_ROWS = 1024
 """Rows of the kernel matrix that are computed at once."""
 LEAST_LEVERAGE = 1e-6
@@ -99,60 +99,111 @@ class RidgePath:
         return self.basis.square()  # (N, R); used with every penalty, or never
 
 
-class KernelPath:
-    """The same from the inner products K of the features alone, by one Cholesky factorisation per penalty.
+class CholeskyPath:
+    """Ridge regressions with any penalty, by one Cholesky factorisation each.
 
-    For thousands of clips an eigendecomposition takes minutes, a Cholesky factorisation a second. With
-    A = K + lambda I, the residual is lambda A^-1 y and 1 - h_ii = lambda (A^-1)_ii.
+    For thousands of rows an eigendecomposition takes minutes, a Cholesky factorisation a second.
 
     Args:
-        kernel: (N, N) inner products of centred features; only the lower triangle is read.
+        system: (R, R) symmetric; only the lower triangle is read.
+        right: (R, C) right side.
+        unit: of the penalties that are added to the diagonal.
+        targets: (N, C) centred targets of the training clips.
+        intercept: (C,).
     """
 
-    def __init__(self, kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int) -> None:
-        self.targets, self.intercept = one_hot(y, num_classes, kernel.dtype)
-        self.kernel = kernel
-        self.unit = _unit(float(kernel.diagonal().mean()))
+    def __init__(self, system: Tensor, right: Tensor, unit: float, targets: Tensor, intercept: Tensor) -> None:
+        self.system, self.right, self.unit = system, right, _unit(unit)
+        self.targets, self.intercept = targets, intercept
         self._last: tuple[float, Tensor | None] | None = None
 
     def solvable(self, penalty: float) -> bool:
         """Whether the system with this penalty is positive definite in this number format."""
         return self._factor(penalty) is not None
 
-    def weights(self, penalty: float) -> Float[Tensor, "N C"]:
-        """Weights (N, C) of the training clips for a penalty in the units of `PENALTIES`.
+    def weights(self, penalty: float) -> Float[Tensor, "R C"]:
+        """Weights (R, C) for a penalty in the units of `PENALTIES`.
 
         Raises:
-            ValueError: the kernel is not positive semidefinite, or not finite.
+            ValueError: the system is not positive semidefinite, or not finite.
         """
-        weights: Tensor = torch.cholesky_solve(self.targets, self._solved(penalty))
+        weights: Tensor = torch.cholesky_solve(self.right, self._solved(penalty))
         return weights
 
     def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
-        """Leave-one-out residuals (N, C) of the training clips for a penalty.
-
-        Raises:
-            ValueError: the kernel is not positive semidefinite, or not finite.
-        """
-        factor, ridge = self._solved(penalty), penalty * self.unit
-        residual = ridge * torch.cholesky_solve(self.targets, factor)
-        return _left_out(residual, ridge * torch.cholesky_inverse(factor).diagonal())
+        """Leave-one-out residuals (N, C) of the training clips for a penalty. Errors as in `weights`."""
+        raise NotImplementedError
 
     def _solved(self, penalty: float) -> Tensor:
         factor = self._factor(penalty)
         if factor is None:
-            raise ValueError("the kernel is not positive semidefinite, or not finite")
+            raise ValueError("the system is not positive semidefinite, or not finite")
         return factor
 
     def _factor(self, penalty: float) -> Tensor | None:
-        """Cholesky factor of A (N, N); the latest one is cached."""
+        """Cholesky factor of the system with a penalty (R, R); the latest one is cached."""
         if self._last is None or self._last[0] != penalty:
             self._last = None  # frees the previous factor
-            system = self.kernel.clone()
+            system = self.system.clone()
             system.diagonal().add_(penalty * self.unit)
             factor, failed = torch.linalg.cholesky_ex(system)
             self._last = penalty, None if failed else factor
         return self._last[1]
+
+
+class KernelPath(CholeskyPath):
+    """The same from the inner products K of the features alone; weights (N, C) of the training clips.
+
+    With A = K + lambda I, the residual is lambda A^-1 y and 1 - h_ii = lambda (A^-1)_ii.
+
+    Args:
+        kernel: (N, N) inner products of centred features.
+    """
+
+    def __init__(self, kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int) -> None:
+        targets, intercept = one_hot(y, num_classes, kernel.dtype)
+        super().__init__(kernel, targets, float(kernel.diagonal().mean()), targets, intercept)
+
+    def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
+        """See `CholeskyPath`."""
+        factor, ridge = self._solved(penalty), penalty * self.unit
+        residual = ridge * torch.cholesky_solve(self.targets, factor)
+        return _left_out(residual, ridge * torch.cholesky_inverse(factor).diagonal())
+
+
+class GramPath(CholeskyPath):
+    """The same where all parts (layers) together have fewer features than there are clips; weights (P D, C) of these.
+
+    With A = Z'Z + lambda I, h_ii = z_i' A^-1 z_i. Two parts are in memory at a time.
+
+    Args:
+        part: returns the centred features (N, D) of one of the P parts.
+    """
+
+    def __init__(self, parts: int, part: Callable[[int], Tensor], y: Int[Tensor, " N"], num_classes: int) -> None:
+        self.part, z = part, part(0)
+        width, total = z.shape[1], parts * z.shape[1]
+        self.places = [slice(start, start + width) for start in range(0, total, width)]
+        targets, intercept = one_hot(y, num_classes, z.dtype)
+        gram, right = z.new_zeros(total, total), z.new_zeros(total, num_classes)
+        for index, rows in enumerate(self.places):
+            z = part(index)
+            right[rows] = z.mT @ targets
+            for other, columns in enumerate(self.places[: index + 1]):
+                gram[rows, columns] = z.mT @ (z if other == index else part(other))
+        super().__init__(gram, right, float(gram.diagonal().sum()) / len(targets), targets, intercept)
+
+    def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
+        """See `CholeskyPath`."""
+        weights, inverse = self.weights(penalty), torch.cholesky_inverse(self._solved(penalty))
+        residual, leverage = self.targets.clone(), torch.zeros_like(self.targets[:, 0])
+        for index, rows in enumerate(self.places):
+            z, turned = self.part(index), torch.zeros(())
+            for other, columns in enumerate(self.places):
+                turned = turned + self.part(other) @ inverse[columns, rows]
+            leverage += (turned * z).sum(1)
+            residual -= z @ weights[rows]
+        return _left_out(residual, 1.0 - leverage)
 
 
 def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
@@ -180,18 +231,16 @@ def one_hot(
     return targets - means, means
 
 
-def loo_scores(path: RidgePath | KernelPath, left_out: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+def loo_scores(path: RidgePath | CholeskyPath, left_out: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
     """Leave-one-out scores (N, C) of the training clips from their residuals (N, C)."""
     return path.targets - left_out + path.intercept
 
 
-def add_products(kernel: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> None:
-    """Add inner products of rows z (B, D) with the first N to kernel (B, N); its upper triangle stays unfilled."""
-    num_train = kernel.shape[1]
+def add_products(kernel: Float[Tensor, "N N"], z: Float[Tensor, "N D"]) -> None:
+    """Add inner products of the rows z (N, D) to kernel (N, N); its upper triangle stays unfilled."""
     for start in range(0, len(z), KERNEL_ROWS):
         stop = min(start + KERNEL_ROWS, len(z))
-        width = min(stop, num_train)
-        kernel[start:stop, :width].addmm_(z[start:stop], z[:width].mT)
+        kernel[start:stop, :stop].addmm_(z[start:stop], z[:stop].mT)
 
 
 def _unit(value: float) -> float:

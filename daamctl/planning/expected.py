@@ -49,7 +49,7 @@ from daamctl.fit.features import POOL_CLIPS, Features, gpu_room
 from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
 from daamctl.methods import CLOSED_FORM
-from daamctl.methods.ridge import MAX_KERNEL_CLIPS
+from daamctl.methods.probes import concat_bytes
 from daamctl.store.tables import METADATA_KEY
 
 T = TypeVar("T")
@@ -278,9 +278,10 @@ class Expected:
         if method not in CLOSED_FORM:
             return self.models_at_once(method, layers) * (4 + ADAM_BYTES) * size.num_parameters
         clips = max((len(split.train) for split in self.splits), default=0)
-        # the inner products of the training clips, and the copy that is solved
-        kernel = 2 * 4 * min(clips, MAX_KERNEL_CLIPS) ** 2 if method == "ridge-concat" else 0
-        return 4 * size.num_parameters + kernel
+        beside = 0
+        if method == "ridge-concat" and self.sizes is not None:
+            beside = concat_bytes(clips, layers or self.sizes[0], self.sizes[1])
+        return 4 * size.num_parameters + beside
 
     def models_at_once(self, method: str, layers: int | None = None) -> int:
         """Number of models of a stack, as training itself will decide.

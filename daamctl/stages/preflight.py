@@ -46,7 +46,7 @@ from daamctl.evaluation.probe import (
 )
 from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
-from daamctl.methods.ridge import MAX_KERNEL_CLIPS
+from daamctl.methods.ridge import LARGEST_SYSTEM
 from daamctl.planning.leaks import corpus_facts
 from daamctl.store.files import write_json
 
@@ -82,7 +82,7 @@ def run(layout: Layout, config: Config) -> Path:
     if isinstance(features.x, StoredVectors):  # too large for memory, so probe a sample
         task, stored = features.head.task, features.x
         clips = features.clips.with_columns(utterance_id=task.wholes(features.clips["utterance_id"]))
-        rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(stored) // stored.nbytes))
+        rows = sample_rows(clips, min(LARGEST_SYSTEM, SAMPLE_BYTES * len(stored) // stored.nbytes))
         drawn = Sample(rows, stored[rows])
         sampling = (
             f"Probed on a sample of {len(rows)} of {num_clips} {task.clip}s (whole {task.whole}s, seed {SAMPLE_SEED}, "

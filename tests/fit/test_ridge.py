@@ -187,14 +187,15 @@ def test_probes_are_solved_one_by_one(features: Features) -> None:
     assert in_groups(trials) == [[trial] for trial in trials]
 
 
-def test_sample_of_the_training_clips_is_recorded(
+def test_components_of_the_layers_are_recorded(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(probes, "MAX_KERNEL_CLIPS", 40)
+    monkeypatch.setattr(probes, "LARGEST_SYSTEM", 70)  # of 96 training clips, and more features
     caplog.set_level("INFO")
     fold = make(features, project, "ridge-concat")
-    assert fold.result["run"]["notes"] == ["fitted on 40 of 72 training vectors"]
-    assert "fitted on 40 of 72 training vectors" in caplog.text
+    note = f"of every layer the first {70 // len(features.layers)} principal components"
+    assert fold.result["run"]["notes"] == [note]
+    assert note in caplog.text
     assert "notes" not in make(features, project, "ridge-average").result["run"]
 
 

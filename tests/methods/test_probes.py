@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 
 from daamctl.errors import MethodError
 from daamctl.methods import CLOSED_FORM, METHODS, Layers, build, load_weights, probes, save_weights
-from daamctl.methods.probes import SHARPNESS, stratified_sample
+from daamctl.methods.probes import SHARPNESS
 from daamctl.methods.ridge import PENALTIES, scaling_of
 from tests.fixtures.ridge import alpha, one_hot
 
@@ -223,31 +223,38 @@ def test_solving_again_forgets_what_was_solved_before(method):
         assert torch.equal(value, first.state_dict()[name]), name
 
 
-def test_concatenation_of_many_clips_takes_a_sample(monkeypatch):
-    monkeypatch.setattr(probes, "MAX_KERNEL_CLIPS", 30)
+@pytest.mark.parametrize(("values", "kept"), [(10**6, 5), (90 * 12, 3)])
+def test_concatenation_of_many_clips_and_features_is_of_principal_components(monkeypatch, values, kept):
     x, y = make_clips(90, 7)
-    dev = layers_of(*make_clips(31, 7, seed=1))
-    found = {}
-    for seed in (1, 2):
-        model = probe_of("ridge-concat", 7)
-        solution = model.solve(layers_of(x, y), dev, seed=seed)
-        rows = stratified_sample(torch.from_numpy(y), 30, seed)
-        expected = probe_of("ridge-concat", 7)
-        expected.solve(layers_of(x[rows], y[rows]), dev)
-        assert solution.num_clips == 30
-        torch.testing.assert_close(model.decoder.weight, expected.decoder.weight)
-        found[seed] = model.decoder.weight
-    assert not torch.allclose(found[1], found[2])
-    assert probe_of("ridge-average", 7).solve(layers_of(x, y), dev).num_clips == 90
+    dev, dev_y = make_clips(31, 7, seed=1)
+    other, _ = make_clips(11, 7, seed=2)
+    whole = probe_of("ridge-concat", 7)
+    whole.solve(layers_of(x, y), layers_of(dev, dev_y))
+    assert whole.components is None  # 28 features and 90 clips
+    monkeypatch.setattr(probes, "LARGEST_SYSTEM", 20)
+    monkeypatch.setattr(probes, "REDUCED_VALUES", values)
+    mean, deviation = x.mean(0), x.std(0)
+    parts = [np.linalg.svd(((x - mean) / deviation)[:, index])[2][:kept].T for index in range(NUM_LAYERS)]
 
+    def reduced(own):
+        z = (own - mean) / deviation
+        return np.concatenate([z[:, index] @ part for index, part in enumerate(parts)], axis=1)
 
-def test_sample_keeps_the_shares_of_classes():
-    y = torch.tensor([0] * 700 + [1] * 299 + [2])
-    rows = stratified_sample(y, 100, 3)
-    assert rows.tolist() == sorted(set(rows.tolist()))
-    assert y[rows].bincount().tolist() == [70, 30, 1]
-    assert torch.equal(rows, stratified_sample(y, 100, 3))
-    assert not torch.equal(rows, stratified_sample(y, 100, 4))
+    z, targets = reduced(x), np.eye(NUM_CLASSES)[y]
+
+    def scores(own, penalty):
+        system = z.T @ z + penalty * (z**2).sum() / len(z) * np.eye(z.shape[1])
+        return reduced(own) @ np.linalg.solve(system, z.T @ (targets - targets.mean(0))) + targets.mean(0)
+
+    tried = {penalty: figures(scores(dev, penalty), dev_y) for penalty in PENALTIES}
+    penalty = min(tried, key=lambda one: (-tried[one][0], tried[one][1]))
+    model = probe_of("ridge-concat", 7)
+    solution = model.solve(layers_of(x, y), layers_of(dev, dev_y))
+    assert (model.components, solution.penalty) == (kept, penalty)
+    with torch.no_grad():
+        np.testing.assert_allclose(model(torch.from_numpy(other)) / model.decoder.sharpness, scores(other, penalty))
+    model.refit(layers_of(*make_clips(19, 7)), solution.candidates[solution.chosen])  # few clips: all components
+    assert model.components is None
 
 
 @pytest.mark.parametrize("skill", [0.0, 0.2, 0.5])

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from daamctl.methods.ridge import PENALTIES, KernelPath, RidgePath, loo_scores, scaling_of
+from daamctl.methods.ridge import PENALTIES, GramPath, KernelPath, RidgePath, loo_scores, scaling_of
 from tests.fixtures.ridge import NUM_CLASSES, SHAPES, alpha, left_out, make_data, one_hot
 
 
@@ -15,10 +15,16 @@ def classes(y):
 
 
 def paths(z, y):
-    """The engine on features, and on their kernel, of which it reads the lower triangle."""
+    """The engine on features, on parts of them, and on their kernel, of which it reads the lower triangle."""
     z = torch.from_numpy(z)
+    number = next(number for number in (3, 2, 5, 7, 1) if z.shape[1] % number == 0)
+    parts = z.chunk(number, dim=1)
     kernel = torch.where(torch.ones(len(z), len(z)).triu(1).bool(), torch.nan, z @ z.mT)
-    return RidgePath(z, classes(y), NUM_CLASSES), KernelPath(kernel, classes(y), NUM_CLASSES)
+    return (
+        RidgePath(z, classes(y), NUM_CLASSES),
+        GramPath(number, parts.__getitem__, classes(y), NUM_CLASSES),
+        KernelPath(kernel, classes(y), NUM_CLASSES),
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -36,10 +42,12 @@ def test_one_decomposition_gives_the_weights_of_every_penalty(shape):
     x, y = make_data(*shape)
     z = StandardScaler().fit_transform(x)
     other = make_data(9, shape[1], seed=1)[0]
-    features, kernel = paths(z, y)
+    features, parts, kernel = paths(z, y)
     for penalty in PENALTIES[1:]:
         expected = Ridge(alpha(z, penalty)).fit(z, one_hot(y)).predict(other)
         scores = torch.from_numpy(other) @ features.weights(penalty) + features.intercept
+        np.testing.assert_allclose(scores, expected, atol=1e-7)
+        scores = torch.from_numpy(other) @ parts.weights(penalty) + parts.intercept
         np.testing.assert_allclose(scores, expected, atol=1e-7)
         scores = torch.from_numpy(other @ z.T) @ kernel.weights(penalty) + kernel.intercept
         np.testing.assert_allclose(scores, expected, atol=1e-6)

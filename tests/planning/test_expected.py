@@ -10,6 +10,7 @@ import pytest
 from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config
 from daamctl.fit.trial import build_method
+from daamctl.methods.probes import concat_bytes
 from daamctl.planning.expected import Expected, MethodSize
 
 NO_SEARCH = {"train.search": "none"}
@@ -56,6 +57,9 @@ def test_memory_of_a_kernel(project: Path) -> None:
     assert size is not None
     clips = max(len(split.train) for split in needs.splits)
     assert needs.state_bytes("ridge-concat", size) == 4 * size.num_parameters + 2 * 4 * clips**2
+    assert concat_bytes(50_000, 6, 384) == 2 * 4 * (6 * 384) ** 2  # fewer features than clips
+    reduced = 24 * (12_000 // 24)  # components of 24 layers, and these of all clips
+    assert concat_bytes(50_000, 24, 1024) == 4 * (2 * reduced**2 + 50_000 * reduced)
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ def test_probes_of_words_are_compared_by_entity_f1(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, *, on_disk: bool
 ) -> None:
     if on_disk:
-        monkeypatch.setattr(preflight, "MAX_KERNEL_CLIPS", 505)
+        monkeypatch.setattr(preflight, "LARGEST_SYSTEM", 505)
     config = Config.model_validate({"train": {"features": "stream"}} if on_disk else {})
     write(layout, config, *make_words(), "tokens")
     result = json.loads(preflight.run(layout, config).read_text())

@@ -220,7 +220,7 @@ def test_features_that_are_not_finite_are_refused(features: Features, project: P
 )
 def test_edge_of_the_penalties(accuracies: list[float], chosen: int, edges: list[str]) -> None:
     candidates = tuple(Candidate(10.0**k, None, one, 1.0, torch.empty(0)) for k, one in enumerate(accuracies))
-    found = search_part(Solution(candidates, chosen, 9), (1, 2))
+    found = search_part(Solution(candidates, chosen), (1, 2))
     assert found["edges"] == edges
     assert found["candidates"][0] == {
         "settings": {"penalty": 1.0}, "dev_accuracy": accuracies[:1], "dev_loss": [1.0]
@@ -229,6 +229,6 @@ def test_edge_of_the_penalties(accuracies: list[float], chosen: int, edges: list
 
 def test_layer_is_recorded_by_its_number() -> None:
     candidate = Candidate(1.0, 1, 0.5, 1.0, torch.empty(0))
-    assert search_part(Solution((candidate,), 0, 9), (7, 12))["candidates"][0]["settings"] == {
+    assert search_part(Solution((candidate,), 0), (7, 12))["candidates"][0]["settings"] == {
         "penalty": 1.0, "layer": 12
     }  # fmt: skip

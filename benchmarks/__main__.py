@@ -29,6 +29,7 @@ NAMES = (
     "window",
     "position_bias",
     "freed_memory",
+    "concat_probe",
     "large_corpus",
 )
 

@@ -170,6 +170,13 @@ def test_position_bias(tmp_path: Path) -> None:
     assert [one["quantity"] for one in found["ratios"]] == ["seconds", "peak_bytes"]
 
 
+def test_concat_probe(tmp_path: Path) -> None:
+    found, _ = run("concat_probe", tmp_path / "figures.json", "--rows", "60", "--clips", "600", "--repeats", "1")
+    accuracy = {name: one["accuracy"]["median"] for name, one in found["ways"].items()}
+    assert list(accuracy) == ["all", "components", "sample"]
+    assert accuracy["all"] > accuracy["components"] > accuracy["sample"]
+
+
 @pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
     words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2", "--device", "cpu"]

@@ -49,8 +49,8 @@ SHARPNESS = (0.1, 30.0)
 than 1, which at 30 is a probability of 1 - 1e-13."""
 HALVINGS = 40
 """Halvings of that range: 30 / 2^40 is below the precision of float32."""
-REDUCED_VALUES = 2**30
-"""Most values of reduced layers that are held in memory."""
+HELD_VALUES = 2**29
+"""Most values of standardised or reduced layers that are held in memory, so that a layer is read once."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,9 @@ class ConcatProbe(RidgeProbe):
             return scalings[index](train.layer(index))
 
         if number * width < clips and number * width <= LARGEST_SYSTEM:
-            path: CholeskyPath = GramPath(number, layer, train.y, len(self.decoder.bias))
+            held = [layer(index) for index in range(number)] if number * width * clips <= HELD_VALUES else None
+            part = layer if held is None else held.__getitem__
+            path: CholeskyPath = GramPath(number, part, train.y, len(self.decoder.bias))
             return scalings, path, lambda weights: list(weights.split(width))
         if clips <= LARGEST_SYSTEM:
             kernel = torch.zeros(clips, clips, dtype=scalings[0].mean.dtype)
@@ -369,14 +371,15 @@ class ConcatProbe(RidgeProbe):
 
 def _components(clips: int, num_layers: int) -> int:
     """Principal components of every layer that `ConcatProbe` keeps of too many clips and features."""
-    return max(1, min(LARGEST_SYSTEM, REDUCED_VALUES // clips) // num_layers)
+    return max(1, min(LARGEST_SYSTEM, HELD_VALUES // clips) // num_layers)
 
 
 def concat_bytes(clips: int, num_layers: int, embed_dim: int) -> int:
     """Memory that `ConcatProbe` takes beside the features, in float32: the system, its copy, and reduced layers."""
     features, reduced = num_layers * embed_dim, num_layers * _components(clips, num_layers)
     if features < clips and features <= LARGEST_SYSTEM:
-        return 4 * 2 * features**2
+        held = features * clips
+        return 4 * (2 * features**2 + (held if held <= HELD_VALUES else 0))
     return 4 * 2 * clips**2 if clips <= LARGEST_SYSTEM else 4 * reduced * (2 * reduced + clips)
 
 

@@ -232,7 +232,7 @@ def test_concatenation_of_many_clips_and_features_is_of_principal_components(mon
     whole.solve(layers_of(x, y), layers_of(dev, dev_y))
     assert whole.components is None  # 28 features and 90 clips
     monkeypatch.setattr(probes, "LARGEST_SYSTEM", 20)
-    monkeypatch.setattr(probes, "REDUCED_VALUES", values)
+    monkeypatch.setattr(probes, "HELD_VALUES", values)
     mean, deviation = x.mean(0), x.std(0)
     parts = [np.linalg.svd(((x - mean) / deviation)[:, index])[2][:kept].T for index in range(NUM_LAYERS)]
 
@@ -284,3 +284,13 @@ def test_sharpness_stays_within_its_range():
 def test_table_lists_the_probes():
     assert [name for name in METHODS if name.startswith("ridge-")] == list(CLOSED_FORM)
     assert {METHODS.module_of(name) for name in CLOSED_FORM} == {"daamctl.methods.probes"}
+
+
+def test_layers_too_large_to_be_held_give_the_same_probe(monkeypatch):
+    x, y = make_clips(90, 7)
+    dev = layers_of(*make_clips(31, 7, seed=1))
+    held, read = probe_of("ridge-concat", 7), probe_of("ridge-concat", 7)
+    held.solve(layers_of(x, y), dev)
+    monkeypatch.setattr(probes, "HELD_VALUES", 100)
+    read.solve(layers_of(x, y), dev)
+    torch.testing.assert_close(read.decoder.weight, held.decoder.weight)

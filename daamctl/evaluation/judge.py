@@ -129,7 +129,8 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
     for note in told:
         names = [file.name for file in files if note in file.notes]
         notes.append(note if len(names) == len(files) else f"{', '.join(names)}: {note}")
-    if not set.intersection(*(set(table["item"]) for table in rows)):  # paths of different machines, e.g.
+    named = not any(file.by_order for file in files)
+    if named and not set.intersection(*(set(table["item"]) for table in rows)):  # paths of different machines, e.g.
         short = [table.with_columns(short_names(table["item"])) for table in rows]
         distinct = all(new["item"].n_unique() == old["item"].n_unique() for new, old in zip(short, rows, strict=True))
         if distinct and set.intersection(*(set(table["item"]) for table in short)):

@@ -317,8 +317,8 @@ class ConcatProbe(RidgeProbe):
             scores = torch.zeros(len(dev.y), 0)
             # all penalties at once: a layer may have to be read from disk
             for index, own in enumerate(parts(torch.cat(list(weights.values()), dim=1)) if weights else ()):
-                layer = scalings[index](dev.layer(index)) @ own
-                scores = scores + layer if index else layer
+                share = scalings[index](dev.layer(index)) @ own
+                scores = scores + share if index else share
             for penalty, own in zip(weights, scores.split(len(path.intercept), dim=1), strict=bool(weights)):
                 found[penalty] = _candidate(penalty, own + path.intercept, dev.y)
         if not found:
@@ -371,7 +371,7 @@ class ConcatProbe(RidgeProbe):
 
 def _components(clips: int, num_layers: int) -> int:
     """Principal components of every layer that `ConcatProbe` keeps of too many clips and features."""
-    return max(1, min(LARGEST_SYSTEM, HELD_VALUES // clips) // num_layers)
+    return max(1, min(LARGEST_SYSTEM, HELD_VALUES // max(1, clips)) // num_layers)
 
 
 def concat_bytes(clips: int, num_layers: int, embed_dim: int) -> int:

@@ -59,6 +59,7 @@ def test_memory_of_a_kernel(project: Path) -> None:
     assert needs.state_bytes("ridge-concat", size) == 4 * size.num_parameters + 2 * 4 * clips**2
     features = 6 * 384  # fewer than clips; the layers are held if they are not too large
     assert concat_bytes(50_000, 6, 384) == 4 * (2 * features**2 + 50_000 * features)
+    assert concat_bytes(0, 6, 384) == 0  # not known yet
     assert concat_bytes(500_000, 6, 384) == 4 * 2 * features**2
     reduced = 24 * (12_000 // 24)  # components of 24 layers, and these of all clips
     assert concat_bytes(40_000, 24, 1024) == 4 * (2 * reduced**2 + 40_000 * reduced)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -268,6 +269,8 @@ def _explain(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"{path}: unknown setting; {suggest(str(error['loc'][-1]), _fields_at(error['loc'][:-1]))}"
     message = error["msg"].removeprefix("Value error, ")
+    message = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping, {...}", message)
+    message = message.replace("a valid tuple", "a list, [...]")
     got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"  # own checks include the value
     # a check across sections has no path; its message names the settings
     return f"{path}: {message[0].lower()}{message[1:]}{got}" if path else str(message)

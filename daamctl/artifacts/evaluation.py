@@ -206,6 +206,7 @@ class MethodFacts:
         eval_batches: for methods whose predictions depend on their batch, see `artifacts.results.RunPart`.
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
         missing: (fold, seed) of the runs without a result.
+        settings: its own ones that were given, e.g. hidden_dim.
     """
 
     label: str
@@ -219,6 +220,7 @@ class MethodFacts:
     embed_dim: int
     runs: list[Run]
     missing: list[tuple[int, int]]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 class FoldClips(NamedTuple):

@@ -17,7 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, closest_probes, fuses_layers
+from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, fuses_layers, resolve_method
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
@@ -236,7 +236,12 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         for name, one in methods.items():
             if (evaluation.methods[name].effect is not None) != tuned:
                 continue
-            if one.status in advice:
+            width = None if tuned or one.status != "undertrained" else _narrow_head(evaluation, name)
+            if width is not None:
+                number = len(evaluation.classes)
+                text = f"Raise hidden_dim in method_settings, e.g. to {4 * number}"
+                found.setdefault((text, f"given {width} hidden units for {number} classes"), []).append(name)
+            elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
             for setting in {"undertrained": edges, "learned nothing": ["lr"]}.get(one.status, []):
@@ -249,6 +254,14 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         for (text, why), names in found.items():
             steps.append(f"{text}: {listed(short_names(names))} {'was' if len(names) == 1 else 'were'} {why}.")
     return steps
+
+
+def _narrow_head(evaluation: Evaluation, method: str) -> int | None:
+    """Width of a method's MLP head if it is less than twice the number of classes: no number of steps helps it then."""
+    name, preset = resolve_method(method.partition(" ")[0])  # without its marks
+    settings = METHODS.defaults(name) | preset | evaluation.methods[method].settings
+    width = settings.get("hidden_dim") if settings.get("decoder", "mlp") == "mlp" else None
+    return width if width is not None and width < 2 * len(evaluation.classes) else None
 
 
 def _figure(evaluation: Evaluation, profile: Sequence[LayerRow]) -> Block:

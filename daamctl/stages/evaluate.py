@@ -268,6 +268,7 @@ def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFact
         embed_dim=run_part["embed_dim"],
         runs=runs,
         missing=[run for run in wanted if run not in done],
+        settings=run_part["config"].get("method", {}),
     )
 
 

@@ -16,16 +16,16 @@ from daamctl.stages import download, evaluate, extract, segment, train
 LAYERS = 3
 
 
-def write_corpus(path: Path, *, clips: int, dim: int, distance: float) -> None:
-    """Two Gaussian classes in four groups; layers share most of their noise."""
+def write_corpus(path: Path, *, clips: int, dim: int, distance: float, classes: int = 2) -> None:
+    """Gaussian classes in four groups; layers share most of their noise."""
     rng = np.random.default_rng(0)
-    target = rng.integers(2, size=clips)
-    centres = distance * rng.standard_normal((2, 1, dim)) / np.sqrt(2 * dim)
+    target = rng.integers(classes, size=clips)
+    centres = distance * rng.standard_normal((classes, 1, dim)) / np.sqrt(2 * dim)
     noise = rng.standard_normal((clips, 1, dim)) + 0.3 * rng.standard_normal((clips, LAYERS, dim))
     np.savez(
         path,
         id=[f"i{row}" for row in range(clips)],
-        label=np.array(["a", "b"])[target],
+        label=np.array(list("abcdefghij"))[target],
         speaker=[f"s{row}" for row in range(clips)],
         group=[f"g{row % 4}" for row in range(clips)],
         embeddings=(centres[target] + noise).astype("float32"),
@@ -59,6 +59,14 @@ def evaluated(project: Path, method: str, settings: str) -> Evaluation:
             {"clips": 120, "dim": 40, "distance": 2.0},
             "steps: 3, passes: 0",
             "steps: 300, passes: 0",
+        ),
+        (
+            "undertrained",
+            "Raise hidden_dim in method_settings, e.g. to 40: mean was given 2 hidden units for 10 classes.",
+            "mean",
+            {"clips": 400, "dim": 40, "distance": 5.0, "classes": 10},
+            "steps: 300, passes: 0}\nmethod_settings: {mean: {hidden_dim: 2}",
+            "steps: 300, passes: 0}\nmethod_settings: {mean: {hidden_dim: 40}",
         ),
         (
             "overfitted",

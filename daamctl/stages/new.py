@@ -54,6 +54,8 @@ FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 UNREADABLE = "unreadable and left out"
 SHORT_S = 0.1
+MANY_ITEMS = 20_000
+"""With more, a batch is larger than usual: ten passes are steps enough, and they take a fraction of the time."""
 IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
 LONGEST_TEXT = 1_000_000
@@ -179,7 +181,8 @@ def run(
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
     download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}
-    train: dict[str, Any] = {"batch_size": 256} if modality == "tokens" else {}  # words, about 16 sentences
+    large = modality == "tokens" or len(rows) > MANY_ITEMS  # of words, about 16 sentences
+    train: dict[str, Any] = {"batch_size": 256} if large else {}
     if "speaker" in rows.columns and "group" not in rows.columns and modality != "tokens":
         own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
         stratify = modality != "speech"

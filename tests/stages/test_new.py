@@ -467,3 +467,16 @@ def test_labels_that_are_no_classes_are_refused(project: Path) -> None:
     config = load_config(project, "mine")
     with pytest.raises(CorpusError, match=message):
         download.run(Layout.of(project, "mine", config), config)
+
+
+@pytest.mark.parametrize(("items", "batch"), [(60, 32), (80, 256)])
+def test_many_items_are_trained_in_larger_batches(
+    project: Path, items: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new, "MANY_ITEMS", 70)
+    table = project / "texts.csv"
+    pl.DataFrame({"text": [f"text {n}" for n in range(items)], "label": ["ab"[n % 2] for n in range(items)]}).write_csv(
+        table
+    )
+    new.run(project, "mine", table)
+    assert load_config(project, "mine").train.batch_size == batch

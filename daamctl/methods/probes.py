@@ -17,7 +17,7 @@ device. Letters: N clips, L layers, D features, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -338,30 +338,42 @@ class ConcatProbe(RidgeProbe):
 
         The last maps K columns of weights to L tensors (D, K).
         """
-        (number, width), clips = self.decoder.mean.shape, len(train.y)
-        scalings = [_scaling(train.layer(index)) for index in range(number)]
-        self.components = None
+        (number, width), clips, num_classes = self.decoder.mean.shape, len(train.y), len(self.decoder.bias)
+        kept = _kept(clips, number, width)
+        self.components = None if kept in (None, width) else kept
+        scalings: list[Scaling] = []
+
+        def standardised() -> Iterator[Tensor]:
+            """The layers in their order, each read once; notes their scalings."""
+            for index in range(number):
+                x = train.layer(index)
+                scalings.append(_scaling(x))
+                yield scalings[-1](x)
 
         def layer(index: int) -> Tensor:
             return scalings[index](train.layer(index))
 
-        if number * width < clips and number * width <= LARGEST_SYSTEM:
-            held = [layer(index) for index in range(number)] if number * width * clips <= HELD_VALUES else None
-            part = layer if held is None else held.__getitem__
-            path: CholeskyPath = GramPath(number, part, train.y, len(self.decoder.bias))
-            return scalings, path, lambda weights: list(weights.split(width))
-        if clips <= LARGEST_SYSTEM:
-            kernel = torch.zeros(clips, clips, dtype=scalings[0].mean.dtype)
-            for index in range(number):
-                add_products(kernel, layer(index))
-            path = KernelPath(kernel, train.y, len(self.decoder.bias))
+        if kept is None:
+            kernel: Tensor | None = None
+            for z in standardised():
+                kernel = z.new_zeros(clips, clips) if kernel is None else kernel
+                add_products(kernel, z)
+            assert kernel is not None
+            path: CholeskyPath = KernelPath(kernel, train.y, num_classes)
             return scalings, path, lambda weights: [layer(index).mT @ weights for index in range(number)]
-        kept = self.components = _components(clips, number)
+        if kept == width:
+            part: Callable[[int], Tensor] = layer
+            if number * width * clips <= HELD_VALUES:
+                part = list(standardised()).__getitem__
+            else:
+                scalings += [_scaling(train.layer(index)) for index in range(number)]
+            path = GramPath(number, part, train.y, num_classes)
+            return scalings, path, lambda weights: list(weights.split(width))
         bases, reduced = [], []
-        for z in map(layer, range(number)):
+        for z in standardised():
             bases.append(torch.linalg.eigh(z.mT @ z).eigenvectors[:, -kept:])
             reduced.append(z @ bases[-1])
-        path = GramPath(number, reduced.__getitem__, train.y, len(self.decoder.bias))
+        path = GramPath(number, reduced.__getitem__, train.y, num_classes)
         return (
             scalings,
             path,
@@ -369,18 +381,23 @@ class ConcatProbe(RidgeProbe):
         )
 
 
-def _components(clips: int, num_layers: int) -> int:
-    """Principal components of every layer that `ConcatProbe` keeps of too many clips and features."""
-    return max(1, min(LARGEST_SYSTEM, HELD_VALUES // max(1, clips)) // num_layers)
+def _kept(clips: int, num_layers: int, embed_dim: int) -> int | None:
+    """Features of every layer in the system that `ConcatProbe` solves; None: the system is of the clips."""
+    features = num_layers * embed_dim
+    if features < clips and features <= LARGEST_SYSTEM:
+        return embed_dim
+    if clips <= LARGEST_SYSTEM:
+        return None
+    return max(1, min(LARGEST_SYSTEM, HELD_VALUES // clips) // num_layers)
 
 
 def concat_bytes(clips: int, num_layers: int, embed_dim: int) -> int:
-    """Memory that `ConcatProbe` takes beside the features, in float32: the system, its copy, and reduced layers."""
-    features, reduced = num_layers * embed_dim, num_layers * _components(clips, num_layers)
-    if features < clips and features <= LARGEST_SYSTEM:
-        held = features * clips
-        return 4 * (2 * features**2 + (held if held <= HELD_VALUES else 0))
-    return 4 * 2 * clips**2 if clips <= LARGEST_SYSTEM else 4 * reduced * (2 * reduced + clips)
+    """Memory that `ConcatProbe` takes beside the features, in float32: the system, its copy, and layers it holds."""
+    kept = _kept(clips, num_layers, embed_dim)
+    if kept is None:
+        return 4 * 2 * clips**2
+    rows = num_layers * kept
+    return 4 * (2 * rows**2 + (rows * clips if kept < embed_dim or rows * clips <= HELD_VALUES else 0))
 
 
 def _scaling(x: Tensor) -> Scaling:

@@ -258,8 +258,8 @@ def _train_better(evaluation: Evaluation) -> list[str]:
 
 def _narrow_head(evaluation: Evaluation, method: str) -> int | None:
     """Width of a method's MLP head if it is less than twice the number of classes: no number of steps helps it then."""
-    name, preset = resolve_method(method.partition(" ")[0])  # without its marks
-    settings = METHODS.defaults(name) | preset | evaluation.methods[method].settings
+    base, _ = resolve_method(method.partition(" ")[0])  # without its marks
+    settings = METHODS.defaults(base) | evaluation.methods[method].settings
     width = settings.get("hidden_dim") if settings.get("decoder", "mlp") == "mlp" else None
     return width if width is not None and width < 2 * len(evaluation.classes) else None
 

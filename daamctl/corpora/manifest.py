@@ -75,7 +75,8 @@ def prepare(root: Path) -> pl.DataFrame:
         modality = _modality(rows, faults)
         given = rows.columns
         rows = _check_columns(rows, modality, faults)
-        if not faults.found:  # recordings and images are named by their paths
+        if not faults.found:
+            # recordings and images are named by their paths
             tell_unused(root, given, (*OPTIONAL, "utterance_id") if modality == "text" else OPTIONAL)
         rows = _names(rows, modality, faults)
         if modality == "speech":

@@ -18,7 +18,7 @@ from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
-from daamctl.evaluation.prediction_files import short_names
+from daamctl.evaluation.prediction_files import by_last_part
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -129,32 +129,30 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
     for note in told:
         names = [file.name for file in files if note in file.notes]
         notes.append(note if len(names) == len(files) else f"{', '.join(names)}: {note}")
-    named = not any(file.by_order for file in files)
-    if named and not set.intersection(*(set(table["item"]) for table in rows)):  # paths of different machines, e.g.
-        short = [table.with_columns(short_names(table["item"])) for table in rows]
-        distinct = all(new["item"].n_unique() == old["item"].n_unique() for new, old in zip(short, rows, strict=True))
-        if distinct and set.intersection(*(set(table["item"]) for table in short)):
-            rows = short
-            notes.append("items are matched by the last part of their names, without the ending")
+    by_order = any(file.by_order for file in files)
+    if not by_order and (short := by_last_part([table["item"] for table in rows])):
+        rows = [table.with_columns(one) for table, one in zip(rows, short, strict=True)]
+        notes.append("items are matched by the last part of their names, without the ending")
     rows, spelled = _same_spelling(rows, files)
     notes += spelled
-    if any(file.by_order for file in files):
-        first = next((file for file in files if not file.by_order), files[0])
-        for file, table in zip(files, rows, strict=True):
-            if len(file.rows) != len(first.rows):
+    if by_order:
+        pairs = list(zip(files, rows, strict=True))
+        first, own = next((pair for pair in pairs if not pair[0].by_order), pairs[0])
+        for file, table in pairs:
+            if len(table) != len(own):
                 raise ConfigError(
-                    f"{file.name} has {len(file.rows)} rows and {first.name} {len(first.rows)}; without a column of "
-                    "items, rows are paired by their order",
+                    f"{file.name} has {len(table)} rows and {first.name} {len(own)}; without a column of items, rows "
+                    "are paired by their order",
                     fix="name the column of the items with --item",
                 )
-            label, known = table["label"], rows[files.index(first)]["label"]
-            if not label.equals(known) or label.null_count() or label.n_unique() < 2:
+            label = table["label"]
+            if not label.equals(own["label"]) or label.null_count() or label.n_unique() < 2:
                 raise ConfigError(
                     f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ, are "
                     "not known, or are all the same",
                     fix="name the column of the items with --item",
                 )
-        rows = [table.with_columns(first.rows["item"]) for table in rows]
+        rows = [table.with_columns(own["item"]) for table in rows]
         unnamed = ", ".join(file.name for file in files if file.by_order)
         notes.append(f"rows are paired by their order, because {unnamed} names no items; their labels agree")
     sets = [set(table["item"].unique()) for table in rows]

@@ -197,9 +197,17 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [f"{index} {path.stem}" for index, path in enumerate(paths, 1)]  # the same file twice
 
 
-def short_names(items: pl.Series) -> pl.Series:
-    """The last parts of paths, without an ending such as .wav."""
-    return items.str.replace(r"^.*[/\\]", "").str.replace(r"\.[A-Za-z]\w{1,4}$", "")
+def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:
+    """The items of several tables by the last part of their paths, without an ending such as .wav.
+
+    None where that is not needed, because they share an item as it is, or does not help: two items of a table would
+    have the same name, or none would be shared.
+    """
+    if set.intersection(*map(set, columns)):
+        return None
+    short = [one.str.replace(r"^.*[/\\]", "").str.replace(r"\.[A-Za-z]\w{1,4}$", "") for one in columns]
+    distinct = all(new.n_unique() == old.n_unique() for new, old in zip(short, columns, strict=True))
+    return short if distinct and set.intersection(*map(set, short)) else None
 
 
 def _column(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
@@ -317,10 +325,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     if len(again):
         raise ConfigError(f"{items}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)")
     frame = frame.with_columns(_text(frame[here]).alias(here))
-    if not set(frame[here]) & set(known["item"]):  # paths of another machine, or names without an ending
-        short = known.with_columns(short_names(known["item"]))
-        if short["item"].n_unique() == len(known):
-            frame, known = frame.with_columns(short_names(frame[here])), short
+    if short := by_last_part([frame[here], known["item"]]):
+        frame, known = frame.with_columns(short[0]), known.with_columns(short[1])
     lacking = frame.filter(~pl.col(here).is_in(known["item"].to_list()))
     if len(lacking):
         raise ConfigError(

@@ -298,9 +298,9 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     told = first_few([f"{ending} ({number})" for ending, number in endings.most_common()]) if others else ""
     example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
     convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
-    tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
-    rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
     if not of_kind[kind]:
+        tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
+        rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
@@ -406,7 +406,7 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
 
 def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:
     """What is doubtful about classes and speakers."""
-    told = [] if modality == "tokens" else label_doubts(rows["label"].unique())
+    told = label_doubts(rows["label"].unique())
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
     if counts[most] > IMBALANCE * counts[least] and task.by_accuracy:

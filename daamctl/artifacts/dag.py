@@ -8,8 +8,8 @@ dvc.yaml can template a dependency but not a list of them, so every report has t
 
 All pipelines times all methods would be several hundred more stages. DVC reads and writes the lock file of all of them
 around every stage, which would add half an hour to a first `dvc repro`. So the file is generated from the pipelines'
-own lists (`daamctl check --write`). DVC reads it before any stage runs, so the first stages, `check` and `inventory`,
-fail if it is not up to date.
+own lists (`daamctl check --write`). DVC reads it before any stage runs, so the first stage, `check`, fails if it is not
+up to date.
 """
 
 from __future__ import annotations

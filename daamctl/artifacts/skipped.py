@@ -1,6 +1,6 @@
 """Skipped stages: `skipped.json` = {reason, fix} in place of results that cannot be made on this machine.
 
-`daamctl check --inventory` records for every pipeline whether it can run (`data/inventory/<pipeline>.json`, see
+`daamctl check --inventory` records for every pipeline whether it can run (`data/check/<pipeline>/machine.json`, see
 `daamctl.stages.inventory`). With `--if-possible`, as in dvc.yaml, a stage that cannot run leaves a note and succeeds.
 So does each stage that reads its results; DVC then continues with the other pipelines. Finished results are never
 replaced by a note: if a corpus is removed, its results stay.
@@ -19,6 +19,9 @@ from daamctl.errors import ArtifactError
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import SKIPPED_FILE
 
+MACHINE = "machine.json"
+"""Whether a pipeline can run on this machine."""
+
 
 @dataclass(frozen=True)
 class Obstacle:
@@ -28,9 +31,9 @@ class Obstacle:
     fix: str | None = None
 
 
-def inventory_file(root: Path, pipeline: str) -> Path:
-    """File in which the inventory records whether a pipeline can run."""
-    return root / "data" / "inventory" / f"{pipeline}.json"
+def check_folder(root: Path, pipeline: str) -> Path:
+    """Folder of what the inventory records of a pipeline: `MACHINE`, and what each stage depends on."""
+    return root / "data" / "check" / pipeline
 
 
 def read_inventory(root: Path, pipeline: str) -> Obstacle | None:
@@ -39,7 +42,7 @@ def read_inventory(root: Path, pipeline: str) -> Obstacle | None:
     Raises:
         ArtifactError: the record is damaged.
     """
-    path = inventory_file(root, pipeline)
+    path = check_folder(root, pipeline) / MACHINE
     if not path.is_file():
         return None
     found = read_json(path)

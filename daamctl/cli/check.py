@@ -12,7 +12,7 @@ from daamctl.cli.options import Run
 def command(
     run: Run,
     write: Annotated[
-        bool, typer.Option("--write", help="Also write the files that DVC reads: data/check/ and stages.yaml.")
+        bool, typer.Option("--write", help="Also write stages.yaml, the stages that dvc.yaml has.")
     ] = False,
     inventory: Annotated[
         bool,

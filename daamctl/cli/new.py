@@ -41,7 +41,6 @@ def command(
     ] = None,
 ) -> None:
     """Make a pipeline from recordings, images, texts, tagged words or embeddings."""
-    from daamctl.artifacts.dag import write_stages
     from daamctl.config import find_root
     from daamctl.encoders.encoder_size import check_name
     from daamctl.stages import check, inventory, new
@@ -59,7 +58,6 @@ def command(
         show_line(f"doubt: {doubt}")
     for path in filter(None, (made.manifest, made.pipeline)):
         show_line(f"wrote {path.relative_to(root)}")
-    write_stages(root)
     check.run(root, [name], write=True)
     then = f"daamctl run {name}; what that takes: daamctl plan {name}"
     if (obstacle := inventory.run(root, [name])[name]) is None:

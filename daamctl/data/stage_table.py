@@ -1,8 +1,8 @@
 """The stages of a pipeline, declared once: order, what each reads and writes, and what it needs of the machine.
 
-The folders (`layout`), the order of `daamctl run`, the commands, what DVC watches (`daamctl check --write`), what this
-machine may have to leave out (`artifacts.skipped`) and the tests of dvc.yaml all follow this table. CONTRIBUTING.md
-lists the files of a new stage.
+The folders (`layout`), the order of `daamctl run`, the commands, what DVC watches (`daamctl check --inventory`), what
+this machine may have to leave out (`artifacts.skipped`) and the tests of dvc.yaml all follow this table.
+CONTRIBUTING.md lists the files of a new stage.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class StageSpec:
         watches: sections of the settings, or lists of a pipeline, that it runs again for. DVC compares their values.
         unit: what there is to do of it, in the plural.
         for_each: the list of a pipeline for whose entries it runs one at a time; None: it runs once per pipeline.
+        code: part of the package for whose code it runs again; content keys then decide what is still valid.
         needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
         beside: folders below `data` in which it also writes a folder of the run.
         task: of the pipelines that have the stage; None: all have it.
@@ -37,6 +38,7 @@ class StageSpec:
     reads: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
     for_each: str | None = None
+    code: Literal["methods", "adapters"] | None = None
     needs_machine: bool = False
     tracked: bool = False
     beside: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ STAGES: dict[str, StageSpec] = {
             reads=("extract",),
             watches=("train",),
             for_each="methods",
+            code="methods",
             tracked=True,
         ),
         StageSpec(
@@ -88,6 +91,7 @@ STAGES: dict[str, StageSpec] = {
             reads=("segment",),
             watches=("finetune", "train", "extract"),
             for_each="finetunes",
+            code="adapters",
             needs_machine=True,
             tracked=True,
         ),
@@ -106,6 +110,7 @@ STAGES: dict[str, StageSpec] = {
             unit="folds",
             reads=("extract", "train"),
             watches=("ablate", "evaluate", "train", "methods"),
+            code="methods",
             tracked=True,
         ),
         StageSpec(

@@ -14,7 +14,7 @@ from daamctl.errors import ArtifactError, ConfigError
 
 BESIDE = ("truncate", "preflight", "protocols")
 """Commands that write a folder of the run, as stages do."""
-OTHERS = {"mlm": "run the same command with --force", "inventory": "daamctl check --inventory"}
+OTHERS = {"mlm": "run the same command with --force", "check": "daamctl check --inventory"}
 """Folder below `data` that belongs to no run -> what writes it."""
 
 

@@ -1,8 +1,4 @@
-"""Validate the settings of pipelines without torch, and write the settings that each stage reads.
-
-DVC compares these small files. Editing the settings of one method therefore does not invalidate the extraction, and
-editing one pipeline does not invalidate another.
-"""
+"""Validate the settings of pipelines without torch, and write `stages.yaml`, over which dvc.yaml expands its stages."""
 
 from __future__ import annotations
 
@@ -14,10 +10,7 @@ from typing import Any
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.dag import PAPER, check_stages, families, write_stages
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
-from daamctl.config.keys import shared_with_finetuning, watched_settings
-from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
-from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
@@ -35,7 +28,6 @@ from daamctl.methods import (
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
-from daamctl.store.files import write_json
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +37,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
     Args:
         pipelines: names; None: all files in `pipelines/`, and the list of pipelines in `params.yaml`.
-        write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` if all pipelines are checked.
+        write: also write `stages.yaml`.
 
     Returns:
         The pipelines that were checked.
@@ -69,7 +61,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
             source = config.download.source
             if source is not None and not (place := root / Path(source).expanduser()).exists():
                 absent = f"download.source: no file or folder {place}"
-                if write:  # for DVC, which then leaves this pipeline out
+                if write:  # DVC leaves this pipeline out
                     log.warning("pipeline '%s': %s", name, absent)
                 else:
                     found.append(absent)
@@ -79,13 +71,10 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     for name, config in configs.items():
         for lack in unanswered(config):
             log.warning("pipeline '%s': its report cannot say %s", name, lack)
-    if pipelines is None and write:
-        write_stages(root)
-    elif pipelines is None or write:  # with both, DVC asks
-        check_stages(root)
     if write:
-        for name, config in configs.items():
-            _write(root, name, config)
+        write_stages(root)
+    elif pipelines is None:
+        check_stages(root)
     return names
 
 
@@ -285,40 +274,3 @@ def _is_method(name: str) -> bool:
 
 def _unknown(where: str, name: str, known: Any) -> str:
     return f"{where}: unknown name '{name}'; {suggest(name, known)}"
-
-
-def _watched(config: Config, what: str) -> Any:
-    """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of all trainings."""
-    if what == "seeds":
-        seeds = {"train": list(config.seeds_of("train"))}
-        if config.finetunes:
-            seeds["finetune"] = list(config.seeds_of("finetune"))
-        return seeds
-    if what in type(config).model_fields and isinstance(getattr(config, what), Section):
-        return watched_settings(config, what)
-    return list(getattr(config, what))
-
-
-def _write(root: Path, pipeline: str, config: Config) -> None:
-    """Write one file per stage, and per method, with exactly the settings it reads."""
-    parts: dict[str, Any] = {}
-    for stage, entry in steps_of(config):
-        if entry is None:
-            parts[stage] = {what: _watched(config, what) for what in STAGES[stage].watches}
-        elif stage == "finetune":
-            # It opens the encoder itself and shares some settings with `train`, which lists the seeds in effect.
-            own = config.for_adapter(entry)
-            finetune = watched_settings(own, stage)
-            del finetune["seeds"]
-            train = {**shared_with_finetuning(own), "seeds": list(own.seeds_of("finetune"))}
-            extract = watched_settings(own, "extract")
-            parts[f"{stage}-{entry}"] = {"finetune": finetune, "train": train, "extract": extract}
-        else:
-            settings = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
-            parts[f"{stage}-{entry}"] = {stage: _watched(config, stage), **settings}
-    folder = root / "data" / "check" / pipeline
-    for name, part in parts.items():
-        write_json(folder / f"{name}.json", part)
-    for path in folder.iterdir():
-        if path.stem not in parts:
-            path.unlink()

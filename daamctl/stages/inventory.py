@@ -1,16 +1,19 @@
-"""Which pipelines can run on this machine: `data/inventory/<pipeline>.json` = {pipeline, runs, reason, fix}.
+"""What every stage depends on besides results, in small files that DVC compares: `data/check/<pipeline>/`.
 
-`data/inventory/code/` holds hashes of the code that DVC watches, wherever daamctl is installed.
+`machine.json` = {pipeline, runs, reason, fix} says whether the pipeline can run here. A pipeline is skipped if its
+corpus is neither registered nor downloadable, if the weights of its encoder are neither in the local cache nor
+reachable, or if it needs more GPU memory than there is. Skipped stages record the reason (`daamctl.artifacts.skipped`)
+and run once it is gone. `<stage>.json`, or `<stage>-<entry>.json`, has the settings that a stage reads, the hash of the
+code that it runs again for, and what may keep it from running. Editing the settings of one method therefore does not
+invalidate the extraction, and editing one pipeline does not invalidate another.
 
-A pipeline is skipped if its corpus is neither registered nor downloadable, if the weights of its encoder are neither in
-the local cache nor reachable, or if it needs more GPU memory than there is. DVC runs this every time before all stages.
-Skipped stages record the reason (`daamctl.artifacts.skipped`) and run once it is gone. This module imports neither
-torch nor transformers: it looks for files, sends one request to each server in parallel, and asks torch in a process of
-its own if a pipeline needs a GPU.
+DVC runs this every time before all stages. This module imports neither torch nor transformers: it looks for files,
+sends one request to each server in parallel, and asks torch in a process of its own if a pipeline needs a GPU.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,22 +22,25 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from daamctl.artifacts.skipped import Obstacle, inventory_file
+from daamctl.artifacts.skipped import MACHINE, Obstacle, check_folder
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, read_yaml
 from daamctl.config.corpus_keys import FILES
+from daamctl.config.keys import shared_with_finetuning, watched_settings
+from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
 from daamctl.corpora.sources import source_of
+from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
 from daamctl.errors import ConfigError, CorpusError, EncoderError
-from daamctl.store.files import sha256_file, write_json
+from daamctl.methods import settings_of
+from daamctl.store.files import content_key, remove_others, sha256_file, write_json
 
-WATCHED_CODE = ("methods", "adapters")
-"""Parts of the package on which stages of dvc.yaml depend."""
 ASK_TORCH = (
     "import torch; "
     "print(sum(torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count())))"
@@ -50,7 +56,9 @@ class RequiredDownload:
 
 
 def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | None]:
-    """Find out which pipelines can run, and write the result.
+    """Find out which pipelines can run, and write what DVC compares.
+
+    A pipeline with wrong settings is not left out: its files say what is wrong, and its stages fail.
 
     Args:
         pipelines: names; None: the pipelines of params.yaml, and files of other pipelines are removed.
@@ -58,20 +66,89 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     Returns:
         Pipeline -> reason why it cannot run, or None.
     """
-    names = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
-    verdicts = _judge({name: list(_needs(root, name)) for name in (pipelines if pipelines is not None else names)})
-    for name, obstacle in verdicts.items():
+    listed = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
+    names = pipelines if pipelines is not None else listed
+    code = {part: _code(part) for part in sorted({spec.code for spec in STAGES.values() if spec.code})}
+    configs: dict[str, Config] = {}
+    stages: dict[str, dict[str, dict[str, Any]]] = {}
+    wrong: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            config, problems = inspect_config(root, name)
+            if config is None or problems:
+                wrong[name] = problems
+                continue
+            CORPORA.load(config.download.corpus)
+            stages[name] = {
+                stage if entry is None else f"{stage}-{entry}": _settings(config, stage, entry)
+                | ({"code": code[part]} if (part := STAGES[stage].code) else {})
+                for stage, entry in steps_of(config)
+            }
+            configs[name] = config
+        except ConfigError as error:
+            wrong[name] = [str(error)]
+    verdicts = _judge({name: [*_corpus(root, one), *_encoder(one), *_gpu(one)] for name, one in configs.items()})
+    for name, parts in stages.items():
+        obstacle = verdicts[name]
         why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
-        write_json(inventory_file(root, name), {"pipeline": name, "runs": obstacle is None, **why})
-    folder = inventory_file(root, "").parent
-    for path in folder.glob("*.json"):
-        if path.stem not in {*names, *verdicts}:
-            path.unlink()
-    for part in WATCHED_CODE:
-        code = Path(__file__).parents[1] / part
-        hashes = {path.relative_to(code).as_posix(): sha256_file(path) for path in sorted(code.rglob("*.py"))}
-        write_json(folder / "code" / f"{part}.json", hashes)
-    return verdicts
+        machine = {"runs": obstacle is None, **why}
+        for stage in (stage for stage in parts if STAGES[stage.partition("-")[0]].needs_machine):
+            parts[stage]["machine"] = machine
+        files = {f"{stage}.json": part for stage, part in parts.items()}
+        _write(check_folder(root, name), {**files, MACHINE: {"pipeline": name, **machine}})
+    for name, problems in wrong.items():
+        folder = check_folder(root, name)
+        known = {"download.json", *(path.name for path in folder.glob("*.json"))} - {MACHINE}
+        _write(folder, {file: {"wrong": problems} for file in known})
+        verdicts[name] = Obstacle("its settings are wrong", f"correct {PIPELINES_DIR}/{name}.yaml: daamctl check")
+    remove_others(check_folder(root, ""), {*listed, *names}, folders=True)
+    return {name: verdicts[name] for name in names}
+
+
+def _settings(config: Config, stage: str, entry: str | None) -> dict[str, Any]:
+    """Exactly the settings that a stage, or its part for one method, reads."""
+    if entry is None:
+        return {what: _watched(config, what) for what in STAGES[stage].watches}
+    if stage == "finetune":
+        # It opens the encoder itself and shares some settings with `train`, which lists the seeds in effect.
+        own = config.for_adapter(entry)
+        finetune = watched_settings(own, stage)
+        del finetune["seeds"]
+        train = {**shared_with_finetuning(own), "seeds": list(own.seeds_of("finetune"))}
+        return {"finetune": finetune, "train": train, "extract": watched_settings(own, "extract")}
+    settings = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
+    return {stage: _watched(config, stage), **settings}
+
+
+def _watched(config: Config, what: str) -> Any:
+    """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of all trainings."""
+    if what == "seeds":
+        seeds = {"train": list(config.seeds_of("train"))}
+        if config.finetunes:
+            seeds["finetune"] = list(config.seeds_of("finetune"))
+        return seeds
+    if what in type(config).model_fields and isinstance(getattr(config, what), Section):
+        return watched_settings(config, what)
+    return list(getattr(config, what))
+
+
+def _code(part: str) -> str:
+    """Hash of the code of a part of the package, wherever daamctl is installed."""
+    folder = Path(__file__).parents[1] / part
+    return content_key({path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*.py")})
+
+
+def _write(folder: Path, parts: Mapping[str, Any]) -> None:
+    """Write files of JSON and remove others. DVC hashes a file again if it is written, so those that are equal stay."""
+    for name, part in parts.items():
+        path = folder / name
+        try:
+            same = json.loads(path.read_bytes()) == json.loads(json.dumps(part))
+        except (OSError, ValueError):
+            same = False
+        if not same:
+            write_json(path, part)
+    remove_others(folder, parts)
 
 
 def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
@@ -107,21 +184,6 @@ def _judge(needs: Mapping[str, Sequence[Obstacle | RequiredDownload]]) -> dict[s
         reason = "; ".join(one.reason for one in obstacles)
         verdicts[name] = Obstacle(reason, "; ".join(fixes) or None) if obstacles else None
     return verdicts
-
-
-def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | RequiredDownload]:
-    """What a pipeline is missing here, and what it would have to download."""
-    try:
-        config, problems = inspect_config(root, pipeline)
-    except ConfigError:
-        config, problems = None, [""]
-    known = config is not None and config.download.corpus in CORPORA
-    if config is None or problems or not known:
-        yield Obstacle("its settings are wrong", f"correct {PIPELINES_DIR}/{pipeline}.yaml: daamctl check")
-        return
-    yield from _corpus(root, config)
-    yield from _encoder(config)
-    yield from _gpu(config)
 
 
 def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]:

@@ -2,8 +2,8 @@
 
 Reads the available results of the six pipelines iemocap, cifar100, agnews and their `-as-published` twins:
 evaluation.json, ablation.json, summary.json of the importance stage, the weights of one density,
-`data/inventory/<pipeline>.json`, and the `skipped.json` of stages that could not run. All of them are optional; a cell
-without a result says why. Writes `data/report/paper/`: report.html (self-contained), report.md and every table in
+`data/check/<pipeline>/machine.json`, and the `skipped.json` of stages that could not run. All of them are optional; a
+cell without a result says why. Writes `data/report/paper/`: report.html (self-contained), report.md and every table in
 `tables/` (CSV and LaTeX), and the figures in `data/plots/paper/`. In DVC this is `report@paper`.
 """
 

@@ -9,9 +9,10 @@ import pytest
 
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import (
+    MACHINE,
     Obstacle,
+    check_folder,
     folder_of,
-    inventory_file,
     is_finished,
     leave_out,
     note_of,
@@ -39,7 +40,7 @@ def finish(layout: Layout, stage: str, name: str | None = None) -> None:
 
 
 def forbid(layout: Layout) -> None:
-    path = inventory_file(layout.root, "mine")
+    path = check_folder(layout.root, "mine") / MACHINE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"pipeline": "mine", "runs": False, "reason": WHY.reason, "fix": WHY.fix}))
 
@@ -58,7 +59,7 @@ def test_a_note_goes_down_the_whole_pipeline(layout: Layout, config: Config, tra
 
 def test_nothing_hinders_where_nobody_says_so(layout: Layout) -> None:
     assert [obstacle_of(layout, CONFIG, stage) for stage in STAGES] == [None] * len(STAGES)
-    path = inventory_file(layout.root, "mine")
+    path = check_folder(layout.root, "mine") / MACHINE
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"pipeline": "mine", "runs": True, "reason": None, "fix": None}))
     assert [obstacle_of(layout, CONFIG, stage) for stage in STAGES] == [None] * len(STAGES)
@@ -66,7 +67,7 @@ def test_nothing_hinders_where_nobody_says_so(layout: Layout) -> None:
 
 def test_an_ad_hoc_run_asks_no_inventory(tmp_path: Path) -> None:
     layout = Layout.of(tmp_path, None, CONFIG)
-    path = inventory_file(tmp_path, layout.run_name)
+    path = check_folder(tmp_path, layout.run_name) / MACHINE
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"runs": False, "reason": "x", "fix": None}))
     assert obstacle_of(layout, CONFIG, "download") is None

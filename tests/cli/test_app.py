@@ -205,8 +205,7 @@ def test_memory_that_runs_out_is_an_expected_failure(project: Path, monkeypatch:
         ("data/segment", "file", ["extract", "-p", "demo"], "segment"),
         ("data/train/demo/none", "file", ["evaluate", "-p", "demo"], "none"),
         ("data/evaluate/demo/evaluation.json", "folder", ["report", "-p", "demo", "--no-track"], "evaluation.json"),
-        ("data/inventory", "file", ["check", "--inventory", "-p", "demo"], "a file is where a folder should be"),
-        ("data/check", "file", ["check", "--write", "-p", "demo"], "a file is where a folder should be"),
+        ("data/check", "file", ["check", "--inventory", "-p", "demo"], "a file is where a folder should be"),
         ("pipelines/x.yaml", "folder", ["check", "-p", "x"], "is not a regular file"),
     ],
 )
@@ -559,15 +558,15 @@ def test_check_of_one_pipeline(project: Path) -> None:
 
 
 def test_check_writes_what_each_stage_reads(project: Path) -> None:
-    result = call("check", "--pipeline", "demo", "--write")
+    result = call("check", "--pipeline", "demo", "--inventory")
     assert result.exit_code == 0
     folder = project / "data/check/demo"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert len(before) == 7 + len(load_config(project, "demo").trained)
+    assert len(before) == 8 + len(load_config(project, "demo").trained)
 
     def changed(text: str) -> set[str]:
         (project / "pipelines/demo.yaml").write_text(text)
-        assert call("check", "--pipeline", "demo", "--write").exit_code == 0
+        assert call("check", "--pipeline", "demo", "--inventory").exit_code == 0
         return {name for name, content in before.items() if (folder / name).read_bytes() != content}
 
     demo = (project / "pipelines/demo.yaml").read_text()
@@ -585,11 +584,11 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
 
 def test_ablation_is_made_again_when_the_unit_changes(project: Path) -> None:
     path = project / "data/check/demo/ablate.json"
-    assert call("check", "--pipeline", "demo", "--write").exit_code == 0
+    assert call("check", "--pipeline", "demo", "--inventory").exit_code == 0
     before = path.read_bytes()
     demo = project / "pipelines/demo.yaml"
     demo.write_text(demo.read_text().replace("evaluate: {", "evaluate: {unit: clip, "))
-    assert call("check", "--pipeline", "demo", "--write").exit_code == 0
+    assert call("check", "--pipeline", "demo", "--inventory").exit_code == 0
     assert path.read_bytes() != before
 
 

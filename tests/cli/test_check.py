@@ -34,13 +34,13 @@ def test_pipelines_that_lack_the_same_stand_together(project: Path) -> None:
         "emodb, emodb-as-published: corpus 'emodb' is not on this machine, and emodb.bilderbar.info cannot be reached"
     )
     assert lines[where + 1].startswith("  daamctl download emodb")
-    assert len(list((project / "data/inventory").glob("*.json"))) == number
+    assert len(list((project / "data/check").glob("*/machine.json"))) == number
 
 
 def test_of_one_pipeline(project: Path) -> None:
     call()
     assert call("--pipeline", "digits").stdout == "1 of 1 pipeline(s) can run here: digits\n"
-    assert not json.loads((project / "data/inventory/emodb.json").read_text())["runs"]  # the others stay
+    assert not json.loads((project / "data/check/emodb/machine.json").read_text())["runs"]  # the others stay
 
 
 def test_stages_that_dvc_lacks_are_named_before_anything_runs(project: Path) -> None:

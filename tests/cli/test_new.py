@@ -45,11 +45,10 @@ def test_next_command(
     assert result.stdout.splitlines()[-len(last) :] == last
 
 
-def test_other_pipelines_are_no_concern(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_pipelines_are_no_concern(project: Path, tmp_path: Path) -> None:
     """Neither questions that they leave open, nor mistakes in them, nor that dvc does not run them."""
     (project / "pipelines" / "theirs.yaml").write_text("methods: [none]\n")
     (project / "pipelines" / "wrong.yaml").write_text("methods: [nine]\n")
-    monkeypatch.setattr(inventory, "run", lambda _root, names: dict.fromkeys(names))
     source = str(texts(tmp_path / "texts"))
     made = CliRunner().invoke(app, ["new", "mine", "--from", source, "--encoder", "llama-micro"])
     assert made.exit_code == 0, made.output

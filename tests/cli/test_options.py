@@ -37,7 +37,7 @@ def call(*words: str) -> Any:
 @pytest.fixture
 def left_out(project: Path) -> Layout:
     """A project whose inventory forbids `iemocap`."""
-    path = project / "data/inventory/iemocap.json"
+    path = project / "data/check/iemocap/machine.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"pipeline": "iemocap", "runs": False, "reason": REASON, "fix": "ask for it"}))
     return Layout.of(project, "iemocap", load_config(project, "iemocap"))

@@ -20,9 +20,9 @@ from daamctl.paper.numbers import experiments
 from daamctl.stages import check, inventory
 from tests.fixtures.projects import REPOSITORY
 
-ORDER = ("check", "inventory", *SPECS)
+ORDER = ("check", *SPECS)
 WHOLE_PAPER = "report@paper"
-COMMANDS = {"inventory": "check", WHOLE_PAPER: "paper"}
+COMMANDS = {WHOLE_PAPER: "paper"}
 LISTED: list[str] = read_yaml(REPOSITORY / "params.yaml")["pipelines"]
 SHOTS = (8, 16, 32, 64, 128)
 FAMILY = [f"wnut17-{shots}-shots" for shots in SHOTS]
@@ -97,9 +97,8 @@ def pipeline_of(address: str) -> str:
 def test_stages_are_in_order() -> None:
     assert tuple(raw_stages()) == ORDER
     names = LISTED
-    number = 2  # inventory and the report on several pipelines
+    number = 2  # check and the report on several pipelines
     for config in (load_config(REPOSITORY, name) for name in names):
-        number += 1  # check
         for spec in stages_of_task(config.task).values():
             number += 1 if spec.for_each is None else len(getattr(config, spec.for_each))
     assert len(STAGES) == number
@@ -149,16 +148,6 @@ def test_every_dependency_is_made_before_or_there() -> None:
     assert met > 300
 
 
-def test_a_stage_depends_on_what_may_forbid_it() -> None:
-    """Else it would not run again when the reason is gone."""
-    for address, stage in STAGES.items():
-        name = stage_of(address)
-        if not can_be_left_out(address):
-            continue
-        inventory = f"data/inventory/{pipeline_of(address)}.json"
-        assert (inventory in stage["deps"]) == SPECS[name].needs_machine, address
-
-
 def test_a_stage_depends_on_the_results_that_it_reads_and_on_no_others() -> None:
     for address, stage in STAGES.items():
         if not can_be_left_out(address):
@@ -192,18 +181,14 @@ def test_metrics_and_plots_are_folders_outside_the_cache() -> None:
             assert options["cache"] is False if shown else options["persist"], path
 
 
-def test_inventory_is_taken_every_time() -> None:
-    assert STAGES["inventory"]["always_changed"] is True
-    assert "deps" not in STAGES["inventory"]
+def test_the_machine_is_looked_at_every_time() -> None:
+    assert STAGES["check"]["always_changed"] is True
+    assert "deps" not in STAGES["check"]
+    assert "--inventory" in STAGES["check"]["cmd"]
 
 
-def test_the_graph_needs_no_checkout_of_the_code(project: Path) -> None:
-    """Only results and the settings of a project."""
-    own = ("data/", "params.yaml", "pipelines/")
-    assert all(dep.startswith(own) for stage in STAGES.values() for dep in stage.get("deps", []))
-    watched = {dep for stage in STAGES.values() for dep in stage.get("deps", []) if "/inventory/code/" in dep}
-    inventory.run(project, [])
-    assert {path.relative_to(project).as_posix() for path in project.glob("data/inventory/code/*")} == watched
+def test_the_graph_needs_no_checkout_of_the_code() -> None:
+    assert all(dep.startswith("data/") for stage in STAGES.values() for dep in stage.get("deps", []))
 
 
 def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:
@@ -236,18 +221,13 @@ def test_the_curves_wait_for_their_pipelines_which_differ_in_the_shots_alone(pro
     assert all(config == alike[0] for config in alike)
 
 
-def test_settings_are_watched_as_files() -> None:
+def test_settings_are_watched_as_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC copies `params` into dvc.lock, which it parses and writes again for every stage."""
     assert not [address for address, stage in STAGES.items() if "params" in stage]
-    files = {address: stage["deps"] for address, stage in STAGES.items() if stage_of(address) == "check"}
-    assert files == {f"check@{name}": ["params.yaml", f"pipelines/{name}.yaml"] for name in LISTED}
-    assert all((REPOSITORY / name).is_file() for deps in files.values() for name in deps)
-
-
-def test_check_writes_every_settings_file_that_is_read(project: Path) -> None:
-    check.run(project, write=True)
+    monkeypatch.setattr(inventory, "answers", lambda _: False)
+    inventory.run(project)
     wanted = {dep for stage in STAGES.values() for dep in stage.get("deps", []) if dep.startswith("data/check/")}
-    own = [address for address in STAGES if can_be_left_out(address)]
-    assert len(wanted) == len(own)  # each has its own
-    written = [path for path in (project / "data/check").rglob("*.json") if path.parent.name in LISTED]
-    assert {path.relative_to(project).as_posix() for path in written} == wanted
+    assert len(wanted) == sum(can_be_left_out(address) for address in STAGES)  # each has its own
+    written = {path.relative_to(project).as_posix() for path in (project / "data/check").rglob("*.json")}
+    assert written - wanted == {f"data/check/{name}/machine.json" for name in LISTED}
+    assert wanted < written

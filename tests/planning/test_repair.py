@@ -49,8 +49,8 @@ def test_what_no_stage_makes(project: Path, place: str) -> None:
 
 def test_what_belongs_to_no_run(project: Path) -> None:
     assert repair_of(project / "data/mlm/bert/mlm.json") == "make it: run the same command with --force"
-    (project / "data/inventory").mkdir(parents=True)
-    assert repair_of(project / "data/inventory") == "make it again: daamctl check --inventory"
+    (project / "data/check").mkdir(parents=True)
+    assert repair_of(project / "data/check") == "make it again: daamctl check --inventory"
 
 
 def test_an_ad_hoc_run_is_known_by_its_folds(project: Path) -> None:

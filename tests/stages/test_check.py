@@ -12,8 +12,13 @@ from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.errors import ConfigError
-from daamctl.stages import check
+from daamctl.stages import check, inventory
 from tests.fixtures.recordings import write_pipeline
+
+
+@pytest.fixture(autouse=True)
+def nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "answers", lambda _: False)
 
 
 def problems(project: Path, text: str) -> list[str]:
@@ -61,7 +66,7 @@ def test_what_is_wrong_with_methods(project: Path, text: str, message: str) -> N
 def test_each_way_of_fine_tuning_depends_on_its_own_settings(project: Path) -> None:
     def written(more: str) -> dict[str, Any]:
         (project / "pipelines/mine.yaml").write_text(f"methods: [none]\nfinetunes: [ia3, full-finetune]\n{more}")
-        check.run(project, ["mine"], write=True)
+        inventory.run(project, ["mine"])
         folder = project / "data/check/mine"
         return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
@@ -82,7 +87,7 @@ def test_variant_is_trained_with_the_settings_of_its_method(project: Path) -> No
         "methods: [none, daam-v1, daam-v1-mlp]\n"
         "method_settings: {daam-v1: {num_heads: 4, hidden_dim: 64}, daam-v1-mlp: {hidden_dim: 32}}\n"
     )
-    check.run(project, ["mine"], write=True)
+    inventory.run(project, ["mine"])
 
     def written(method: str) -> dict[str, Any]:
         made: dict[str, Any] = json.loads((project / f"data/check/mine/train-{method}.json").read_text())
@@ -97,7 +102,7 @@ def test_variant_is_trained_with_the_settings_of_its_method(project: Path) -> No
 def test_the_ablation_depends_on_the_methods_that_it_chooses_among(project: Path) -> None:
     def written(text: str) -> dict[str, Any]:
         (project / "pipelines/mine.yaml").write_text(text)
-        check.run(project, ["mine"], write=True)
+        inventory.run(project, ["mine"])
         made: dict[str, Any] = json.loads((project / "data/check/mine/ablate.json").read_text())
         return made
 
@@ -111,18 +116,18 @@ def test_the_check_that_dvc_runs_refuses_an_old_list_of_stages(project: Path) ->
     (project / "params.yaml").write_text("pipelines: [mine]\n")
     (project / "pipelines/mine.yaml").write_text("methods: [none, mha]\n")
     check.run(project, write=True)
+    assert call("check", "--inventory").exit_code == 0
     folder = project / "data/check/mine"
     before = {path: path.read_bytes() for path in folder.iterdir()}
     for methods, difference in (("none", "still has train@mine-mha"), ("none, mha, sga", "lacks train@mine-sga")):
         (project / "pipelines/mine.yaml").write_text(f"methods: [{methods}]\n")
-        message = f"stages.yaml is out of date: it {difference}\n  write it again: daamctl check --write"
-        with pytest.raises(ConfigError) as caught:
-            check.run(project, ["mine"], write=True)
-        assert str(caught.value) == message
+        result = call("check", "--inventory")
+        said = f"ConfigError: stages.yaml is out of date: it {difference}\n  write it again: daamctl check --write\n"
+        assert (result.exit_code, result.stderr) == (3, said)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert check.run(project, ["mine"]) == ["mine"]  # as `daamctl run` asks, which needs no list
-    check.run(project, write=True)
     check.run(project, ["mine"], write=True)
+    assert call("check", "--inventory").exit_code == 0
 
 
 def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
@@ -152,7 +157,7 @@ def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(proje
 
     def part(settings: str) -> dict[str, Any]:
         (project / "pipelines/mine.yaml").write_text(f"finetunes: [ia3]\n{settings}\n")
-        check.run(project, ["mine"], write=True)
+        inventory.run(project, ["mine"])
         found: dict[str, Any] = json.loads((project / "data/check/mine/finetune-ia3.json").read_text())
         return found
 

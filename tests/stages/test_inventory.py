@@ -17,6 +17,7 @@ from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import load_config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import register
+from daamctl.data.stage_table import STAGES
 from daamctl.encoders import ENCODERS
 from daamctl.stages import inventory
 from tests.fixtures.recordings import write_pipeline
@@ -40,11 +41,12 @@ def verdict(project: Path, text: str, name: str = "mine") -> Obstacle | None:
 
 def test_every_pipeline_is_written_down(project: Path) -> None:
     (project / "params.yaml").write_text("pipelines: [demo, iemocap]\n")
-    stale = project / "data/inventory/gone.json"
+    stale = project / "data/check/gone/machine.json"
     stale.parent.mkdir(parents=True)
     stale.write_text("{}")
     inventory.run(project)
-    written = {path.stem: json.loads(path.read_text()) for path in stale.parent.glob("*.json")}
+    files = (project / "data/check").glob("*/machine.json")
+    written = {path.parent.name: json.loads(path.read_text()) for path in files}
     assert written.pop("demo") == {"pipeline": "demo", "runs": True, "reason": None, "fix": None}
     left_out = written.pop("iemocap")
     assert (left_out["pipeline"], left_out["runs"]) == ("iemocap", False)
@@ -60,14 +62,44 @@ def test_an_edit_of_the_code_changes_its_hash(project: Path, monkeypatch: pytest
     (code / "methods/mha.py").write_text("first")
     monkeypatch.setattr(inventory, "__file__", str(code / "stages/inventory.py"))
 
-    def hashes() -> bytes:
-        inventory.run(project, [])
-        return (project / "data/inventory/code/methods.json").read_bytes()
+    def hashes() -> dict[str, str]:
+        inventory.run(project, ["demo"])
+        found = {path.stem: json.loads(path.read_text()) for path in (project / "data/check/demo").glob("*.json")}
+        return {stage: part["code"] for stage, part in found.items() if "code" in part}
 
     first = hashes()
+    assert first.keys() == {"ablate", *(f"train-{name}" for name in load_config(project, "demo").methods)}
     assert hashes() == first
     (code / "methods/mha.py").write_text("second")
-    assert hashes() != first
+    second = hashes()
+    assert all(second[stage] != first[stage] for stage in first)
+
+
+def test_files_that_say_the_same_are_not_written_again(project: Path) -> None:
+    """DVC would hash them all for every stage that somebody asks for."""
+    inventory.run(project, ["demo"])
+    folder = project / "data/check/demo"
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    (folder / "report.json").write_text("{")
+    (folder / "gone.json").touch()
+    inventory.run(project, ["demo"])
+    after = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert {path.name for path in after if after[path] != before[path]} == {"report.json"}
+    assert json.loads((folder / "report.json").read_text()).keys() == {"report", "trained"}
+
+
+def test_what_may_keep_a_stage_from_running_is_what_it_depends_on(project: Path, reached: set[str]) -> None:
+    """Else it would not run again when the reason is gone."""
+
+    def written() -> dict[str, Any]:
+        verdict(project, "extract: {encoder: wavlm-large}\nfinetunes: [ia3]\n")
+        return {path.stem: json.loads(path.read_text()) for path in (project / "data/check/mine").glob("*.json")}
+
+    offline = written()
+    reached.add(f"{ONLY_HUB}/api/models/microsoft/wavlm-large")
+    changed = {name for name, part in written().items() if part != offline[name]}
+    needs = {name for name, spec in STAGES.items() if spec.needs_machine and spec.task in (None, "classify")}
+    assert changed == {"machine", "finetune-ia3", *needs - {"finetune"}}
 
 
 def test_licensed_corpus(project: Path, tmp_path: Path) -> None:
@@ -189,9 +221,18 @@ def test_encoders_that_need_no_hub(project: Path, tmp_path: Path) -> None:
     assert all(verdict(project, f"extract: {{encoder: {name}}}\n") is None for name in micro)
 
 
-@pytest.mark.parametrize("text", ["extract: {poling: x}\n", "download: {corpus: emdb}\n", "train: [\n"])
-def test_wrong_settings_are_left_to_check(project: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["extract: {poling: x}\n", "download: {corpus: emdb}\n", "train: [\n", "methods: [none, nine]\n"],
+)
+def test_a_pipeline_with_wrong_settings_is_not_left_out(project: Path, text: str) -> None:
+    """DVC runs its stages, which say what is wrong."""
+    assert verdict(project, "methods: [none]\n") is None
     assert verdict(project, text) == Obstacle("its settings are wrong", "correct pipelines/mine.yaml: daamctl check")
+    written = {path.stem: json.loads(path.read_text()) for path in (project / "data/check/mine").glob("*.json")}
+    assert {"download", "train-none", "report"} < written.keys()
+    assert "machine" not in written
+    assert all(list(part) == ["wrong"] for part in written.values())
 
 
 @pytest.mark.parametrize(("told", "total"), [("24000000000\n", 24.0), ("0\n", 0.0), ("Segmentation fault\n", 0.0)])

@@ -110,9 +110,9 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_pipeline(root, name)
     told = {"pipeline": "iemocap", "runs": False, "reason": "corpus 'iemocap' is not registered",
             "fix": "daamctl download iemocap --from DIR"}  # fmt: skip
-    write_json(root / "data/inventory/iemocap.json", told)
+    write_json(root / "data/check/iemocap/machine.json", told)
     write_json(
-        root / "data/inventory/cifar100.json", {"pipeline": "cifar100", "runs": True, "reason": None, "fix": None}
+        root / "data/check/cifar100/machine.json", {"pipeline": "cifar100", "runs": True, "reason": None, "fix": None}
     )
     note = {"reason": "needs a GPU with 28 GB; no weights", "fix": "run it on a larger machine"}
     write_json(root / "data/extract/agnews-as-published/skipped.json", note)

@@ -340,7 +340,12 @@ class LayerPooler:
         handles = hook_layers(self.layers, average, with_input=self.layer_00)
         if self.final_norm is not None:
             last = len(self.layers)
-            handles.append(self.final_norm.register_forward_hook(lambda _m, _i, out: average(last, out)))
+
+            def average_last(_module: nn.Module, _args: Any, out: Tensor) -> None:
+                if out.ndim == 3:  # BLIP norms its pooled vectors with the same module
+                    average(last, out)
+
+            handles.append(self.final_norm.register_forward_hook(average_last))
         try:
             forward()
         finally:

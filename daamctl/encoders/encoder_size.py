@@ -224,9 +224,19 @@ def configuration_of(config: ExtractConfig, modality: Modality) -> tuple[Any, bo
 
 
 def part_of(configuration: Any, modality: Modality) -> Any:
-    """A modality's own configuration within that of a larger model; the same one if it has none."""
+    """A modality's own configuration within that of a larger model; the same one if it has none.
+
+    transformers has towers that its `AutoModel` does not know, e.g. those of BLIP. They are registered there.
+    """
+    import transformers
+
     parts = (getattr(configuration, key, None) for key in PARTS.get(encoder_input(modality), ()))
-    return next((part for part in parts if part is not None), configuration)
+    part = next((part for part in parts if part is not None), configuration)
+    kind = type(part)
+    tower = getattr(transformers, f"{kind.__name__.removesuffix('Config')}Model", None)
+    if kind not in transformers.MODEL_MAPPING and getattr(tower, "config_class", None) is kind:
+        transformers.AutoModel.register(kind, tower, exist_ok=True)
+    return part
 
 
 def read_configuration(source: str, **options: Any) -> Any:

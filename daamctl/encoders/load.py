@@ -35,7 +35,8 @@ INPUTS = {"input_ids": "text", "pixel_values": "image"}
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 PREFIXES = {
-    "text": r"^(model\.)?(language_model|text_model)\.(model\.)?(?=(layers|embed_tokens|norm)\.)",
+    "text": r"^(model\.)?(language_model|text_model)\.(model\.)?"
+    r"(?=(layers|embed_tokens|norm|embeddings|encoder|decoder|pooler)\.)",
     "image": r"^(model\.)?(vision_tower|vision_model)\.(vision_model\.)?",
     "speech": r"^(model\.)?(audio_tower|encoder)\.",
 }

@@ -554,11 +554,19 @@ def test_encoder_of_an_encoder_decoder(tmp_path: Path) -> None:
     assert encoder.layers == (1, 2)
 
 
-@pytest.mark.parametrize(("modality", "layers"), [("text", 2), ("image", 3)])
-def test_towers_of_a_model_of_two_modalities(tmp_path: Path, modality: Modality, layers: int) -> None:
+@pytest.mark.parametrize("kind", ["CLIP", "MetaClip2", "Siglip", "ChineseCLIP", "Blip", "CLIPSeg"])
+def test_towers_of_a_model_of_two_modalities(tmp_path: Path, kind: str) -> None:
+    """Of some, `AutoModel` knows neither; BLIP's vision tower norms its pooled vectors with the final norm."""
     vision = {**PICTURES, "num_hidden_layers": 3}
-    path = saved(tmp_path, "CLIPModel", "CLIPConfig", text_config=WORDS, vision_config=vision)
-    assert opened(path, modality).encoder.layers == tuple(range(1, layers + 1))
+    words = {**WORDS, "projection_size": 16} if kind == "Siglip" else WORDS
+    path = saved(tmp_path, f"{kind}Model", f"{kind}Config", text_config=words, vision_config=vision)
+    whole = getattr(transformers, f"{kind}Model").from_pretrained(path)
+    towers: dict[Modality, Any] = {"text": whole.text_model, "image": whole.vision_model}
+    for modality, tower in towers.items():
+        encoder = opened(path, modality).encoder
+        assert encoder.layers == tuple(range(1, tower.config.num_hidden_layers + 1))
+        theirs = tower.state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in encoder.model.state_dict().items())
 
 
 @pytest.mark.parametrize(

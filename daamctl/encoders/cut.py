@@ -110,9 +110,9 @@ def cut_model(model: Any, highest_layer: int, what: str, **options: Any) -> Any:
     return cut
 
 
-def skip(norm: nn.Module) -> None:
-    """Have a norm give its input unchanged. Its weights stay."""
-    norm.register_forward_hook(_given)
+def skip(module: nn.Module) -> None:
+    """Have a norm or a projection give its input unchanged. Its weights stay."""
+    module.register_forward_hook(_given)
 
 
 def _given(_module: nn.Module, args: tuple[Any, ...], _out: Any) -> Any:

@@ -3,6 +3,7 @@
 There is no list of model families. The layers are the module list whose modules run `num_hidden_layers` times
 together: once each, or again and again, as the layers of ALBERT, which share their weights.
 The final norm is a norm called after the last layer, on exactly that layer's output, whose own output is the model's.
+A projection after that, as of OPT-350m, is skipped from then on, so that all vectors have the width of the layers.
 The modules found must reproduce the library's hidden states on that input. Otherwise the model is refused, because its
 vectors would not match their layer numbers.
 """
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from daamctl.encoders.cut import skip
 from daamctl.errors import EncoderError
 
 
@@ -52,7 +54,8 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     lists = [one for one in found if len(one) == number] or [one for one in found if len(one) < (number or 0)]
     inner = {module for layers in lists for layer in layers for module in layer.modules()}
     norms = {module for module in model.modules() if "norm" in type(module).__name__.lower()} - inner
-    trace = _Trace({layer for layers in lists for layer in layers} | norms)
+    projections = {module for module in model.modules() if isinstance(module, nn.Linear)} - inner
+    trace = _Trace({layer for layers in lists for layer in layers} | norms | projections)
     try:
         output = forward()
     finally:
@@ -71,10 +74,16 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
                 fix="use --set extract.precision=float32 --set extract.weights_dtype=float32",
             )
     norm, normed = None, states[-1]
-    for module, given, out in trace.calls:
+    calls = [call for call in trace.calls if isinstance(call[1], Tensor) and isinstance(call[2], Tensor)]
+    for module, given, out in calls:
         if module in norms and out is not given and _same(given, states[-1]) and _same(out, end):
             norm, normed = module, out
     if not _same(normed, end):
+        ends = [states[-1], *(out for module, given, out in calls if module in norms and _same(given, states[-1]))]
+        for module, given, out in calls:
+            if module in projections and _same(out, end) and any(_same(given, one) for one in ends):
+                skip(module)
+                return find_layers(model, forward, what)
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     theirs = getattr(output, "hidden_states", None) or states  # the library may return none
     if len(theirs) != len(states):

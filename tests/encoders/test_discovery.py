@@ -101,3 +101,19 @@ def test_no_list_of_layers(number: int | None, named: str) -> None:
     model = Model(number=number)
     with pytest.raises(EncoderError, match=rf"^it has no list of {named} layers that run one after another$"):
         find_layers(model, model, "it")
+
+
+def test_a_projection_behind_the_final_norm_is_skipped_from_then_on() -> None:
+    model, projection = Model(), nn.Linear(4, 2)
+    model.add_module("projection", projection)
+
+    def forward() -> Any:
+        output = model("raw")
+        output.last_hidden_state = projection(output.last_hidden_state)
+        return output
+
+    found = find_layers(model, forward, "it")
+    assert found.final_norm is model.final_norm
+    torch.testing.assert_close(found.normed, model().last_hidden_state)
+    torch.testing.assert_close(forward().last_hidden_state, found.normed)
+    assert projection.weight.shape == (2, 4)  # it stays, for who saves the model

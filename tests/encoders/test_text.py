@@ -22,6 +22,16 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 T5 = {"vocab_size": 300, "d_model": 16, "num_layers": 3, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 24, "d_kv": 8}
+OPT = {
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "word_embed_proj_dim": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "ffn_dim": 24,
+    "max_position_embeddings": 64,
+    "do_layer_norm_before": False,
+}
 # model type, settings, name of its final norm in the model
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("llama", SIZES, "norm"),
@@ -31,6 +41,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("bert", SIZES, ""),
     "longformer": ("longformer", {**SIZES, "attention_window": [8, 8, 8]}, ""),
     "roberta": ("roberta", SIZES, ""),
+    "pre-norm": ("roberta-prelayernorm", SIZES, "LayerNorm"),  # its classes are named like norms
+    "projected": ("opt", OPT, ""),  # its output is half as wide as its layers
     "distilbert": ("distilbert", {"vocab_size": 300, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24}, ""),
     "modernbert": ("modernbert", {**SIZES, "global_attn_every_n_layers": 2}, "final_norm"),
     "t5": ("t5", T5, "final_layer_norm"),
@@ -307,7 +319,7 @@ def test_training_is_given_pinned_batches_with_their_mask(monkeypatch: pytest.Mo
 def test_only_causal_models_ignore_padding(case: str) -> None:
     encoder = encoder_of(case)
     items, _ = encoder.tokens(TEXTS, 60)
-    causal = case in ("llama", "grouped-query", "gpt2", "openai-gpt")
+    causal = case in ("llama", "grouped-query", "gpt2", "openai-gpt", "projected")
     assert encoder.ignores_padding(items) == causal
     assert encoder.sends_mask  # on a CPU nothing is gained
     expected, counts = encoder.pool(items)

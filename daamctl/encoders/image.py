@@ -33,6 +33,7 @@ STEPS = {
     "do_normalize": ("image_mean", "image_std"),
 }
 """Steps of a processor, and the settings of each."""
+PLAIN_STEPS = {"do_resize", "do_rescale", "do_normalize"}
 AS_BYTES = {"do_rescale": False, "do_normalize": False}
 """Arguments of a processor with which it leaves the values of the pixels as they are."""
 
@@ -74,10 +75,30 @@ class ImageEncoder(Encoder):
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
-        """Load the image processor in its PIL version; see `Encoder`."""
-        from transformers import AutoImageProcessor
+        """Load the image processor in its PIL version; see `Encoder`.
 
-        return AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+        Of some, e.g. DINOv3's, transformers has only a version for torchvision. Where all that they do is to resize to
+        one size and to normalise, ViT's in its PIL version does it.
+        """
+        from transformers import AutoImageProcessor, ViTImageProcessorPil
+
+        try:
+            found = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+            if not any(kind.__name__ == "TorchvisionBackend" for kind in type(found).__mro__):
+                return found
+        except ImportError:
+            found = None
+        settings, _ = ViTImageProcessorPil.get_image_processor_dict(source, **options)
+        steps = {name for name, value in settings.items() if name.startswith("do_") and value} - {"do_convert_rgb"}
+        if steps <= PLAIN_STEPS and {"height", "width"} == (settings.get("size") or {}).keys():
+            used = [*PLAIN_STEPS, *(setting for step in PLAIN_STEPS for setting in STEPS[step])]
+            return ViTImageProcessorPil(**{name: settings[name] for name in used if name in settings})
+        if found is None:
+            raise EncoderError(
+                f"the image processor of encoder '{source}' needs torchvision, which is not installed",
+                fix="install the version that goes with your torch: pip install torchvision",
+            )
+        return found
 
     @staticmethod
     def random_reader(preset: Preset, config: Any) -> Any:

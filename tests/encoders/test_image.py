@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int, bool]] = {
     "deit": ("deit", {}, 2, True),
     "dinov2": ("dinov2", {}, 1, True),
     "dinov2-registers": ("dinov2_with_registers", {"num_register_tokens": 3}, 4, True),
+    "dinov3": ("dinov3_vit", {"num_register_tokens": 4}, 5, True),
     "siglip": ("siglip_vision_model", {}, 0, True),
     "mae": ("vit_mae", {"mask_ratio": 0.75}, 1, True),
 }
@@ -216,3 +220,35 @@ def test_bfloat16_is_near_and_pooled_in_float32() -> None:
     assert found.dtype == torch.float32
     assert not torch.equal(found, plain.pool(pixels)[0])
     torch.testing.assert_close(found, plain.pool(pixels)[0], atol=0.15, rtol=0.1)
+
+
+def processor_folder(folder: Path, **settings: Any) -> str:
+    """A folder with the settings of a processor of which transformers has no PIL version, as published."""
+    found = {
+        "image_processor_type": "DINOv3ViTImageProcessorFast", "do_resize": True, "size": {"height": 24, "width": 40},
+        "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+        "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4], "do_center_crop": None, "do_convert_rgb": None,
+    }  # fmt: skip
+    (folder / "preprocessor_config.json").write_text(json.dumps({**found, **settings}))
+    return str(folder)
+
+
+def test_a_processor_without_a_pil_version(tmp_path: Path) -> None:
+    """As DINOv3's: it resizes bytes instead of fractions, so values differ by at most one of 256 levels."""
+    reader = ImageEncoder.load_reader(processor_folder(tmp_path))
+    assert type(reader).__name__ == "ViTImageProcessorPil"
+    picture = pictures()[0]
+    found = reader(picture, return_tensors="pt")["pixel_values"][0]
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 255
+    resized = torch.nn.functional.interpolate(pixels, (24, 40), mode="bilinear", antialias=True)[0]
+    wanted = (resized - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    assert float((found - wanted).abs().max()) < 1.01 / 255 / 0.2
+    facts = processor_facts(reader)
+    assert (facts["size"], facts["resample"]) == ({"height": 24, "width": 40}, "bilinear")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
+@pytest.mark.parametrize("settings", [{"do_pad": True}, {"size": {"shortest_edge": 24}}])
+def test_a_processor_that_needs_torchvision(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(EncoderError, match="needs torchvision, which is not installed\n  install the version"):
+        ImageEncoder.load_reader(processor_folder(tmp_path, **settings))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,6 +262,32 @@ def test_tokenizer_without_files() -> None:
 
     with pytest.raises(EncoderError, match=r"^encoder 'bert' comes with a tokenizer without a vocabulary"):
         encoder_of("bert", tokenizer=BertTokenizer())
+
+
+def test_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
+    """As DeBERTa-v3's, which has no tokenizer.json."""
+    import sentencepiece
+
+    (tmp_path / "text.txt").write_text("a text of words that return, of which the words are a text\n" * 20)
+    marks = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    ids = {f"{name}_id": number for number, name in enumerate(marks)}
+    pieces = {f"{name}_piece": mark for name, mark in marks.items()}
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=40,
+        minloglevel=2,
+        **ids,
+        **pieces,
+    )
+    config = {**SIZES, "model_type": "deberta-v2"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))
+    tokenizer = TextEncoder.load_reader(str(tmp_path))
+    found = tokenizer.convert_ids_to_tokens(tokenizer("words that return")["input_ids"])
+    assert (found[0], found[-1]) == ("[CLS]", "[SEP]")
+    assert "".join(found[1:-1]) == "▁words▁that▁return"
+    assert "[UNK]" not in found
 
 
 def test_byte_tokenizer_takes_any_text() -> None:

@@ -272,14 +272,9 @@ def test_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
     marks = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
     ids = {f"{name}_id": number for number, name in enumerate(marks)}
     pieces = {f"{name}_piece": mark for name, mark in marks.items()}
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text.txt"),
-        model_prefix=str(tmp_path / "spm"),
-        vocab_size=40,
-        minloglevel=2,
-        **ids,
-        **pieces,
-    )
+    files = {"input": str(tmp_path / "text.txt"), "model_prefix": str(tmp_path / "spm")}
+    options = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**files, **options, **ids, **pieces)
     config = {**SIZES, "model_type": "deberta-v2"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))

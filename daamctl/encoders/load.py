@@ -41,6 +41,12 @@ PREFIXES = {
     "speech": r"^(model\.)?(audio_tower|encoder)\.",
 }
 """What names of weights of a larger model, e.g. Gemma 3, have before those of its part for a modality."""
+READERS = {
+    "instantiate the backend tokenizer": ("tokenizer", "AutoTokenizer"),
+    "Can't load image processor": ("image processor", "AutoImageProcessor"),
+    "Can't load feature extractor": ("feature extractor", "AutoFeatureExtractor"),
+}
+"""Words of an error of transformers -> what a folder lacks, and what loads that."""
 HEADROOM = 2_000_000_000
 """Memory to leave free for batches on a GPU when placing weights, in bytes."""
 
@@ -330,6 +336,12 @@ def explained(source: str, revision: str | None, error: Exception) -> EncoderErr
     else:
         reason = text[:300] or type(error).__name__
     if Path(source).is_dir():
+        for words, (reader, kind) in READERS.items():
+            if words in text:
+                return EncoderError(
+                    f"encoder folder {source} cannot be loaded: it has no {reader}",
+                    fix=f"save that of the original model in it: {kind}.from_pretrained(ID).save_pretrained(FOLDER)",
+                )
         return EncoderError(f"encoder folder {source} cannot be loaded: {reason}")
     at = f" --revision {revision}" if revision else ""
     return EncoderError(

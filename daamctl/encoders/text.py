@@ -46,7 +46,10 @@ class TextEncoder(Encoder):
         reader.truncation_side = "right"
         self.tokenizer = reader
         if len(reader) <= len(set(reader.all_special_ids)):
-            raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
+            raise EncoderError(
+                f"{self.what} comes with a tokenizer without a vocabulary; its files are missing",
+                fix="save those of the original model in it: AutoTokenizer.from_pretrained(ID).save_pretrained(FOLDER)",
+            )
         self.sends_mask = True
         try:
             self.vocabulary = int(model.get_input_embeddings().weight.shape[0])

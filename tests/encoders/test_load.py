@@ -324,7 +324,11 @@ def test_damaged_weights(folder: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("preprocessor_config.json", "Can't load feature extractor"),
+        (
+            "preprocessor_config.json",
+            "it has no feature extractor\n"
+            "  save that of the original model in it: AutoFeatureExtractor.from_pretrained(ID).save_pretrained(FOLDER)",
+        ),
         ("model.safetensors", "no file named model.safetensors"),
     ],
 )
@@ -707,18 +711,29 @@ def test_hierarchical_encoder_is_refused_in_one_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("file", ["tokenizer.json", "preprocessor_config.json"])
-def test_folder_without_what_prepares_its_inputs(tmp_path: Path, file: str) -> None:
-    text = file == "tokenizer.json"
-    kind = "Bert" if text else "ViT"
+@pytest.mark.parametrize(
+    ("kind", "lacks", "said"),
+    [
+        (
+            "Bert",
+            "token*",
+            "encoder '{}' comes with a tokenizer without a vocabulary; its files are missing\n  save those",
+        ),
+        ("Llama", "token*", "encoder folder {} cannot be loaded: it has no tokenizer\n  save that"),
+        ("ViT", "preprocessor*", "encoder folder {} cannot be loaded: it has no image processor\n  save that"),
+    ],
+)
+def test_folder_without_what_prepares_its_inputs(tmp_path: Path, kind: str, lacks: str, said: str) -> None:
+    text = kind != "ViT"
     path = saved(tmp_path, f"{kind}Model", f"{kind}Config", **(WORDS if text else PICTURES))
-    for one in tmp_path.glob("token*" if text else file):
+    for one in tmp_path.glob(lacks):
         one.unlink()
     found = refused(path, "text" if text else "image")
-    if text:
-        assert found == f"encoder '{path}' comes with a tokenizer without a vocabulary; its files are missing"
-    else:
-        assert found.startswith(f"encoder folder {path} cannot be loaded: Can't load image processor")
+    loader = "AutoTokenizer" if text else "AutoImageProcessor"
+    assert (
+        found
+        == f"{said.format(path)} of the original model in it: {loader}.from_pretrained(ID).save_pretrained(FOLDER)"
+    )
 
 
 def test_remote_code_is_refused_and_not_run(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Frozen encoders: named presets, and one class per family of models.
 
 `--encoder` takes a preset from `ENCODERS`, a Hugging Face id or a local folder. The layers of every model are found by
-running it once (`discovery`), so any text or vision model works whose layers have equal width. Speech models differ in
-their inputs; their model type must be in `FAMILIES`. Importing this package imports neither torch nor transformers;
-opening an encoder does.
+running it once (`discovery`), so any model works whose layers have equal width. Speech models differ in their inputs;
+those whose model type is not in `FAMILIES` are read clip by clip, or several of equal length at once (`audio`).
+Importing this package imports neither torch nor transformers; opening an encoder does.
 """
 
 import re
@@ -31,15 +31,16 @@ FAMILIES = Registry(
         "qwen2_audio_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
         "audioflamingo3_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
         "voxtral_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
+        "speech": "daamctl.encoders.audio:AudioEncoder",
         "text": "daamctl.encoders.text:TextEncoder",
         "image": "daamctl.encoders.image:ImageEncoder",
         "tokens": "daamctl.encoders.tokens:TokenEncoder",
     },
 )
-"""Hugging Face `model_type` of a speech model, or a modality for all others -> subclass of `Encoder`."""
+"""Hugging Face `model_type` of a speech model, or the modality of all others -> subclass of `Encoder`."""
 
-SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("text", "image", "tokens"))
-"""Model types of the speech models that daamctl can feed."""
+SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("speech", "text", "image", "tokens"))
+"""Model types of the speech models whose clips of unequal length share a batch."""
 
 
 def presets_of(modality: str) -> list[str]:

@@ -50,11 +50,18 @@ def cut_of(config: Any) -> EncoderCut | None:
     except TypeError:
         cut = None
     known = cut is not None and cut.final_norm is False and type(cut.of_layers) is int
-    if cut is None or not known or cut.highest_layer != config.num_hidden_layers:
+    if cut is None or not known or cut.highest_layer != getattr(config, depth_setting(config)):
         raise EncoderError(
             f"{MARK} in config.json does not describe the encoder: {mark}", fix="save the cut encoder again"
         )
     return cut
+
+
+def depth_setting(config: Any) -> str:
+    """Name of the setting with the number of layers, of an encoder-decoder those of its encoder."""
+    own = "encoder_num_hidden_layers"  # Moonshine's `num_hidden_layers` are the decoder's
+    usual: str = getattr(config, "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")
+    return own if hasattr(config, own) else usual
 
 
 def cut_config(config: Any, highest_layer: int, what: str) -> Any:
@@ -67,7 +74,8 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     Raises:
         EncoderError: there is no such layer, or the configuration cannot be cut.
     """
-    number = getattr(config, "num_hidden_layers", None)
+    depth = depth_setting(config)
+    number = getattr(config, depth, None)
     if not isinstance(number, int):
         raise EncoderError(f"{what} cannot be cut: its configuration gives no number of layers")
     if not 1 <= highest_layer <= number:
@@ -80,9 +88,8 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     for name, value in values.items():
         if name.endswith("_types") and isinstance(value, (list, tuple)) and len(value) == number:
             values[name] = list(value[:highest_layer])  # one entry per layer
-    depth = getattr(config, "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")
     cut = type(config).from_dict({**values, depth: highest_layer, MARK: mark})
-    if cut.num_hidden_layers != highest_layer:
+    if getattr(cut, depth) != highest_layer:
         raise EncoderError(f"{what} cannot be cut: its configuration does not let the number of layers change")
     return cut
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daamctl.encoders.cut import skip
+from daamctl.encoders.cut import depth_setting, skip
 from daamctl.errors import EncoderError
 
 
@@ -49,7 +49,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     Raises:
         EncoderError: it has no list of equally wide layers, or they do not reproduce the library's hidden states.
     """
-    number = getattr(model.config, "num_hidden_layers", None)
+    number = getattr(model.config, depth_setting(model.config), None)
     found = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module)]
     lists = [one for one in found if len(one) == number] or [one for one in found if len(one) < (number or 0)]
     inner = {module for layers in lists for layer in layers for module in layer.modules()}

@@ -28,7 +28,7 @@ CONNECT_S, WAIT_S = 1.5, 4.0
 """Time that a server has to accept a connection, and to answer, in seconds."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Weight files of Hugging Face models, or their index files."""
-LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
+LAYERS = ("encoder_layers", "encoder_num_hidden_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
 WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
 """Names of depth and width in configurations; for encoder-decoders, the encoder's come first."""
 MOST_LAYERS = 1000

@@ -30,8 +30,8 @@ from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
 
 READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
-INPUTS = {"input_ids": "text", "pixel_values": "image"}
-"""Main input of a model class -> modality; speech models are recognised by `SPEECH_TYPES`."""
+INPUTS = {"input_ids": "text", "pixel_values": "image", "input_values": "speech", "input_features": "speech"}
+"""Main input of a model class -> modality; speech models of `SPEECH_TYPES` may have another."""
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 PREFIXES = {
@@ -160,7 +160,8 @@ def open_encoder(
 
 def _family(config: Any, modality: Modality) -> type[Encoder]:
     """Class of an encoder by its Hugging Face configuration; speech models differ by type, all others do not."""
-    family: type[Encoder] = FAMILIES.load(config.model_type if modality == "speech" else modality)
+    kind = config.model_type if config.model_type in SPEECH_TYPES else "speech"
+    family: type[Encoder] = FAMILIES.load(kind if modality == "speech" else modality)
     return family
 
 
@@ -241,7 +242,7 @@ def _pretrained(
     if "device_map" not in where:
         model.to(device)
     whole = model
-    if modality != "speech" and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
+    if own.model_type not in SPEECH_TYPES and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
         model = whole.get_encoder()
         model.config = getattr(model, "config", whole.config)
     pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
@@ -296,7 +297,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
         raise _reads_something_else(source, reads, modality)
     raise EncoderError(
         f"encoder '{source}' is of type '{kind}', which is not a speech, text or vision encoder known here",
-        fix=f"known speech types: {', '.join(SPEECH_TYPES)}; any text or vision model whose layers have one width",
+        fix="any model works that reads waveforms, mel features, tokens or pixels and whose layers have one width",
     )
 
 

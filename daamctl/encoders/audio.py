@@ -1,0 +1,118 @@
+"""Speech encoders of any other form: whatever a model's own feature extractor makes of clips of one length.
+
+There is no list of model families. Only clips of equal length share a batch, so that none is padded to the length of
+another.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from daamctl.encoders.discovery import ModelLayers, layer_input
+from daamctl.encoders.speech import SpeechEncoder, padded_to, trial_clip
+from daamctl.errors import EncoderError
+
+SHORTEST_S, LONGEST_S = 0.1, 1.0
+"""Bounds of the length to which shorter clips are zero-padded: the shortest, doubled until it gives a frame."""
+OUTLINES = threading.Lock()
+"""Held while a model runs on shapes; several threads collate."""
+
+
+class AudioEncoder(SpeechEncoder):
+    """Pools the layers of a model that reads waveforms or features; arguments as in `SpeechEncoder`.
+
+    Where the feature extractor pads clips, e.g. to 30 s, the frames of the padding are excluded from the mean.
+
+    Raises:
+        EncoderError: the feature extractor does not give what the model reads, or its layers cannot be pooled.
+    """
+
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
+    equal_length_batches = True
+
+    def set_up(self, model: Any, reader: Any) -> None:
+        """Find the inputs that the model takes; see `Encoder`."""
+        super().set_up(model, reader)
+        self.normalize = self.options.normalize == "always"  # else the feature extractor normalises as it is set to
+        if self.options.normalize == "never":
+            reader.do_normalize = False
+        self.taken = set(inspect.signature(model.forward).parameters)
+        self.input_name = str(model.main_input_name)
+        named = inspect.signature(reader.__call__).parameters
+        options = {"sampling_rate": self.sampling_rate, "return_attention_mask": True, "return_tensors": "pt"}
+        self.asked = {name: value for name, value in options.items() if name in named}
+        self.shortest = round(SHORTEST_S * self.sampling_rate)
+        self.outline: Any = None  # the model without numbers; known after the trial
+        self.known_frames: dict[int, tuple[int, int]] = {}
+        self.discover([trial_clip(self.sampling_rate)])
+
+    def set_token_mask(self, found: ModelLayers) -> None:
+        """Find the first layer, whose input tells the number of frames, and the shortest clip; see `Encoder`."""
+        place = next(name for name, module in self.model.named_modules() if module is found.layers[0])
+        with torch.device("meta"):  # only shapes, and apart from the model, which may be at work
+            self.outline = type(self.model)(self.model.config).eval()
+        self.outline.get_submodule(place).register_forward_pre_hook(_stop, with_kwargs=True)
+        while True:
+            try:
+                self.frames_of(self.shortest)
+                return
+            except EncoderError:
+                if self.shortest >= LONGEST_S * self.sampling_rate:
+                    raise
+                self.shortest *= 2
+
+    def positions(self, size: int) -> int:
+        """Number of frames of a clip; see `Encoder`."""
+        return self.frames_of(max(size, self.shortest))[1]
+
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,) of one length; see `Encoder`."""
+        clips = [padded_to(self.normalized(clip), self.shortest) for clip in items]
+        inputs, _ = self._read(clips)
+        valid, every = (0, 0) if self.outline is None else self.frames_of(len(clips[0]))
+        return inputs, (torch.arange(every) < valid).repeat(len(clips), 1)
+
+    def _read(self, clips: Sequence[Tensor]) -> tuple[dict[str, Tensor], float]:
+        """The model's inputs for clips of one length, and which share of them is not padding."""
+        try:
+            found = self.reader([clip.numpy() for clip in clips], **self.asked)
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise EncoderError(f"the feature extractor of {self.what} does not read waveforms: {reason}") from error
+        if self.input_name not in found:
+            raise EncoderError(f"{self.what} reads {self.input_name}, its feature extractor gives {', '.join(found)}")
+        mask = next((value for name, value in found.items() if name.endswith("mask")), None)
+        share = 1.0 if mask is None else float(mask[0].double().mean())
+        left_out = mask if share == 1 else None
+        inputs = {name: value for name, value in found.items() if name in self.taken and value is not left_out}
+        values = inputs[self.input_name].to(self.model.dtype)
+        return {**inputs, self.input_name: values}, share
+
+    def frames_of(self, samples: int) -> tuple[int, int]:
+        """Numbers of frames of a clip, without and with padding, by the shapes of what reaches the first layer."""
+        if samples not in self.known_frames:
+            inputs, share = self._read([trial_clip(samples)])
+            try:
+                with OUTLINES:
+                    self.outline(**{name: value.to("meta") for name, value in inputs.items()})
+            except _FirstLayerReached as reached:
+                frames: int = reached.args[0][1]
+                self.known_frames[samples] = max(1, math.ceil(share * frames - 1e-6)), frames
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                raise EncoderError(f"{self.what} does not tell its number of frames: {error}") from error
+        return self.known_frames[samples]
+
+
+class _FirstLayerReached(Exception):
+    """The front end is done; its argument is the shape of what it gives."""
+
+
+def _stop(_module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    raise _FirstLayerReached(layer_input(args, named).shape)

@@ -1,0 +1,144 @@
+"""Speech models without a family of their own: means of the hidden states of each clip alone, by their own features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+from daamctl.config import ExtractConfig
+from daamctl.encoders.audio import AudioEncoder
+from daamctl.encoders.load import open_encoder
+from daamctl.encoders.save import save_cut_encoder
+from daamctl.encoders.speech import trial_clip
+from daamctl.errors import EncoderError
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+MOONSHINE = {
+    "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "encoder_num_hidden_layers": 3,
+    "decoder_num_hidden_layers": 2, "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4,
+}  # fmt: skip
+S2T = {
+    "vocab_size": 100, "d_model": 32, "encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "conv_channels": 32,
+}  # fmt: skip
+# configuration of a model, its feature extractor, name of its final norm
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
+    "moonshine": (lambda: hf.MoonshineConfig(**MOONSHINE), lambda: hf.Wav2Vec2FeatureExtractor(), "layer_norm"),
+    "speech_to_text": (lambda: hf.Speech2TextConfig(**S2T), lambda: hf.Speech2TextFeatureExtractor(), "layer_norm"),
+    "glmasr_encoder": (  # its features span 30 s
+        lambda: hf.AutoConfig.for_model("glmasr_encoder", **SIZES, num_mel_bins=80),
+        lambda: hf.WhisperFeatureExtractor(feature_size=80),
+        "norm",
+    ),
+}
+CLIPS = (12345, 16000, 40001)
+
+
+def saved(folder: Path, case: str) -> Any:
+    """A random model, which is returned, with its feature extractor as a folder."""
+    configuration, reader, _ = CASES[case]
+    torch.manual_seed(0)
+    model = hf.AutoModel.from_config(configuration()).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # random models leave norms at one and biases at zero, which hides mistakes
+        for value in model.parameters():
+            value.add_(0.05 * torch.randn(value.shape, generator=generator))
+    model.save_pretrained(folder)
+    reader().save_pretrained(folder)
+    return model.get_encoder() if hasattr(model, "decoder") else model
+
+
+def opened(folder: Path, **settings: Any) -> AudioEncoder:
+    config = ExtractConfig.model_validate({"encoder": str(folder), **settings})
+    usual: dict[str, Any] = {"max_duration_s": 5.0, "device": "cpu", "precision": "float32"}
+    encoder = open_encoder(config, modality="speech", **usual).encoder
+    assert isinstance(encoder, AudioEncoder)
+    return encoder
+
+
+@torch.inference_mode()
+def reference(model: Any, reader: Any, clip: Tensor, *, padded: bool) -> Tensor:
+    """(N + 1, D): the mean of every hidden state of a clip by itself."""
+    found = reader([clip.numpy()], sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
+    output = model(found[model.main_input_name], output_hidden_states=True)
+    states = [*output.hidden_states[:-1], output.last_hidden_state]
+    if padded:
+        frames = -(-int(found["attention_mask"].sum()) // 2)
+        states = [state[:, :frames] for state in states]
+    return torch.stack([state[0].mean(0) for state in states])
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_pooled_layers_are_means_of_hidden_states(case: str, tmp_path: Path) -> None:
+    model = saved(tmp_path, case)
+    encoder = opened(tmp_path, layer_00=True)
+    assert encoder.layers == (0, 1, 2, 3)
+    assert encoder.has_final_norm
+    for samples in CLIPS:
+        clips = [trial_clip(samples), 3 * trial_clip(samples).flip(0)]
+        pooled, counts = encoder.pool(clips)
+        for row, clip in enumerate(clips):
+            theirs = reference(model, encoder.reader, clip, padded=case == "glmasr_encoder")
+            torch.testing.assert_close(pooled[row], theirs, atol=2e-5, rtol=1e-4)
+        assert counts[0] == counts[1] > 0
+        assert encoder.positions(samples) == (1500 if case == "glmasr_encoder" else counts[0])
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_shortest_clips_are_padded(case: str, tmp_path: Path) -> None:
+    saved(tmp_path, case)
+    encoder = opened(tmp_path)
+    short = torch.nn.functional.pad(trial_clip(7), (0, encoder.shortest - 7))
+    torch.testing.assert_close(encoder.pool([trial_clip(7)])[0], encoder.pool([short])[0])
+    assert encoder.shortest <= 16000
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_cut_encoders(case: str, tmp_path: Path) -> None:
+    """The lower layers are those of the whole encoder; so are those of a folder that holds them alone."""
+    saved(tmp_path / "whole", case)
+    clips = [trial_clip(20000)]
+    vectors = opened(tmp_path / "whole").pool(clips)[0]
+    config = ExtractConfig(encoder=str(tmp_path / "whole"))
+    usual: dict[str, Any] = {"max_duration_s": 5.0, "device": "cpu", "precision": "float32"}
+    cut = open_encoder(config, modality="speech", highest_layer=2, **usual)
+    torch.testing.assert_close(cut.encoder.pool(clips)[0], vectors[:, :2])
+    save_cut_encoder(cut, tmp_path / "cut")
+    torch.testing.assert_close(opened(tmp_path / "cut").pool(clips)[0], vectors[:, :2])
+
+
+def test_batches_are_of_one_length_and_clips_can_be_normalised(tmp_path: Path) -> None:
+    saved(tmp_path, "moonshine")
+    loud = 5 + 10 * trial_clip(16000)
+    vectors = {}
+    for normalize in ("encoder", "always", "never"):
+        encoder = opened(tmp_path, normalize=normalize)
+        assert encoder.equal_length_batches
+        vectors[normalize] = encoder.pool([loud])[0]
+        assert encoder.facts()["normalize"] == (normalize == "always")
+    torch.testing.assert_close(vectors["encoder"], vectors["always"], atol=1e-4, rtol=1e-3)  # its own does so
+    assert not torch.allclose(vectors["encoder"], vectors["never"], atol=1e-2)
+
+
+def test_features_of_another_model(tmp_path: Path) -> None:
+    saved(tmp_path, "moonshine")
+    hf.WhisperFeatureExtractor(feature_size=80).save_pretrained(tmp_path)
+    with pytest.raises(
+        EncoderError, match=r" reads input_values, its feature extractor gives input_features, attention"
+    ):
+        opened(tmp_path)
+
+
+def test_a_model_whose_inputs_are_no_features(tmp_path: Path) -> None:
+    """SpeechT5's encoder alone reads hidden states, not waveforms."""
+    sizes = {**SIZES, "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    hf.SpeechT5Model(hf.SpeechT5Config(**sizes)).save_pretrained(tmp_path)
+    hf.SpeechT5FeatureExtractor().save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match=r"^encoder '.*' cannot be run on a trial input: "):
+        opened(tmp_path)

@@ -26,7 +26,7 @@ import typer
 from benchmarks.harness import command, conclude, in_turns, ratio
 from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config, pipeline_names
-from daamctl.data.stage_table import folder_stages
+from daamctl.data.stage_table import folder_stages, steps_of
 from daamctl.store.files import write_text
 
 NAME = "tiny"
@@ -133,11 +133,8 @@ def make_whole(root: Path) -> None:
     for pipeline in pipeline_names(root):
         config = load_config(root, pipeline)
         layout = Layout.of(root, pipeline, config)
-        for stage in folder_stages():
-            for method in config.methods if stage == "train" else [None]:
-                leave_out(layout, stage, obstacle, method)
-        for method in config.finetunes:
-            leave_out(layout, "finetune", obstacle, method)
+        for stage, entry in steps_of(config):
+            leave_out(layout, stage, obstacle, entry)
     run_in(root, "daamctl", "paper")
     _commit(root)
 

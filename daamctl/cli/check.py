@@ -17,7 +17,7 @@ def command(
     inventory: Annotated[
         bool,
         typer.Option(
-            "--inventory", help="Show which pipelines can run here and what the others need; save it for DVC."
+            "--inventory", help="Show which pipelines can run here and what the others need; write data/check/ for DVC."
         ),
     ] = False,
 ) -> None:

@@ -40,7 +40,7 @@ FAMILIES = Registry(
 """Hugging Face `model_type` of a speech model, or the modality of all others -> subclass of `Encoder`."""
 
 SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("speech", "text", "image", "tokens"))
-"""Model types of the speech models whose clips of unequal length share a batch."""
+"""Model types of the speech models that have a class of their own."""
 
 
 def presets_of(modality: str) -> list[str]:

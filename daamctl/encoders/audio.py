@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -49,6 +50,7 @@ class AudioEncoder(SpeechEncoder):
         options = {"sampling_rate": self.sampling_rate, "return_attention_mask": True, "return_tensors": "pt"}
         self.asked = {name: value for name, value in options.items() if name in named}
         self.shortest = round(SHORTEST_S * self.sampling_rate)
+        self.longest: int = getattr(reader, "n_samples", sys.maxsize)  # Whisper's cuts off what is longer
         self.outline: Any = None  # the model without numbers; known after the trial
         self.known_frames: dict[int, tuple[int, int]] = {}
         self.discover([trial_clip(self.sampling_rate)])
@@ -73,8 +75,13 @@ class AudioEncoder(SpeechEncoder):
         return self.frames_of(max(size, self.shortest))[1]
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch waveforms (T,) of one length; see `Encoder`."""
+        """Batch waveforms (T,) of one length; see `Encoder`.
+
+        Raises:
+            EncoderError: they are longer than what the feature extractor reads.
+        """
         clips = [padded_to(self.normalized(clip), self.shortest) for clip in items]
+        self.refuse_longer(len(clips[0]), self.longest)
         inputs, _ = self._read(clips)
         valid, every = (0, 0) if self.outline is None else self.frames_of(len(clips[0]))
         return inputs, (torch.arange(every) < valid).repeat(len(clips), 1)

@@ -126,6 +126,12 @@ def test_batches_are_of_one_length_and_clips_can_be_normalised(tmp_path: Path) -
     assert not torch.allclose(vectors["encoder"], vectors["never"], atol=1e-2)
 
 
+def test_a_clip_that_would_be_cut_off_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, "glmasr_encoder")
+    with pytest.raises(EncoderError, match=r"^a clip of 31 s is longer than the 30 s that encoder '"):
+        opened(tmp_path).collate([trial_clip(31 * 16000)])
+
+
 def test_features_of_another_model(tmp_path: Path) -> None:
     saved(tmp_path, "moonshine")
     hf.WhisperFeatureExtractor(feature_size=80).save_pretrained(tmp_path)

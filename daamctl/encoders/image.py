@@ -86,7 +86,9 @@ class ImageEncoder(Encoder):
             found = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
             if not any(kind.__name__ == "TorchvisionBackend" for kind in type(found).__mro__):
                 return found
-        except ImportError:
+        except ImportError as error:
+            if "torchvision" not in str(error).lower():
+                raise
             found = None
         settings, _ = ViTImageProcessorPil.get_image_processor_dict(source, **options)
         steps = {name for name, value in settings.items() if name.startswith("do_") and value} - {"do_convert_rgb"}

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
@@ -53,7 +52,7 @@ from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
-from daamctl.encoders.speech import SpeechEncoder
+from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
 from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
@@ -175,7 +174,14 @@ class Extractor:
             encoder = self.lazy.encoder
             if isinstance(encoder, SpeechEncoder):  # what it cannot take is refused before hours of work
                 longest = self.rows.select(pl.max_horizontal("duration_s", "pad_to_s").max()).item()
-                encoder.collate_cpu([torch.zeros(round(longest * encoder.sampling_rate))])
+                encoder.collate_cpu([trial_clip(round(longest * encoder.sampling_rate))])
+                window = encoder.padded(0) / encoder.sampling_rate
+                if encoder.has_window and self.config.extract.window_s is None and 3 * longest <= window:
+                    log.info(
+                        f"{encoder.what} reads {window:g} s of every clip, the longest has {longest:.1f} s. "
+                        f"--set extract.window_s={math.ceil(longest)} is several times as fast; it changes the vectors "
+                        "(docs/encoders.md#whispers-30-seconds)"
+                    )
             yield from make_shards(
                 todo,
                 encoder,

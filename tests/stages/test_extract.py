@@ -140,6 +140,28 @@ def test_a_clip_that_is_too_long_is_refused_before_the_first_shard(project: Path
     assert caught.value.fix == "lower segment.max_duration_s, or raise extract.window_s"
 
 
+@pytest.mark.parametrize(("window_s", "longest"), [(None, 1.5), (2, 1.5), (None, 12.0)])
+def test_a_window_much_longer_than_every_clip_is_told(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    window_s: int | None,
+    longest: float,
+) -> None:
+    config = setting("whisper-tiny", weights="random", window_s=window_s)
+    layout = Layout(project, "p", "p", "p")
+    register(project, "demo", project)
+    times: dict[str, list[Any]] = {"start_s": [0.0] * 7, "duration_s": [1.0] * 6 + [longest], "pad_to_s": [None] * 7}
+    write_clips(layout.clips, table("speech", config, path=["a.wav"] * 7, sampling_rate=[16000] * 7, **times))
+    monkeypatch.setattr(extract, "make_shards", lambda *_, **__: iter(()))
+    worker = extract.Extractor(layout, config, "cpu")
+    shard = extract.Shard(worker.description, layout.embeddings, 0)
+    with caplog.at_level("INFO", "daamctl.stages.extract"):
+        list(worker.work([shard], lambda _: None))
+    told = "reads 30 s of every clip, the longest has 1.5 s. --set extract.window_s=2 is several times as fast"
+    assert (told in caplog.text) == (window_s is None and longest < 10)
+
+
 def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("beit-micro", shard_clips=1)
     layout = image_layout(project, config)

@@ -81,10 +81,11 @@ class ImageEncoder(Encoder):
         one size and to normalise, ViT's in its PIL version does it.
         """
         from transformers import AutoImageProcessor, ViTImageProcessorPil
+        from transformers.image_processing_backends import TorchvisionBackend
 
         try:
             found = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
-            if not any(kind.__name__ == "TorchvisionBackend" for kind in type(found).__mro__):
+            if not isinstance(found, TorchvisionBackend):
                 return found
         except ImportError as error:
             if "torchvision" not in str(error).lower():

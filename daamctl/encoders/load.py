@@ -160,8 +160,8 @@ def open_encoder(
 
 def _family(config: Any, modality: Modality) -> type[Encoder]:
     """Class of an encoder by its Hugging Face configuration; speech models differ by type, all others do not."""
-    kind = config.model_type if config.model_type in SPEECH_TYPES else "speech"
-    family: type[Encoder] = FAMILIES.load(kind if modality == "speech" else modality)
+    own = modality == "speech" and config.model_type in SPEECH_TYPES
+    family: type[Encoder] = FAMILIES.load(config.model_type if own else modality)
     return family
 
 

@@ -175,8 +175,8 @@ class Extractor:
             if isinstance(encoder, SpeechEncoder):  # what it cannot take is refused before hours of work
                 longest = self.rows.select(pl.max_horizontal("duration_s", "pad_to_s").max()).item()
                 encoder.collate_cpu([trial_clip(round(longest * encoder.sampling_rate))])
-                window = encoder.padded(0) / encoder.sampling_rate
-                if encoder.has_window and self.config.extract.window_s is None and 3 * longest <= window:
+                window = encoder.padded(0) / encoder.sampling_rate if encoder.has_window else 0.0
+                if self.config.extract.window_s is None and 3 * longest <= window:
                     log.info(
                         f"{encoder.what} reads {window:g} s of every clip, the longest has {longest:.1f} s. "
                         f"--set extract.window_s={math.ceil(longest)} is several times as fast; it changes the vectors "

@@ -70,7 +70,7 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     names = pipelines if pipelines is not None else listed
     code = {part: _code(part) for part in sorted({spec.code for spec in STAGES.values() if spec.code})}
     configs: dict[str, Config] = {}
-    stages: dict[str, dict[str, dict[str, Any]]] = {}
+    settings: dict[str, dict[tuple[str, str | None], dict[str, Any]]] = {}
     wrong: dict[str, list[str]] = {}
     for name in names:
         try:
@@ -79,23 +79,22 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
                 wrong[name] = problems
                 continue
             CORPORA.load(config.download.corpus)
-            stages[name] = {
-                stage if entry is None else f"{stage}-{entry}": _settings(config, stage, entry)
-                | ({"code": code[part]} if (part := STAGES[stage].code) else {})
-                for stage, entry in steps_of(config)
-            }
+            settings[name] = {step: _settings(config, *step) for step in steps_of(config)}
             configs[name] = config
         except ConfigError as error:
             wrong[name] = [str(error)]
     verdicts = _judge({name: [*_corpus(root, one), *_encoder(one), *_gpu(one)] for name, one in configs.items()})
-    for name, parts in stages.items():
+    for name, read in settings.items():
         obstacle = verdicts[name]
         why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
         machine = {"runs": obstacle is None, **why}
-        for stage in (stage for stage in parts if STAGES[stage.partition("-")[0]].needs_machine):
-            parts[stage]["machine"] = machine
-        files = {f"{stage}.json": part for stage, part in parts.items()}
-        _write(check_folder(root, name), {**files, MACHINE: {"pipeline": name, **machine}})
+        files = {MACHINE: {"pipeline": name, **machine}}
+        for (stage, entry), own in read.items():
+            spec = STAGES[stage]
+            own |= {"code": code[spec.code]} if spec.code else {}
+            own |= {"machine": machine} if spec.needs_machine else {}
+            files[f"{stage}.json" if entry is None else f"{stage}-{entry}.json"] = own
+        _write(check_folder(root, name), files)
     for name, problems in wrong.items():
         folder = check_folder(root, name)
         known = {"download.json", *(path.name for path in folder.glob("*.json"))} - {MACHINE}

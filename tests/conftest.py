@@ -83,8 +83,9 @@ def _own_logging() -> Iterator[None]:
 def _reset_logging() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__.startswith("_pytest")]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("daamctl").setLevel(logging.NOTSET)
+    for logger, level in ((root, logging.WARNING), (logging.getLogger("daamctl"), logging.NOTSET)):
+        if logger.level != level:  # to set it empties a cache of every logger there is
+            logger.setLevel(level)
 
 
 @pytest.fixture

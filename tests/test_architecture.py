@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,14 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Dotted names of every module imported anywhere in a file, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -105,7 +111,7 @@ def test_only_readers_of_inputs_ask_for_the_modality() -> None:
     """What an item is, what is independent and which figure counts is asked of the task (`data/task.py`)."""
     asking = set()
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
                 if any(side.rpartition(".")[2] == "modality" for side in sides) and "None" not in sides:
@@ -180,7 +186,7 @@ def test_only_the_command_line_catches_our_errors_as_a_whole() -> None:
     """`except DaamctlError` belongs in cli; `check` collects the errors of several pipelines."""
     catching = set()
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ExceptHandler) and node.type and "DaamctlError" in ast.unparse(node.type):
                 catching.add(path.relative_to(PACKAGE).as_posix())
     assert catching <= {"cli/app.py", "cli/options.py", "stages/check.py"}
@@ -364,7 +370,7 @@ def test_training_loads_no_statistics() -> None:
 def test_everything_public_has_a_docstring() -> None:
     lacking, met = [], 0
     for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         if not ast.get_docstring(tree):
             lacking.append(str(path))
         for owner in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:

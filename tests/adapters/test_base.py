@@ -26,11 +26,14 @@ REFUSED |= {("bitfit", "llama")}
 ONE_EACH = ("wavlm", "llama", "beit")  # one encoder per modality
 # They change nothing within an encoder.
 FUSED = tuple(name for name in NAMES if FINETUNES.module_of(name) == "daamctl.adapters.fusion")
+# They train as lora-r4 or its published form does: in the same modules.
+LIKE_OTHERS = ("lora-r8", "lora-plus-r4", "lora-plus-r8", "rslora-r8", "dora-r8")
+LIKE_OTHERS += tuple(name for name in PUBLISHED if name != "lora-r4-published")
 COMBINATIONS = [
     (name, kind)
     for kind in MAIN
     for name in NAMES
-    if (name, kind) not in REFUSED and (kind in ONE_EACH or name not in FUSED)
+    if (name, kind) not in REFUSED and (kind in ONE_EACH or name not in (*FUSED, *LIKE_OTHERS))
 ]
 SHORT = [(name, kind) for name, kind in COMBINATIONS if kind in ONE_EACH]
 

@@ -33,12 +33,13 @@ from daamctl.store.files import read_json
 from daamctl.store.records import write_record
 from tests.fixtures.exported import METHODS, in_project
 from tests.fixtures.masked_models import save_masked, save_texts
+from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.projects import write_project
 from tests.fixtures.reconstruction import write_images
 from tests.fixtures.recordings import write_manifest, write_pipeline
 from tests.stages.test_mlm import FAST
 
-SETTINGS_OF_BOTH = f"methods: [{', '.join(METHODS)}]\nimportance: {{audit: true}}\n"
+SETTINGS_OF_BOTH = f"methods: [{', '.join(METHODS)}]\nablate: {{k: [1]}}\nimportance: {{audit: true}}\n"
 RECONSTRUCT = """
 reconstructions: [identity]
 crop: {size: 16, resize: null}
@@ -71,7 +72,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = root / "pipelines" / f"{name}.yaml"
         path.write_text(path.read_text().replace("tones/tones.csv", f"{folder}/{folder}.csv"))
     write_manifest(root / "more", seed=2).rename(root / "more" / "more.csv")
-    with in_project(root):
+    with in_project(root), blank_pictures():
         for name in ("mine", "other"):
             run_stages(root, name)
     return root

@@ -147,7 +147,7 @@ def test_a_signal_before_the_stage_begins(project: Path) -> None:
     """While the server imports."""
     stubs = f"sys.modules |= {{name: types.ModuleType(name) for name in {stage_server.LARGE[1:]}}}\n"
     (project / "sitecustomize.py").write_text(SLOW + stubs)
-    (project / "typer.py").write_text("import time\nopen('importing', 'w').close()\ntime.sleep(2)\n")
+    (project / "typer.py").write_text("import time\nopen('importing', 'w').close()\ntime.sleep(1)\n")
     path = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
     run = (
         "import os, subprocess, sys, time\n"
@@ -155,7 +155,7 @@ def test_a_signal_before_the_stage_begins(project: Path) -> None:
         "while not os.path.exists('importing'): time.sleep(0.02)\n"
         "command.send_signal(2)\n"
         "print(command.communicate()[1], command.returncode, flush=True)\n"
-        "time.sleep(4)\n"
+        "time.sleep(2)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", run], cwd=project, env=environment(PYTHONPATH=path), capture_output=True, text=True

@@ -21,6 +21,7 @@ from tests.fixtures.recordings import write_manifest, write_pipeline
 COPIES = "4 clips of different utterances have exactly equal embeddings (2 sets), 2 of them across groups: test groups "
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_leaks_come_first_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_project(tmp_path / "leaky")
     manifest = write_manifest(root / "tones")

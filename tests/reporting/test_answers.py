@@ -17,6 +17,8 @@ from daamctl.store.records import parse_record
 from tests.fixtures.compared import compared, evaluation, fused
 from tests.fixtures.records import importance_of, parsed
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
 
 def probed(
     *values: float,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks import large_corpus
 from daamctl.artifacts.embeddings import read_embeddings
@@ -14,6 +15,7 @@ from daamctl.config import load_config
 from daamctl.stages import evaluate, importance, preflight
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_real_stages_accept_what_it_makes(tmp_path: Path) -> None:
     stored = large_corpus.make(tmp_path, 600, 6, 64)
     config = load_config(tmp_path, large_corpus.NAME)

@@ -28,6 +28,7 @@ def settings(project: Path, name: str = "tiny") -> tuple[Layout, Config]:
     return Layout.of(project, name, config), config
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     few = "methods: [none-mlp, weighted-sum, daam-v1-mlp]\nablate: {k: [1]}\nimportance: {dpi: 60}\n"
     write_pipeline(project, more=few, train="grad_clip_norm: 1.0")

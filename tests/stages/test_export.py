@@ -138,7 +138,7 @@ def quickest(name: str) -> str:
 def test_an_exported_fold_predicts_what_training_stored(
     trained: Path, vectors: dict[str, np.ndarray], tmp_path: Path, method: str
 ) -> None:
-    config = load_config(trained, "tiny", {"train.epochs": 1, "train.selection": "dev-group"})
+    config = load_config(trained, "tiny", {"train.steps": 3, "train.selection": "dev-group"})
     layout = Layout.of(trained, "tiny", config)
     features = load_features(layout, config)
     trial = FusionTrial(FoldSpec("tiny", method, 1, 1, config), features)

@@ -445,7 +445,7 @@ def test_one_figure_for_a_layer_alone(tmp_path, capsys):
     (tmp_path / "pipelines/toy.yaml").write_text(yaml.safe_dump(settings))
     config = load_config(tmp_path, "toy")
     layout = Layout.of(tmp_path, "toy", config)
-    clips = write_embeddings(layout.embeddings, config, clips_per_group=48, num_groups=4, shards=1)
+    clips = write_embeddings(layout.embeddings, config, clips_per_group=48, num_groups=3, shards=1)
     _, vectors, layers = read_embeddings(layout.embeddings)
     keep = np.flatnonzero(
         (clips["group"].to_numpy() != "group1") | (np.arange(len(clips)) < 20)

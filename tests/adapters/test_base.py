@@ -35,7 +35,7 @@ COMBINATIONS = [
     for name in NAMES
     if (name, kind) not in REFUSED and (kind in ONE_EACH or name not in (*FUSED, *LIKE_OTHERS))
 ]
-SHORT = [(name, kind) for name, kind in COMBINATIONS if kind in ONE_EACH]
+SHORT = [(name, kind) for name, kind in COMBINATIONS if kind in ONE_EACH and name not in LIKE_OTHERS]
 
 
 def make(

@@ -247,7 +247,7 @@ def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path)
 
 @pytest.mark.parametrize("method", FINETUNES)
 def test_every_way_is_loaded_again(tmp_path: Path, method: str) -> None:
-    fold = make(tmp_path, method=method, epochs=2)
+    fold = make(tmp_path, method=method, epochs=1)
     path = fold.folder / "weights.safetensors"
     shown = read_metadata(path)
     published = method.endswith("-published")

@@ -58,15 +58,15 @@ def evaluated(project: Path, method: str, settings: str) -> Evaluation:
             "mean",
             {"clips": 120, "dim": 40, "distance": 2.0},
             "steps: 3, passes: 0",
-            "steps: 300, passes: 0",
+            "steps: 120, passes: 0",
         ),
         (
             "undertrained",
             "Raise hidden_dim in method_settings, e.g. to 40: mean was given 2 hidden units for 10 classes.",
             "mean",
             {"clips": 400, "dim": 40, "distance": 5.0, "classes": 10},
-            "steps: 300, passes: 0}\nmethod_settings: {mean: {hidden_dim: 2}",
-            "steps: 300, passes: 0}\nmethod_settings: {mean: {hidden_dim: 40}",
+            "steps: 120, passes: 0}\nmethod_settings: {mean: {hidden_dim: 2}",
+            "steps: 120, passes: 0}\nmethod_settings: {mean: {hidden_dim: 40}",
         ),
         (
             "overfitted",

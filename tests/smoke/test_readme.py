@@ -40,6 +40,7 @@ COMMANDS = sorted(
 LINKS = sorted(
     {(name, link) for name, page in PAGES.items() for link in re.findall(r"\]\(([^)\s]+)\)", page) if "//" not in link}
 )
+COMMAND_LINE = get_command(app)
 
 
 def test_examples_commands_and_links_are_found() -> None:
@@ -65,7 +66,7 @@ def test_example_prints_what_its_comments_say(
 def test_command_parses(line: str) -> None:
     """It is parsed, not run."""
     words = shlex.split(line, comments=True)[1:]
-    group = get_command(app)
+    group = COMMAND_LINE
     assert isinstance(group, TyperGroup)
     if words[0].startswith("-"):
         assert words[0] in {option for one in group.params for option in one.opts} | {"--help"}

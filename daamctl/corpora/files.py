@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import CorpusError, first_few
-from daamctl.store.tables import decoded, read_separated, written_name
+from daamctl.store.tables import decoded, read_separated, rows_of_json, written_name
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
@@ -29,11 +30,11 @@ SINGLE = (
 ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
-        "image_path", "img")),
+        "image_path", "img", "audio_filepath")),
     "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "sentence")),
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
-    "label": ("the class", ("class", "target", "emotion", "category", "labels", "y")),
+    "label": ("the class", ("class", "target", "emotion", "emo", "category", "labels", "y")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
@@ -138,8 +139,21 @@ def lines_of(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
+def _json_table(text: str) -> pl.DataFrame:
+    """A table in JSON: see `rows_of_json`, or an object a line."""
+    if text.lstrip().startswith("["):
+        return pl.read_json(io.BytesIO(text.encode()), infer_schema_length=None)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:  # of several lines
+        content = None
+    if content is None or not any(isinstance(one, dict | list) for one in content.values()):
+        return pl.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
+    return pl.DataFrame(rows_of_json(content), infer_schema_length=None, strict=False)
+
+
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
-    """Read a Parquet or JSON file (a list of objects, or one a line), or any other as separated columns of texts.
+    """Read a Parquet or JSON file (`rows_of_json`, or an object a line), or any other as separated columns of texts.
 
     Args:
         fix: what to do if it cannot be read.
@@ -154,12 +168,10 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         if path.suffix.lower() == ".parquet":
             table = pl.read_parquet(path)
         elif path.suffix.lower() in JSON:
-            text = read_text(path)
-            read = pl.read_json if text.lstrip().startswith("[") else pl.read_ndjson
-            table = read(io.BytesIO(text.encode()), infer_schema_length=None)
+            table = _json_table(read_text(path))
         else:
             table = read_separated(read_text(path))
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, ValueError, LookupError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON table: {reason}", fix=fix) from error
     names = [written_name(name).strip() for name in table.columns]

@@ -1,7 +1,7 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
-Reads CSV, TSV, JSON, JSON lines, Parquet and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko, the
-Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows each of them. Nothing is unpickled.
+Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
+the Hugging Face Trainer, lm-evaluation-harness and Inspect. docs/judge.md shows each of them. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.errors import ArtifactError, ConfigError, first_few
-from daamctl.store.tables import decoded, read_separated, separator_of, written_name
+from daamctl.store.tables import decoded, read_separated, rows_of_json, separator_of, written_name
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
@@ -59,7 +59,8 @@ SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
 TEXTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
-SUFFIXES = (*TEXTS, ".parquet", ".npz", ".eval")
+ARROW = (".arrow", ".feather")
+SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
 ZSTANDARD = 93
 """Number of this compression in zip files."""
 UNREADABLE = (
@@ -353,10 +354,15 @@ def _open(path: Path, correct: str | None) -> Opened:
     if packed := suffix == ".gz" and inner in TEXTS:
         suffix = inner
     if suffix not in SUFFIXES:
-        raise ArtifactError(f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}")
+        raise ArtifactError(
+            f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
+            fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
+        )
     try:
         if suffix == ".parquet":
             return _parquet(pl.read_parquet(path, hive_partitioning=False))
+        if suffix in ARROW:
+            return "table", pl.read_ipc(path), ()
         if suffix == ".npz":
             return _npz(path)
         if suffix == ".eval":
@@ -364,7 +370,8 @@ def _open(path: Path, correct: str | None) -> Opened:
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
-            return _records([json.loads(line) for line in text.split("\n") if line.strip()], correct, path)
+            lines = [json.loads(line) for line in text.split("\n") if line.strip()]
+            return _records(rows_of_json(lines), correct, path)
         if suffix == ".json":
             return _json(json.loads(text), correct, path)
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
@@ -442,20 +449,16 @@ def _npz(path: Path) -> Opened:
 
 
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
-    """A list of objects, an object of columns, or a log of Inspect."""
+    """A table, a log of Inspect, or an object item -> answer."""
     if isinstance(content, dict) and isinstance(content.get("samples"), list):
         return _inspect(content["samples"], correct, path)
-    if isinstance(content, list):
-        return _records(content, correct, path)
-    if isinstance(content, dict) and content and all(isinstance(one, list) for one in content.values()):
-        return "table", pl.DataFrame(content, strict=False), ()
-    raise ValueError("need a list of objects, one per item, or an object with a list per column")
+    if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
+        content = [{"item": item, "prediction": answer} for item, answer in content.items()]
+    return _records(rows_of_json(content), correct, path)
 
 
-def _records(records: list[Any], correct: str | None, path: Path) -> Opened:
+def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
     """One object per item."""
-    if not records or not all(isinstance(one, dict) for one in records):
-        raise ValueError("need one object per item")
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
         return _lm_eval(records, correct, path)
     tool = "EmoBox" if {"key", "pred"} <= set(records[0]) else "table"
@@ -524,7 +527,9 @@ def _pairs(text: str, second: str) -> pl.DataFrame:
 
 
 def _folder(path: Path) -> Opened:
-    """Predictions of several folds: of a method that daamctl trained, or of s3prl."""
+    """Predictions of several folds, of a method that daamctl trained or of s3prl; or a data set of `datasets`."""
+    if (path / "dataset_info.json").is_file():
+        return "table", pl.concat(pl.read_ipc_stream(part) for part in sorted(path.glob("*.arrow"))), ()
     for pattern, numbers in FOLDS.items():
         parts = []
         for file in sorted(path.glob(pattern)):

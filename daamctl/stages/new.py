@@ -60,6 +60,8 @@ IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
 LONGEST_TEXT = 1_000_000
 """Bytes of a text file that is read."""
+LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), "file_name"
+"""Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
@@ -110,8 +112,9 @@ def run(
 
     Args:
         name: of the pipeline and of the manifest.
-        folder: recordings, images or texts, in any depth; or a table of them, tagged words (`corpora.conll`), a file
-            of embeddings (`corpora.vector_file`), or a data set of the Hugging Face hub (`corpora.dataset`).
+        folder: recordings, images or texts, in any depth, perhaps with one of `LISTS`; or a table of them, tagged words
+            (`corpora.conll`), a file of embeddings (`corpora.vector_file`), or a data set of the Hugging Face hub
+            (`corpora.dataset`).
         pattern: where the label and the speaker are in a path; None: look at the names.
         labels: label in the names -> class name.
         columns: column of a manifest -> column of the table or data set; the others of a data set are found by their
@@ -126,6 +129,10 @@ def run(
     path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
     facts: dict[str, str] = {}
     doubts: list[str] = []
+    if pattern is None:
+        folder = next(
+            (one for one in map(folder.joinpath, LISTS) if one.is_file() and FILE_NAME in read_text(one)), folder
+        )
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)

@@ -53,6 +53,36 @@ def read_separated(text: str) -> pl.DataFrame:
     return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False)
 
 
+def rows_of_json(content: Any) -> list[dict[str, Any]]:
+    """The rows of a table that a JSON file holds, in one of the ways in which people write tables.
+
+    A list of objects; an object with such a list; an object with a list per column, or with an object per column, as
+    pandas writes it; an object with `columns` and `data`; an object per row, whose name becomes the column `id`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    given = content if isinstance(content, dict) else {}
+    lists = [one for one in given.values() if isinstance(one, list)]
+    listed = [one for one in ([content] if isinstance(content, list) else lists) if one and isinstance(one[0], dict)]
+    rows: list[Any] = []
+    if isinstance(given.get("columns"), list) and isinstance(given.get("data"), list):
+        rows = [dict(zip(given["columns"], row, strict=True)) for row in given["data"]]
+    elif len(listed) == 1:
+        rows = listed[0]
+    elif given and len(lists) == len(given):
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*lists, strict=True)]
+    elif given and all(isinstance(one, dict) for one in given.values()):
+        inner = list(next(iter(given.values())))
+        if len(inner) > max(20, len(given)) or all(name.isdecimal() for name in inner):  # columns, each row -> value
+            rows = [{column: values[name] for column, values in given.items()} for name in inner]
+        else:
+            rows = [{"id": name, **row} for name, row in given.items()]
+    if not rows or not all(isinstance(one, dict) for one in rows):
+        raise ValueError("need a list of objects, one per item, or an object with a list per column")
+    return rows
+
+
 def written_name(column: str) -> str:
     """Name of a column as its file has it; polars numbers further columns of the same name."""
     return re.sub(r"_duplicated_\d+$", "", column)

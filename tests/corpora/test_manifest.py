@@ -215,6 +215,31 @@ def test_json_lines(tmp_path: Path) -> None:
         prepare(path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"path": {"0": "a.wav", "1": "b.wav"}, "label": {"0": "x", "1": "y"}, "speaker": {"0": 3, "1": 4}}',
+        '{"a": {"path": "a.wav", "label": "x", "speaker": 3}, "b": {"path": "b.wav", "label": "y", "speaker": 4}}',
+        '{"path": ["a.wav", "b.wav"], "label": ["x", "y"], "speaker": [3, 4]}',
+        '{"columns": ["path", "label", "speaker"], "data": [["a.wav", "x", 3], ["b.wav", "y", 4]]}',
+        '{"version": "1", "items": [{"path": "a.wav", "label": "x", "speaker": 3},\n'
+        ' {"path": "b.wav", "label": "y", "speaker": 4}]}',
+    ],
+)
+def test_other_tables_in_json(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "list.json"
+    path.write_text(content)
+    rows = prepare(path).select("utterance_id", "path", "label", "speaker")
+    assert rows.rows() == [("a", "a.wav", "x", "3"), ("b", "b.wav", "y", "4")]
+
+
+@pytest.mark.parametrize("content", ["{", '{"a": [1], "b": {}}', "[" * 100_000, '{"path": ["a"], "label": []}', "3"])
+def test_json_that_is_no_table(tmp_path: Path, content: str) -> None:
+    (tmp_path / "list.json").write_text(content)
+    with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON table"):
+        prepare(tmp_path / "list.json")
+
+
 def test_texts(tmp_path: Path) -> None:
     rows = prepare(csv(tmp_path, 'text,label,year\n" It, ""so"" said\n",x,3\nno,y,4\n'))
     assert rows.columns == ["utterance_id", "text", "label", "speaker", "group", "year"]

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from datasets import Dataset
 
 from daamctl.artifacts.predictions import Predictions
 from daamctl.errors import ArtifactError, ConfigError, DaamctlError
@@ -120,10 +122,40 @@ def of_columns(folder: Path) -> Path:
     return write_json(folder / "columns.json", {"id": ITEMS, "gold": LABELS, "output": ANSWERS})
 
 
+def of_pandas(orient: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        table = pd.DataFrame({"gold": LABELS, "output": ANSWERS}, index=pd.Index(ITEMS, name="id"))
+        if orient != "index":
+            table = table.reset_index()
+        table.to_json(folder / "p.json", orient=orient)
+        return folder / "p.json"
+
+    write.__name__ = f"pandas_{orient}"
+    return write
+
+
+def of_weights_and_biases(folder: Path) -> Path:
+    data = [list(row) for row in zip(ITEMS, LABELS, ANSWERS, strict=True)]
+    return write_json(folder / "t.table.json", {"columns": ["id", "label", "prediction"], "data": data, "ncols": 3})
+
+
+def feather(folder: Path) -> Path:
+    pl.DataFrame({"id": ITEMS, "label": LABELS, "prediction": ANSWERS}).write_ipc(folder / "p.feather")
+    return folder / "p.feather"
+
+
+def of_datasets(folder: Path) -> Path:
+    table = Dataset.from_dict({"id": ITEMS, "label": LABELS, "prediction": ANSWERS})
+    table.save_to_disk(folder / "saved", num_shards=2)
+    return folder / "saved"
+
+
 WRITERS: dict[Callable[[Path], Path], str] = {
     scikit_learn: "table", nkululeko: "nkululeko", trainer: "Hugging Face Trainer", s3prl: "s3prl",
     lm_eval: "lm-evaluation-harness", inspect_log: "Inspect", inspect_archive: "Inspect",
     inspect_archive_zstd: "Inspect", score_columns: "table", of_columns: "table",
+    of_weights_and_biases: "table", feather: "table", of_datasets: "table",
+    **{of_pandas(orient): "table" for orient in ("columns", "index", "split", "table", "records")},
 }  # fmt: skip
 
 
@@ -133,6 +165,12 @@ def test_the_files_of_every_tool_are_read(write: Callable[[Path], Path], tmp_pat
     assert found.tool == WRITERS[write]
     assert found.rows["correct"].to_list() == RIGHT
     assert found.rows["item"].n_unique() == 4
+
+
+def test_answers_by_item_have_their_labels_in_another_file(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "p.json", dict(zip(ITEMS, ANSWERS, strict=True)))
+    items = [{"id": item, "label": label} for item, label in zip(ITEMS, LABELS, strict=True)]
+    assert rows(path, items=write_lines(tmp_path / "items.jsonl", items)).rows["correct"].to_list() == RIGHT
 
 
 def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
@@ -341,8 +379,13 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "j.csv": ("item,label,pred\n1,,a\n2,a,a\n", "1 of 2 items have no label"),
     "k.csv": ("item,label,pred\n,a,a\n2,a,a\n", "1 of 2 rows have no item"),
     "l.json": ("{", "cannot be read"),
-    "m.json": ("[1, 2]", "need one object per item"),
-    "n.json": ('{"a": 1}', "need a list of objects"),
+    "m.json": ("[1, 2]", "need a list of objects, one per item, or"),
+    "n.json": ('{"a": 1}', "have no label"),
+    "n2.json": ('{"a": 1, "b": [2]}', "need a list of objects"),
+    "n3.json": ('{"columns": ["a", "b"], "data": [[1]]}', "cannot be read"),
+    "n4.json": ('{"a": {"0": 1}, "b": {"1": 1}}', "cannot be read"),
+    "n5.json": ('{"a": [1, 2], "b": [1]}', "cannot be read"),
+    "n6.feather": ("ARROW1", "cannot be read"),
     "o.jsonl": ('{"a": 1}\n{', "cannot be read"),
     "p.parquet": (b"PAR1xxxxPAR1", "cannot be read"),
     "q.npz": (b"PK\x03\x04", "cannot be read"),

@@ -69,6 +69,22 @@ def test_recordings_become_a_pipeline(project: Path, voices: Path) -> None:
     download.run(Layout.of(project, "voices", config), config)
 
 
+def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
+    """As the library `datasets` reads recordings and images."""
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    table = pl.DataFrame({"file_name": paths, "label": ["odd", "even"] * 12, "speaker": [path[5:8] for path in paths]})
+    table.write_csv(voices / "metadata.csv")
+    with pytest.raises(CorpusError) as caught:
+        new.run(project, "listed", voices, encoder="wavlm-micro")
+    assert caught.value.fix is not None
+    assert f"daamctl new NAME --from {voices}/metadata.csv --columns path=file_name" in caught.value.fix
+    made = new.run(project, "listed", voices, columns={"path": "file_name"}, encoder="wavlm-micro")
+    assert manifest_of(made)["label"].to_list() == table["label"].to_list()
+    new.run(project, "named", voices, pattern="{label}/{speaker}_{_}", encoder="wavlm-micro")  # not by the list
+    (voices / "metadata.csv").write_text("s0_0|what he says\n")  # another kind of list
+    assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"
+
+
 @pytest.mark.parametrize("name", ["off", "2024", "1.5", "null"])
 def test_a_name_that_yaml_reads_otherwise(project: Path, voices: Path, name: str) -> None:
     new.run(project, name, voices, encoder="wavlm-micro")
@@ -361,6 +377,7 @@ def test_columns_of_a_table_can_be_named(project: Path, tmp_path_factory: pytest
     download.run(Layout.of(project, "pictures", config), config)
     with pytest.raises(CorpusError, match=r"--columns has label=mud; .*metadata\.csv has the columns file_name, mood"):
         new.run(project, "other", folder / "metadata.csv", columns={"label": "mud"})
+    (folder / "metadata.csv").rename(folder / "list.csv")
     with pytest.raises(ConfigError, match="is neither a table of items nor a data set"):
         new.run(project, "other", folder, columns=columns)
 

@@ -139,13 +139,13 @@ def lines_of(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _json_table(text: str) -> pl.DataFrame:
-    """A table in JSON: see `rows_of_json`, or an object a line."""
+def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
+    """A table in JSON: see `rows_of_json`, or an object a line, which files of any ending may have."""
     if text.lstrip().startswith("["):
         return pl.read_json(io.BytesIO(text.encode()), infer_schema_length=None)
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError:  # of several lines
+        content = None if lines else json.loads(text)
+    except json.JSONDecodeError:
         content = None
     if content is None or not any(isinstance(one, dict | list) for one in content.values()):
         return pl.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
@@ -168,7 +168,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         if path.suffix.lower() == ".parquet":
             table = pl.read_parquet(path)
         elif path.suffix.lower() in JSON:
-            table = _json_table(read_text(path))
+            table = _json_table(read_text(path), lines=path.suffix.lower() != ".json")
         else:
             table = read_separated(read_text(path))
     except (pl.exceptions.PolarsError, OSError, ValueError, LookupError, AttributeError, RecursionError) as error:

@@ -148,7 +148,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         shown = ", ".join(found)[:200]
         if not shown.isprintable():
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
-        commas = "; columns must be separated by commas, semicolons or tabs" if "|" in shown else ""
+        note = ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
         renamed = renames(missing, found)
         complete = len(renamed) == len(missing)
@@ -157,7 +157,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
         fix = GET_IT
         if len(missing) == len(REQUIRED[modality]) and any(len(name) > 60 or name.isdecimal() for name in found):
-            commas = ", which look like items"
+            note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
         packed = alike("path", found)
         if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
@@ -167,7 +167,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             named = ",".join(f"{name}={other}" for name, other in renamed.items())
             new = f", or name them: daamctl new NAME --from {path} --columns {named}"
             fix = renaming(renamed) + (new if complete else f"; {GET_IT}")
-        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", fix)
+        faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
     if CONTENT[modality] in missing:
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_KEY = b"daamctl"
-SEPARATORS = ",;\t"
+SEPARATORS = ",;\t|"
 """What may separate the columns of a text file."""
 
 

@@ -225,7 +225,11 @@ def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "separator"),
-    [("p.csv", "label;prediction\n1;1.0\n0;1.0\n", ";"), ("p.tsv", "label\tprediction\n1\t 1\n0\t1\n", "\t")],
+    [
+        ("p.csv", "label;prediction\n1;1.0\n0;1.0\n", ";"),
+        ("p.tsv", "label\tprediction\n1\t 1\n0\t1\n", "\t"),
+        ("q.csv", "label|pred\n1|1\n0|1\n", "|"),
+    ],
 )
 def test_numbers_are_the_same_in_every_spelling(name: str, text: str, separator: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")

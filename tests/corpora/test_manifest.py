@@ -224,7 +224,8 @@ def test_json_lines(tmp_path: Path) -> None:
     "content",
     [
         '{"path": {"0": "a.wav", "1": "b.wav"}, "label": {"0": "x", "1": "y"}, "speaker": {"0": 3, "1": 4}}',
-        '{"a": {"path": "a.wav", "label": "x", "speaker": 3}, "b": {"path": "b.wav", "label": "y", "speaker": 4}}',
+        '{"a": {"path": "{data_root}/a.wav", "label": "x", "speaker": 3},'
+        ' "b": {"path": "{data_root}/b.wav", "label": "y", "speaker": 4}}',
         '{"path": ["a.wav", "b.wav"], "label": ["x", "y"], "speaker": [3, 4]}',
         '{"columns": ["path", "label", "speaker"], "data": [["a.wav", "x", 3], ["b.wav", "y", 4]]}',
         '{"version": "1", "items": [{"path": "a.wav", "label": "x", "speaker": 3},\n'

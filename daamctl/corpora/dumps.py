@@ -1,6 +1,7 @@
 """Vectors that other tools stored item by item, rewritten as one file of embeddings (`vector_file`).
 
-A dump is a folder with one file per item, one file with one entry per item, or a task folder of HEAR's evaluation kit.
+A dump is a folder with one file per item, one file with one entry per item, a Parquet table with a column of vectors
+(or one for each layer), or a task folder of HEAR's evaluation kit.
 An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,7 +75,8 @@ def import_vectors(
     """Write the vectors of a dump, one per item and layer, as a Parquet file of embeddings.
 
     Args:
-        table: columns id and label, optionally speaker, group, utterance and sentence. HEAR's tasks know their labels.
+        table: columns id and label, optionally speaker, group, utterance and sentence. What the dump tells itself, as
+            HEAR's tasks and Parquet files do, comes from there.
         axes: one of `AXES`; None: by layout, or by which axis differs between items.
         pool: what becomes of the time axis.
         layers: their numbers; None: those that the dump names, else from 1.
@@ -92,6 +95,8 @@ def import_vectors(
     rows: pl.DataFrame | None = None
     if (source / HEAR).is_file():
         items, rows = _hear(source)
+    elif source.suffix == ".parquet" and source.is_file():
+        items, rows = _rows(source)
     else:
         items = _items(source)
     if table is not None:
@@ -101,7 +106,8 @@ def import_vectors(
         tell_unused(table, given.columns, COLUMNS)
         given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
         given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
-        rows = given if rows is None else rows.join(given.drop("label", "group", strict=False), on="id", how="left")
+        known = [name for name in given.columns if rows is not None and name in rows.columns and name != "id"]
+        rows = given if rows is None else rows.join(given.drop(known), on="id", how="left")
     if rows is None or "label" not in rows.columns or rows.is_empty():
         raise CorpusError(f"{table or source} does not tell the labels of the items", fix=f"give {TABLE}")
     names: list[str] = rows["id"].to_list()
@@ -161,6 +167,30 @@ def _items(source: Path) -> dict[str, Callable[[], Any]]:
     if not isinstance(whole, Mapping) or not whole:
         raise CorpusError(f"{source} does not name its items", fix="see docs/embeddings.md for arrays of many items")
     return {str(item): partial(whole.get, item) for item in whole}
+
+
+def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
+    """Items of a table, each its columns of vectors by name, and the columns that say what they are."""
+    table = read_table(path)
+    vectors = table.select(name for name, kind in table.schema.items() if kind.is_nested())
+    if (
+        "id" not in table.columns
+        or table["id"].has_nulls()
+        or table["id"].n_unique() < len(table)
+        or vectors.is_empty()
+    ):
+        what = f"has no column id of different names, or no column of vectors; it has {first_few(table.columns, 8)}"
+        raise CorpusError(f"{path} {what}", fix="rename the columns")
+    rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
+
+    def read(number: int) -> dict[str, Any]:
+        found = {}
+        for name, values in vectors.row(number, named=True).items():
+            with suppress(ValueError, TypeError):  # texts, or lists of different lengths
+                found[name] = np.array(values, dtype=np.float32)
+        return found
+
+    return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows
 
 
 def _hear(folder: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:

@@ -168,6 +168,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             new = f", or name them: daamctl new NAME --from {path} --columns {named}"
             fix = renaming(renamed) + (new if complete else f"; {GET_IT}")
         faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
+    vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
+    if CONTENT[modality] in missing and vectors:
+        faults.add(f"'{vectors[0]}' may be a vector", f"write embeddings: daamctl import-vectors {path}")
     if CONTENT[modality] in missing:
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]

@@ -41,6 +41,41 @@ def written(path: Path) -> tuple[np.ndarray[Any, Any], pl.DataFrame, tuple[int, 
     return np.concatenate(list(file.blocks())), file.columns(), file.layers
 
 
+@pytest.mark.parametrize("layout", ["a column of layers", "a column per layer", "one layer"])
+def test_a_table_with_vectors(tmp_path: Path, layout: str) -> None:
+    frame = pl.DataFrame({"id": IDS, "label": ["joy", "anger", "joy"] * 2, "tokens": [["a"], ["b", "c"]] * 3})
+    if layout == "a column of layers":
+        frame = frame.with_columns(states=pl.Series(MEANS.tolist()))
+    elif layout == "a column per layer":
+        frame = frame.with_columns(pl.Series(f"layer_{at}", MEANS[:, at].tolist()) for at in range(LAYERS))
+    else:
+        frame = frame.with_columns(
+            embedding=pl.Series(MEANS[:, 0].astype(np.float16).tolist(), dtype=pl.Array(pl.Float32, WIDTH))
+        )
+    frame.write_parquet(tmp_path / "given.parquet")
+    speakers = pl.DataFrame({"id": IDS, "speaker": [item[:2] for item in IDS]})
+    speakers.write_csv(tmp_path / "speakers.csv")
+    axes = "LD" if layout == "a column of layers" else None
+    import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet", table=tmp_path / "speakers.csv", axes=axes)
+    vectors, columns, layers = written(tmp_path / "out.parquet")
+    expected = MEANS[:, :1] if layout == "one layer" else MEANS
+    np.testing.assert_allclose(vectors, expected, atol=2e-3)
+    assert layers == {"a column per layer": (0, 1, 2), "one layer": (1,)}.get(layout, (1, 2, 3))
+    assert columns.rows(named=True)[0] == {"id": IDS[0], "label": "joy", "speaker": "s0"}
+
+
+def test_a_table_without_vectors_or_names_is_refused(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": IDS, "label": ["joy"] * 6, "v": MEANS[:, 0].tolist()})
+    for wrong in (frame.drop("v"), frame.drop("id"), frame.with_columns(id=pl.lit("a"))):
+        wrong.write_parquet(tmp_path / "given.parquet")
+        with pytest.raises(CorpusError, match="no column id of different names, or no column of vectors; it has"):
+            import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet")
+    frame.with_columns(v=pl.Series([[1.0]] * 5 + [None])).write_parquet(tmp_path / "given.parquet")
+    with pytest.raises(CorpusError, match="is not one item"):
+        import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
 def save(item: str, value: Any, root: Path) -> Path:
     path = root / item
     path.parent.mkdir(parents=True, exist_ok=True)

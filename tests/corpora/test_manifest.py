@@ -239,6 +239,15 @@ def test_other_tables_in_json(tmp_path: Path, content: str) -> None:
     assert rows.rows() == [("a", "a.wav", "x", "3"), ("b", "b.wav", "y", "4")]
 
 
+def test_a_table_of_vectors_is_told(tmp_path: Path) -> None:
+    table = pl.DataFrame({"id": ["a", "b"], "label": ["x", "y"], "embedding": [[1.0, 2.0], [3.0, 4.0]]})
+    table.write_parquet(tmp_path / "v.parquet")
+    with pytest.raises(CorpusError, match="'embedding' may be a vector") as caught:
+        prepare(tmp_path / "v.parquet")
+    assert caught.value.fix is not None
+    assert caught.value.fix.endswith(f"write embeddings: daamctl import-vectors {tmp_path}/v.parquet")
+
+
 @pytest.mark.parametrize("content", ["{", '{"a": [1], "b": {}}', "[" * 100_000, '{"path": ["a"], "label": []}', "3"])
 def test_json_that_is_no_table(tmp_path: Path, content: str) -> None:
     (tmp_path / "list.json").write_text(content)

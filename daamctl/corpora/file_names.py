@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from daamctl.corpora.groups import PARTS
 from daamctl.errors import ConfigError, CorpusError, first_few
 
 FIELD = re.compile(r"\{(\w+)(?::(\d+))?\}")
@@ -121,8 +122,9 @@ class _Part:
 def propose(paths: Sequence[str]) -> NamePattern:
     """A pattern for relative POSIX paths, from their most frequent form.
 
-    The label is a part of letters with few values: the innermost such folder, else a piece of the name. The speaker is
-    another part, numbered or a folder, whose values have several labels each.
+    Folders named train and test are groups. The label is a part of letters with few values: the innermost such folder,
+    else a piece of the name. The speaker is another part, numbered or a folder, whose values have several labels each;
+    plain numbers that no folder has twice are those of items.
 
     Raises:
         CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.
@@ -135,7 +137,8 @@ def propose(paths: Sequence[str]) -> NamePattern:
         _Part(place, place < num_folders, values)
         for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
     ]
-    labels = [part for part in parts if part.could_label()]
+    splits = [part for part in parts if part.is_folder and {"train", "test"} <= _lower(part) <= PARTS.keys()]
+    labels = [part for part in parts if part.could_label() and part not in splits]
     if not labels:
         raise CorpusError(
             f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
@@ -144,10 +147,24 @@ def propose(paths: Sequence[str]) -> NamePattern:
         )
     folders = [part for part in labels if part.is_folder]
     label = folders[-1] if folders else labels[0]
-    speakers = [part for part in parts if part is not label and part.could_name_speakers(label.values)]
+    # numbers that begin anew in every folder are those of items
+    inside = list(zip(*(part.values for part in parts if part.is_folder), strict=True)) or [()] * len(split)
+    others = [part for part in parts if part not in (label, *splits) and part.could_name_speakers(label.values)]
+    speakers = [
+        part
+        for part in others
+        if part.is_folder
+        or not all(map(str.isdecimal, part.values))
+        or len(set(zip(inside, part.values, strict=True))) < len(split)
+    ]
     speaker = max(speakers, key=lambda part: (part.is_folder, len(part.counts)), default=None)
     names = {label.place: "label"} | ({} if speaker is None else {speaker.place: "speaker"})
+    names |= {part.place: "group" for part in splits[:1]}
     return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
+
+
+def _lower(part: _Part) -> set[str]:
+    return {value.lower() for value in part.counts}
 
 
 _Form = tuple[int, tuple[str, ...]]

@@ -136,10 +136,11 @@ def run(
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
-    corpus = None if held else _corpus_of(folder)
-    if (held or corpus is not None) and (pattern is not None or labels):
+    tables = {} if held or pattern is not None else _tables_of(folder)
+    corpus = None if held or tables else _corpus_of(folder)
+    if (held or tables or corpus is not None) and (pattern is not None or labels):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
-    if columns and not held and corpus != MANIFEST:
+    if columns and not held and not tables and corpus != MANIFEST:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
     _check_name(name, [path] if corpus and not columns else [path, made], force=force)
@@ -147,9 +148,16 @@ def run(
     if held:
         folder, facts, doubts = unpack(folder, made, columns or {})
         corpus, written = _corpus_of(folder), folder
-    elif columns:
-        write_text(manifest, _renamed(folder, columns, manifest.parent, root).write_csv())
+    elif columns or tables:
+        named = dict(columns or {})
+        if tables:
+            table, named, doubts = _joined(tables, named)
+            facts |= {"columns": ", ".join(f"{role} = {one}" for role, one in named.items())} if named else {}
+        else:
+            table = read_table(folder)
+        write_text(manifest, _renamed(table, named, folder, manifest.parent, root).write_csv())
         folder = written = manifest
+        corpus = MANIFEST
     known, files = None, folder
     if corpus is not None:
         modality, rows = _listed(folder, corpus)
@@ -240,7 +248,7 @@ def _corpus_of(source: Path) -> str | None:
         return MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
     names = [name.strip(' "\r') for name in text.partition("\n")[0].split(separator_of(text))]
-    return MANIFEST if {"label", "path"} & set(names) or alike("path", names) else CONLL
+    return MANIFEST if alike("label", names) or alike("path", names) else CONLL
 
 
 def _columns_of(source: Path) -> list[str]:
@@ -471,9 +479,44 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
-def _renamed(source: Path, columns: Mapping[str, str], beside: Path, root: Path) -> pl.DataFrame:
-    """A table with other names of columns, for a manifest in another folder."""
-    table = read_table(source)
+def _tables_of(folder: Path) -> dict[str, Path]:
+    """Group -> table of an official split in a folder: train.csv, test.csv and the like; empty: there is none."""
+    if not folder.is_dir():
+        return {}
+    parts = {part: path for part, path in part_files(folder).items() if path.suffix.lower() in TABLES}
+    if not parts.keys() & {"test", "dev"} or any(_corpus_of(path) != MANIFEST for path in parts.values()):
+        return {}
+    return parts
+
+
+def _joined(tables: Mapping[str, Path], given: Mapping[str, str]) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
+    """The tables of an official split as one, the columns that have other names (ours -> theirs), and doubts."""
+    read = [read_table(path).with_columns(group=pl.lit(part)) for part, path in tables.items()]
+    table = pl.concat(read, how="diagonal_relaxed")
+    found = dict(given)
+    for role in ("path", "text", "label", "speaker", "sentence"):
+        names = [name for name in table.columns if name not in found.values()]
+        content = role != "text" or not {"path", "text"} & {*found, *names}
+        if role not in found and role not in names and content and (other := alike(role, names)):
+            found[role] = other
+    label, doubts = found.get("label", "label"), []
+    if label in table.columns:
+        table, every = table.filter(pl.col(label).is_not_null()), len(table)
+        doubts = [f"{counted(every - len(table), 'item')} without a label left out"] if len(table) < every else []
+    if "test" not in table["group"] and "dev" in table["group"]:
+        doubts.append("no labels of a test part, so the validation part is the test part")
+        table = table.with_columns(pl.col("group").replace({"dev": "test"}))
+    if table["group"].n_unique() == 1:
+        table = table.drop("group")
+    return table, found, doubts
+
+
+def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:
+    """A table with other names of columns, for a manifest in another folder.
+
+    Args:
+        source: the table's file, or the folder of its parts.
+    """
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
     check_named(columns, known, source, table.columns)
     others = [name for name in table.columns if name not in (*columns, *columns.values())]
@@ -481,7 +524,8 @@ def _renamed(source: Path, columns: Mapping[str, str], beside: Path, root: Path)
     if "path" not in table.columns:
         return table
     place = pl.col("path").cast(pl.String)
-    below = pl.lit(f"{_base(source.parent, beside, root)}/") + place
+    folder = source if source.is_dir() else source.parent
+    below = pl.lit(f"{_base(folder, beside, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 
 

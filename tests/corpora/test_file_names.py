@@ -107,3 +107,13 @@ def test_codes_are_not_guessed_but_the_message_shows_a_pattern(paths: list[str],
     values = NamePattern.parse(example).read(paths[-1])
     if example == RAVDESS:
         assert values == {"label": "08", "speaker": paths[-1][-6:-4]}
+
+
+def test_folders_of_an_official_split_are_groups() -> None:
+    paths = [f"{part}/{label}/{n}.txt" for part in ("train", "test") for label in ("neg", "pos") for n in range(9)]
+    pattern = propose(paths)
+    assert pattern.text == "{group}/{label}/{_}"
+    assert pattern.read("test/pos/8.txt") == {"group": "test", "label": "pos"}
+    inner = propose([f"{label}/{part}/{n}.txt" for part in ("Train", "Test") for label in ("neg", "pos") for n in "12"])
+    assert inner.text == "{label}/{group}/{_}"
+    assert propose([path.replace("test", "more") for path in paths]).text == "{label}/{_}"

@@ -69,6 +69,59 @@ def test_recordings_become_a_pipeline(project: Path, voices: Path) -> None:
     download.run(Layout.of(project, "voices", config), config)
 
 
+NOTICES = pl.DataFrame(
+    {"sentence": [f"notice {number}" for number in range(12)], "class": ["x", "y"] * 6, "author": list("abc") * 4}
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl"])
+def test_tables_of_an_official_split(project: Path, tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write = {".csv": pl.DataFrame.write_csv, ".json": pl.DataFrame.write_json, ".jsonl": pl.DataFrame.write_ndjson}
+    for start, stop, name in ((0, 6, "train"), (6, 8, "validation"), (8, 12, "test")):
+        part = NOTICES[start:stop]
+        if suffix == ".tsv":
+            part.write_csv(folder / f"{name}.tsv", separator="\t")
+        else:
+            write[suffix](part, folder / f"{name}{suffix}")
+    made = new.run(project, "parts", folder, encoder="llama-micro")
+    assert made.facts["columns"] == "text = sentence, label = class, speaker = author"
+    assert made.facts["groups"] == "dev, test, train, an official split"
+    rows = manifest_of(made)
+    assert rows["text"].to_list() == NOTICES["sentence"].to_list()
+    assert rows["group"].to_list() == ["train"] * 6 + ["dev"] * 2 + ["test"] * 4
+    config = load_config(project, "parts")
+    download.run(Layout.of(project, "parts", config), config)
+    other = new.run(project, "authors", folder, columns={"label": "author"}, encoder="llama-micro")
+    assert set(manifest_of(other)["label"]) == set("abc")
+
+
+def test_parts_without_labels_are_left_out(project: Path, tmp_path: Path) -> None:
+    NOTICES[:8].write_csv(tmp_path / "train.csv")
+    NOTICES[8:].drop("class").write_csv(tmp_path / "test.csv")
+    made = new.run(project, "train-alone", tmp_path, encoder="llama-micro")
+    assert "4 items without a label left out" in made.doubts
+    assert "group" not in manifest_of(made).columns
+    NOTICES[4:8].write_csv(tmp_path / "dev.csv")
+    made = new.run(project, "with-dev", tmp_path, encoder="llama-micro")
+    assert "no labels of a test part, so the validation part is the test part" in made.doubts
+    assert manifest_of(made)["group"].to_list() == ["train"] * 8 + ["test"] * 4
+
+
+def test_tables_of_an_official_split_name_files_beside_them(project: Path, voices: Path) -> None:
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    for name, speakers in (("train", "0123"), ("test", "45")):
+        own = [path for path in paths if Path(path).name[1] in speakers]
+        rows = {"wav": own, "emotion": [path[:4] for path in own], "spk": [Path(path).name[:2] for path in own]}
+        pl.DataFrame(rows).write_csv(voices / f"{name}.csv")
+    made = new.run(project, "listed", voices, encoder="wavlm-micro")
+    rows = manifest_of(made)
+    assert rows["path"].to_list()[0] == f"{voices}/calm/s0_0.wav"
+    assert dict(rows["group"].value_counts().iter_rows()) == {"train": 16, "test": 8}
+    assert new.run(project, "named", voices, pattern="{label}/{speaker}_{_}", encoder="wavlm-micro").pattern
+
+
 def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     """As the library `datasets` reads recordings and images."""
     paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))

@@ -26,6 +26,9 @@ MOST_CLASSES = 50
 """More values than this are not proposed as labels."""
 WORD = re.compile(r"[^\W\d_]{2,}")
 """A label that speaks for itself."""
+FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
+EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
+"""How names of emotions, which most recordings with labels in their names have, begin."""
 NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?[mf]?\d+[mf]?")
 """What speakers are usually called."""
 
@@ -122,8 +125,8 @@ class _Part:
 def propose(paths: Sequence[str]) -> NamePattern:
     """A pattern for relative POSIX paths, from their most frequent form.
 
-    Folders named train and test are groups. The label is a part of letters with few values: the innermost such folder,
-    else a piece of the name. The speaker is another part, numbered or a folder, whose values have several labels each;
+    Folders named train and test (or dev), or fold1 and so on, are groups. The label is a part of letters with few
+    values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part, numbered or a folder, whose values have several labels each;
     plain numbers that no folder has twice are those of items.
 
     Raises:
@@ -137,7 +140,7 @@ def propose(paths: Sequence[str]) -> NamePattern:
         _Part(place, place < num_folders, values)
         for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
     ]
-    splits = [part for part in parts if part.is_folder and {"train", "test"} <= _lower(part) <= PARTS.keys()]
+    splits = [part for part in parts if part.is_folder and _is_split({value.lower() for value in part.counts})]
     labels = [part for part in parts if part.could_label() and part not in splits]
     if not labels:
         raise CorpusError(
@@ -146,7 +149,8 @@ def propose(paths: Sequence[str]) -> NamePattern:
             "character; --labels CODE=NAME,... gives codes names",
         )
     folders = [part for part in labels if part.is_folder]
-    label = folders[-1] if folders else labels[0]
+    emotions = [part for part in labels if all(map(EMOTION.match, part.counts))]
+    label = [*labels[:1], *folders, *emotions][-1]
     # numbers that begin anew in every folder are those of items
     inside = list(zip(*(part.values for part in parts if part.is_folder), strict=True)) or [()] * len(split)
     others = [part for part in parts if part not in (label, *splits) and part.could_name_speakers(label.values)]
@@ -163,8 +167,9 @@ def propose(paths: Sequence[str]) -> NamePattern:
     return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
 
 
-def _lower(part: _Part) -> set[str]:
-    return {value.lower() for value in part.counts}
+def _is_split(folders: set[str]) -> bool:
+    """Whether names of folders, in small letters, are those of parts or of folds."""
+    return len(folders) > 1 and ("train" in folders <= PARTS.keys() or all(map(FOLD.fullmatch, folders)))
 
 
 _Form = tuple[int, tuple[str, ...]]

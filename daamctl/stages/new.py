@@ -130,9 +130,8 @@ def run(
     facts: dict[str, str] = {}
     doubts: list[str] = []
     if pattern is None:
-        folder = next(
-            (one for one in map(folder.joinpath, LISTS) if one.is_file() and FILE_NAME in read_text(one)), folder
-        )
+        lists = [folder / one for one in LISTS if (folder / one).is_file()]
+        folder = next((one for one in lists if FILE_NAME in read_text(one)), folder)
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
@@ -167,6 +166,8 @@ def run(
         doubts += [f"left out, of another kind: {others}"] if others else []
         known = NamePattern.parse(pattern) if pattern is not None else propose(found)
         rows, left_out = _rows(folder, found, known, labels or {})
+        rows, told = _official(rows)
+        doubts += told
         if left_out:
             doubts.append(
                 f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
@@ -499,16 +500,26 @@ def _joined(tables: Mapping[str, Path], given: Mapping[str, str]) -> tuple[pl.Da
         content = role != "text" or not {"path", "text"} & {*found, *names}
         if role not in found and role not in names and content and (other := alike(role, names)):
             found[role] = other
-    label, doubts = found.get("label", "label"), []
-    if label in table.columns:
-        table, every = table.filter(pl.col(label).is_not_null()), len(table)
-        doubts = [f"{counted(every - len(table), 'item')} without a label left out"] if len(table) < every else []
-    if "test" not in table["group"] and "dev" in table["group"]:
-        doubts.append("no labels of a test part, so the validation part is the test part")
-        table = table.with_columns(pl.col("group").replace({"dev": "test"}))
-    if table["group"].n_unique() == 1:
-        table = table.drop("group")
-    return table, found, doubts
+    if (label := found.get("label", "label")) not in table.columns:
+        files = f"{first_few([str(path) for path in tables.values()])} have no label"
+        raise CorpusError(f"{files}; they have {first_few(table.columns, 20)}", fix="name it: --columns label=NAME")
+    labelled = table.filter(pl.col(label).is_not_null())
+    missing = len(table) - len(labelled)
+    labelled, told = _official(labelled)
+    return labelled, found, [*([f"{counted(missing, 'item')} without a label left out"] if missing else []), *told]
+
+
+def _official(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Rows with a part to train on and one to test on, if their groups are parts; and what was changed for that."""
+    groups = set(rows["group"]) if "group" in rows.columns else set()
+    if len(groups) == 1:
+        return rows.drop("group"), []
+    names = {group: PARTS[group.lower()] for group in groups if group.lower() in PARTS}
+    if len(names) < len(groups) or set(names.values()) != {"train", "dev"}:
+        return rows, []
+    told = "no test part with labels, so the validation part is the test part"
+    names |= {group: "test" for group, part in names.items() if part == "dev"}
+    return rows.with_columns(pl.col("group").replace(names)), [told]
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:
@@ -525,6 +536,9 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
         return table
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
+    near = [folder, *(one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())]
+    first = str(next(iter(table["path"].drop_nulls()), ""))
+    folder = next((one for one in near if (one / first).is_file()), folder)  # e.g. clips/, beside the tables
     below = pl.lit(f"{_base(folder, beside, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 

@@ -117,3 +117,15 @@ def test_folders_of_an_official_split_are_groups() -> None:
     inner = propose([f"{label}/{part}/{n}.txt" for part in ("Train", "Test") for label in ("neg", "pos") for n in "12"])
     assert inner.text == "{label}/{group}/{_}"
     assert propose([path.replace("test", "more") for path in paths]).text == "{label}/{_}"
+
+
+MOODS = ("ANG", "HAP", "SAD")
+
+
+def test_folders_of_folds_are_groups_and_emotions_are_labels() -> None:
+    paths = [f"fold{fold}/{label}/{n}.wav" for fold in (1, 2, 3) for label in ("horn", "siren") for n in range(4)]
+    assert propose(paths).text == "{group}/{label}/{_}"
+    emotions = [f"{s}_{text}_{mood}_XX.wav" for s in range(1001, 1005) for text in ("DFA", "IEO") for mood in MOODS]
+    assert propose(emotions).text == "{speaker}_{_}_{label}_{_}"
+    doubled = [f"{who}_{mood}/{who}_{n}_{mood.lower()}.wav" for who in ("OAF", "YAF") for mood in MOODS for n in "abc"]
+    assert propose(doubled).text == "{_}_{_}_{label}"

@@ -105,8 +105,38 @@ def test_parts_without_labels_are_left_out(project: Path, tmp_path: Path) -> Non
     assert "group" not in manifest_of(made).columns
     NOTICES[4:8].write_csv(tmp_path / "dev.csv")
     made = new.run(project, "with-dev", tmp_path, encoder="llama-micro")
-    assert "no labels of a test part, so the validation part is the test part" in made.doubts
+    assert "no test part with labels, so the validation part is the test part" in made.doubts
     assert manifest_of(made)["group"].to_list() == ["train"] * 8 + ["test"] * 4
+
+
+def test_tables_of_an_official_split_without_labels(project: Path, tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        NOTICES.drop("class").write_csv(tmp_path / f"{name}.csv")
+    with pytest.raises(CorpusError, match="have no label; they have sentence, author, group") as caught:
+        new.run(project, "parts", tmp_path, encoder="llama-micro")
+    assert caught.value.fix == "name it: --columns label=NAME"
+    assert not (project / "manifests").exists()
+
+
+def test_files_in_a_folder_beside_their_tables(project: Path, tmp_path: Path) -> None:
+    """As Common Voice has them."""
+    for part, numbers in (("train", range(8)), ("test", range(8, 12))):
+        for number in numbers:
+            write_wav(tmp_path / "clips" / f"{number}.wav", number)
+        sexes = list("mf") * (len(numbers) // 2)
+        rows = {"client_id": [f"c{n}" for n in numbers], "path": [f"{n}.wav" for n in numbers], "sex": sexes}
+        pl.DataFrame(rows).write_csv(tmp_path / f"{part}.tsv", separator="\t")
+    made = new.run(project, "clips", tmp_path, columns={"label": "sex"}, encoder="wavlm-micro")
+    assert manifest_of(made)["path"].to_list()[0] == "../clips/0.wav"
+    assert made.facts["speakers"] == "12, with 1 items each"
+
+
+def test_a_validation_part_takes_the_place_of_a_test_part(project: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        write_wav(tmp_path / ("train", "val")[number > 7] / "ab"[number % 2] / f"x{number}.wav", number)
+    made = new.run(project, "voices", tmp_path, pattern="{group}/{label}/{_}", encoder="wavlm-micro")
+    assert dict(manifest_of(made)["group"].value_counts().iter_rows()) == {"train": 8, "test": 4}
+    assert "no test part with labels, so the validation part is the test part" in made.doubts
 
 
 def test_tables_of_an_official_split_name_files_beside_them(project: Path, voices: Path) -> None:

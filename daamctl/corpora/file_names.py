@@ -126,8 +126,9 @@ def propose(paths: Sequence[str]) -> NamePattern:
     """A pattern for relative POSIX paths, from their most frequent form.
 
     Folders named train and test (or dev), or fold1 and so on, are groups. The label is a part of letters with few
-    values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part, numbered or a folder, whose values have several labels each;
-    plain numbers that no folder has twice are those of items.
+    values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part,
+    numbered or a folder, whose values have several labels each; plain numbers that no folder has twice are those of
+    items.
 
     Raises:
         CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.

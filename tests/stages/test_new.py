@@ -124,11 +124,11 @@ def test_files_in_a_folder_beside_their_tables(project: Path, tmp_path: Path) ->
         for number in numbers:
             write_wav(tmp_path / "clips" / f"{number}.wav", number)
         sexes = list("mf") * (len(numbers) // 2)
-        rows = {"client_id": [f"c{n}" for n in numbers], "path": [f"{n}.wav" for n in numbers], "sex": sexes}
+        rows = {"client_id": [f"c{n // 2}" for n in numbers], "path": [f"{n}.wav" for n in numbers], "sex": sexes}
         pl.DataFrame(rows).write_csv(tmp_path / f"{part}.tsv", separator="\t")
     made = new.run(project, "clips", tmp_path, columns={"label": "sex"}, encoder="wavlm-micro")
     assert manifest_of(made)["path"].to_list()[0] == "../clips/0.wav"
-    assert made.facts["speakers"] == "12, with 1 items each"
+    assert made.facts["speakers"] == "6, with 2 items each"
 
 
 def test_a_validation_part_takes_the_place_of_a_test_part(project: Path, tmp_path: Path) -> None:

@@ -536,9 +536,10 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
         return table
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
-    near = [folder, *(one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())]
     first = str(next(iter(table["path"].drop_nulls()), ""))
-    folder = next((one for one in near if (one / first).is_file()), folder)  # e.g. clips/, beside the tables
+    if not (folder / first).is_file():  # perhaps in a folder such as clips/, beside the tables
+        near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
+        folder = next((one for one in near if (one / first).is_file()), folder)
     below = pl.lit(f"{_base(folder, beside, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 

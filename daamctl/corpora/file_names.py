@@ -122,13 +122,16 @@ class _Part:
         return 2 < len(counts) <= len(labels) // 2 and most_have and named
 
 
-def propose(paths: Sequence[str]) -> NamePattern:
+def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     """A pattern for relative POSIX paths, from their most frequent form.
 
     Folders named train and test (or dev), or fold1 and so on, are groups. The label is a part of letters with few
     values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part,
     numbered or a folder, whose values have several labels each; plain numbers that no folder has twice are those of
     items.
+
+    Args:
+        by_folder: where nothing else looks like a label, folders are classes whatever they are called, e.g. of images.
 
     Raises:
         CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.
@@ -143,6 +146,8 @@ def propose(paths: Sequence[str]) -> NamePattern:
     ]
     splits = [part for part in parts if part.is_folder and _is_split({value.lower() for value in part.counts})]
     labels = [part for part in parts if part.could_label() and part not in splits]
+    if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
+        return pattern
     if not labels:
         raise CorpusError(
             f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
@@ -166,6 +171,18 @@ def propose(paths: Sequence[str]) -> NamePattern:
     names = {label.place: "label"} | ({} if speaker is None else {speaker.place: "speaker"})
     names |= {part.place: "group" for part in splits[:1]}
     return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
+
+
+def _by_folder(paths: Sequence[str]) -> NamePattern | None:
+    """The pattern by which the innermost folder is the label; None: there are no such folders of several files each."""
+    folders = [PurePosixPath(path).parts[:-1] for path in paths]
+    depth = min(map(len, folders))
+    levels = list(zip(*(parts[len(parts) - depth :] for parts in folders), strict=True))
+    if not levels or not 2 <= len(set(levels[-1])) <= len(paths) // 2:
+        return None
+    splits = [place for place, level in enumerate(levels[:-1]) if _is_split({folder.lower() for folder in level})]
+    fields = ["group" if place in splits[:1] else SKIPPED for place in range(depth - 1)]
+    return NamePattern.parse(_written([*fields, "label", SKIPPED], (depth, ())))
 
 
 def _is_split(folders: set[str]) -> bool:

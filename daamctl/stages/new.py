@@ -164,7 +164,8 @@ def run(
     else:
         modality, found, others = _scan(folder)
         doubts += [f"left out, of another kind: {others}"] if others else []
-        known = NamePattern.parse(pattern) if pattern is not None else propose(found)
+        by_folder = modality == "image"
+        known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
         rows, left_out = _rows(folder, found, known, labels or {})
         rows, told = _official(rows)
         doubts += told

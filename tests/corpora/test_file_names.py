@@ -129,3 +129,16 @@ def test_folders_of_folds_are_groups_and_emotions_are_labels() -> None:
     assert propose(emotions).text == "{speaker}_{_}_{label}_{_}"
     doubled = [f"{who}_{mood}/{who}_{n}_{mood.lower()}.wav" for who in ("OAF", "YAF") for mood in MOODS for n in "abc"]
     assert propose(doubled).text == "{_}_{_}_{label}"
+
+
+def test_folders_of_images_are_classes_whatever_they_are_called() -> None:
+    paths = [f"{part}/{number}/{n}.png" for part in ("train", "test") for number in range(4) for n in range(6)]
+    with pytest.raises(CorpusError, match="nothing in the names of the files looks like a label"):
+        propose(paths)
+    assert propose(paths, by_folder=True).text == "{group}/{label}/{_}"
+    birds = ["images/001.Black_footed_Albatross/Black_footed_Albatross_0001.jpg", "images/003.Sooty/Sooty_0001.jpg"]
+    birds += [path.replace("0001", "0002") for path in birds]
+    assert propose(birds, by_folder=True).text == "{label}/{_}"
+    for none in (["1.png", "2.png"], ["1/1.png", "2/1.png"], ["1/1.png", "1/2.png"]):
+        with pytest.raises(CorpusError):
+            propose(none, by_folder=True)

@@ -155,7 +155,10 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         if complete:
             left = [name for name in found if name not in renamed.values()]
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
-        fix = GET_IT
+        named = ",".join(f"{name}={other}" for name, other in ({name: "COLUMN" for name in missing} | renamed).items())
+        name_them = f"name them: daamctl new NAME --from {path} --columns {named}"
+        texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
+        fix = f"{name_them}{texts}; or {GET_IT}"
         if len(missing) == len(REQUIRED[modality]) and any(len(name) > 60 or name.isdecimal() for name in found):
             note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
@@ -164,9 +167,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             lacking += f", and '{packed}' holds the files themselves"
             fix = f"make a pipeline of it as it is: daamctl new NAME --from {path}"
         elif renamed:
-            named = ",".join(f"{name}={other}" for name, other in renamed.items())
-            new = f", or name them: daamctl new NAME --from {path} --columns {named}"
-            fix = renaming(renamed) + (new if complete else f"; {GET_IT}")
+            fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete else f"; {GET_IT}")
         faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
     vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
     if CONTENT[modality] in missing and vectors:

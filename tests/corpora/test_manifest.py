@@ -73,7 +73,14 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "\n.*rename the columns 'file' to path, 'emotion' to label, 'spk' to speaker, or name them: "
             "daamctl new NAME --from .* --columns path=file,label=emotion,speaker=spk$",
         ),
-        ("file,label\na.wav,b\n", r"rename the columns 'file' to path; write a CSV file with the columns path,"),
+        (
+            "Opinion,Stars\na,b\n",
+            r"--columns path=COLUMN,label=COLUMN,speaker=COLUMN \(of texts: text=COLUMN,label=COLUMN\); or write a CSV",
+        ),
+        (
+            "file,label\na.wav,b\n",
+            r"rename the columns 'file' to path, or name .* --columns path=file,speaker=COLUMN; write a CSV file with",
+        ),
         (
             "Text,Label,split,author\na,b,c,d\n",
             "lacks the columns text, label; .*\n.* --columns text=Text,label=Label,group=split,speaker=author$",

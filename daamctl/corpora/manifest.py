@@ -155,7 +155,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         if complete:
             left = [name for name in found if name not in renamed.values()]
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
-        named = ",".join(f"{name}={other}" for name, other in ({name: "COLUMN" for name in missing} | renamed).items())
+        named = ",".join(f"{name}={other}" for name, other in (dict.fromkeys(missing, "COLUMN") | renamed).items())
         name_them = f"name them: daamctl new NAME --from {path} --columns {named}"
         texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
         fix = f"{name_them}{texts}; or {GET_IT}"

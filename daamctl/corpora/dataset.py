@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below
-from daamctl.corpora.groups import PARTS
+from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path
@@ -100,13 +100,8 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
             raise CorpusError(f"no item of {source} has a label", fix="name its column: --columns label=NAME")
         missing = len(rows) - len(table)
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
-        if "group" in table.columns:
-            groups = {PARTS.get(name.lower(), name): name for name in table["group"].unique()}
-            if groups.keys() == {"train", "dev"}:
-                doubts.append(f"no labels of a test part, so '{groups['dev']}' is the test part")
-                table = table.with_columns(pl.col("group").replace({groups["dev"]: "test"}))
-            elif len(groups) == 1:
-                table = table.drop("group")
+        table, instead = with_test_part(table)
+        doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
         if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():
             table = table.drop("id")  # numbers that begin anew in every part
         file = new / f"{folder.name}{'.parquet' if label == 'tags' else '.csv'}"

@@ -106,8 +106,10 @@ def import_vectors(
         tell_unused(table, given.columns, COLUMNS)
         given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
         given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
-        known = [name for name in given.columns if rows is not None and name in rows.columns and name != "id"]
-        rows = given if rows is None else rows.join(given.drop(known), on="id", how="left")
+        if rows is not None:
+            own = [name for name in rows.columns if name != "id"]
+            given = rows.join(given.drop(own, strict=False), on="id", how="left")
+        rows = given
     if rows is None or "label" not in rows.columns or rows.is_empty():
         raise CorpusError(f"{table or source} does not tell the labels of the items", fix=f"give {TABLE}")
     names: list[str] = rows["id"].to_list()

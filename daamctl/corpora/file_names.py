@@ -156,7 +156,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
         )
     folders = [part for part in labels if part.is_folder]
     emotions = [part for part in labels if all(map(EMOTION.match, part.counts))]
-    label = [*labels[:1], *folders, *emotions][-1]
+    label = emotions[-1] if emotions else folders[-1] if folders else labels[0]
     # numbers that begin anew in every folder are those of items
     inside = list(zip(*(part.values for part in parts if part.is_folder), strict=True)) or [()] * len(split)
     others = [part for part in parts if part not in (label, *splits) and part.could_name_speakers(label.values)]

@@ -150,7 +150,7 @@ def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
         content = None if lines else json.loads(text)
     except json.JSONDecodeError:
         content = None
-    if content is None or not any(isinstance(one, dict | list) for one in content.values()):
+    if content is None or (isinstance(content, dict) and not any(isinstance(v, dict | list) for v in content.values())):
         return pl.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
     return pl.DataFrame(rows_of_json(content), infer_schema_length=None, strict=False)
 
@@ -174,7 +174,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
             table = _json_table(read_text(path), lines=path.suffix.lower() != ".json")
         else:
             table = read_separated(read_text(path))
-    except (pl.exceptions.PolarsError, OSError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    except (pl.exceptions.PolarsError, OSError, ValueError, LookupError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON table: {reason}", fix=fix) from error
     names = [written_name(name).strip() for name in table.columns]

@@ -28,6 +28,22 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 
 
+def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
+    """Rows without `group` if it says nothing; where only train and dev are there, the latter becomes the test part.
+
+    Returns:
+        The rows, and the name of the part that took the place of the test part.
+    """
+    groups = rows["group"].unique().to_list() if "group" in rows.columns else []
+    parts = {name: PARTS.get(name.lower(), name) for name in groups}
+    if len(set(parts.values())) == 1:
+        return rows.drop("group"), None
+    if set(parts.values()) != {"train", "dev"}:
+        return rows, None
+    dev = [name for name, part in parts.items() if part == "dev"]
+    return rows.with_columns(pl.col("group").replace(dev, ["test"] * len(dev))), dev[0]
+
+
 def assign_groups(
     rows: pl.DataFrame, num_groups: int, *, stratify: bool = False, unit: str = "speaker"
 ) -> pl.DataFrame:

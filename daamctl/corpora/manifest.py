@@ -169,10 +169,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         elif renamed:
             fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete else f"; {GET_IT}")
         faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
-    vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
-    if CONTENT[modality] in missing and vectors:
-        faults.add(f"'{vectors[0]}' may be a vector", f"write embeddings: daamctl import-vectors {path}")
     if CONTENT[modality] in missing:
+        if vectors := [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]:
+            faults.add(f"'{vectors[0]}' may be a vector", f"write embeddings: daamctl import-vectors {path}")
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
     if reserved:

@@ -362,7 +362,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".parquet":
             return _parquet(pl.read_parquet(path, hive_partitioning=False))
         if suffix in ARROW:
-            return "table", pl.read_ipc(path), ()
+            return "table", _arrow(path), ()
         if suffix == ".npz":
             return _npz(path)
         if suffix == ".eval":
@@ -431,6 +431,13 @@ def _parquet(frame: pl.DataFrame) -> Opened:
         "speaker": items.speakers,
     }
     return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), ()
+
+
+def _arrow(path: Path) -> pl.DataFrame:
+    """A file of Arrow, or a stream, as `datasets` writes it to files of the same ending."""
+    with path.open("rb") as file:
+        is_file = file.read(6) == b"ARROW1"
+    return pl.read_ipc(path) if is_file else pl.read_ipc_stream(path)
 
 
 def _npz(path: Path) -> Opened:
@@ -528,8 +535,8 @@ def _pairs(text: str, second: str) -> pl.DataFrame:
 
 def _folder(path: Path) -> Opened:
     """Predictions of several folds, of a method that daamctl trained or of s3prl; or a data set of `datasets`."""
-    if (path / "dataset_info.json").is_file():
-        return "table", pl.concat(pl.read_ipc_stream(part) for part in sorted(path.glob("*.arrow"))), ()
+    if shards := sorted(path.glob("data-*.arrow")):
+        return "table", pl.concat(_open(shard, None)[1] for shard in shards), ()
     for pattern, numbers in FOLDS.items():
         parts = []
         for file in sorted(path.glob(pattern)):

@@ -33,7 +33,7 @@ from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, read_table, read_text
-from daamctl.corpora.groups import PARTS, even_number, have_classes
+from daamctl.corpora.groups import PARTS, even_number, have_classes, with_test_part
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data import audio
 from daamctl.data.task import Task, task_of
@@ -60,8 +60,9 @@ IMBALANCE = 3.0
 """A class with this many times the items of another is told."""
 LONGEST_TEXT = 1_000_000
 """Bytes of a text file that is read."""
-LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), "file_name"
+LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
+NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
@@ -131,7 +132,7 @@ def run(
     doubts: list[str] = []
     if pattern is None:
         lists = [folder / one for one in LISTS if (folder / one).is_file()]
-        folder = next((one for one in lists if FILE_NAME in read_text(one)), folder)
+        folder = next((one for one in lists if FILE_NAME in one.read_bytes()), folder)
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
@@ -148,15 +149,13 @@ def run(
         folder, facts, doubts = unpack(folder, made, columns or {})
         corpus, written = _corpus_of(folder), folder
     elif columns or tables:
-        named = dict(columns or {})
         if tables:
-            table, named, doubts = _joined(tables, named)
-            facts |= {"columns": ", ".join(f"{role} = {one}" for role, one in named.items())} if named else {}
+            table, columns, doubts = _joined(tables, columns or {})
+            facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
         else:
             table = read_table(folder)
-        write_text(manifest, _renamed(table, named, folder, manifest.parent, root).write_csv())
-        folder = written = manifest
-        corpus = MANIFEST
+        write_text(manifest, _renamed(table, columns or {}, folder, manifest.parent, root).write_csv())
+        folder, written, corpus = manifest, manifest, MANIFEST
     known, files = None, folder
     if corpus is not None:
         modality, rows = _listed(folder, corpus)
@@ -167,8 +166,8 @@ def run(
         by_folder = modality == "image"
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
         rows, left_out = _rows(folder, found, known, labels or {})
-        rows, told = _official(rows)
-        doubts += told
+        rows, instead = with_test_part(rows)
+        doubts += [NO_TEST_PART] if instead else []
         if left_out:
             doubts.append(
                 f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
@@ -506,21 +505,9 @@ def _joined(tables: Mapping[str, Path], given: Mapping[str, str]) -> tuple[pl.Da
         raise CorpusError(f"{files}; they have {first_few(table.columns, 20)}", fix="name it: --columns label=NAME")
     labelled = table.filter(pl.col(label).is_not_null())
     missing = len(table) - len(labelled)
-    labelled, told = _official(labelled)
-    return labelled, found, [*([f"{counted(missing, 'item')} without a label left out"] if missing else []), *told]
-
-
-def _official(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Rows with a part to train on and one to test on, if their groups are parts; and what was changed for that."""
-    groups = set(rows["group"]) if "group" in rows.columns else set()
-    if len(groups) == 1:
-        return rows.drop("group"), []
-    names = {group: PARTS[group.lower()] for group in groups if group.lower() in PARTS}
-    if len(names) < len(groups) or set(names.values()) != {"train", "dev"}:
-        return rows, []
-    told = "no test part with labels, so the validation part is the test part"
-    names |= {group: "test" for group, part in names.items() if part == "dev"}
-    return rows.with_columns(pl.col("group").replace(names)), [told]
+    doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+    labelled, instead = with_test_part(labelled)
+    return labelled, found, [*doubts, NO_TEST_PART] if instead else doubts
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:

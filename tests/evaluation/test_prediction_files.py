@@ -390,6 +390,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "n4.json": ('{"a": {"0": 1}, "b": {"1": 1}}', "cannot be read"),
     "n5.json": ('{"a": [1, 2], "b": [1]}', "cannot be read"),
     "n6.feather": ("ARROW1", "cannot be read"),
+    "n7.arrow": ("no Arrow", "cannot be read"),
     "o.jsonl": ('{"a": 1}\n{', "cannot be read"),
     "p.parquet": (b"PAR1xxxxPAR1", "cannot be read"),
     "q.npz": (b"PK\x03\x04", "cannot be read"),
@@ -414,6 +415,14 @@ def test_a_bad_file_gives_one_clear_line(name: str, tmp_path: Path) -> None:
         rows(path)
     assert "\n" not in error.value.message
     assert name in error.value.message
+
+
+def test_a_damaged_file_of_a_saved_data_set_gives_one_clear_line(tmp_path: Path) -> None:
+    folder = of_datasets(tmp_path)
+    damaged = folder / "data-00001-of-00002.arrow"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    with pytest.raises(ArtifactError, match=r"data-00001-of-00002\.arrow cannot be read"):
+        rows(folder)
 
 
 def test_a_missing_file_names_those_beside_it(tmp_path: Path) -> None:

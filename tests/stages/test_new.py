@@ -164,7 +164,7 @@ def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     made = new.run(project, "listed", voices, columns={"path": "file_name"}, encoder="wavlm-micro")
     assert manifest_of(made)["label"].to_list() == table["label"].to_list()
     new.run(project, "named", voices, pattern="{label}/{speaker}_{_}", encoder="wavlm-micro")  # not by the list
-    (voices / "metadata.csv").write_text("s0_0|what he says\n")  # another kind of list
+    (voices / "metadata.csv").write_bytes("s0_0|was er erzählt\n".encode("latin-1"))  # another kind of list
     assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"
 
 

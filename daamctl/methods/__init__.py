@@ -76,6 +76,8 @@ METHODS = Registry(
         "weighted-sum-ln": "daamctl.methods.weighted_sum:weighted_sum_ln",
         "scalar-mix": "daamctl.methods.weighted_sum:scalar_mix",
         "attentive": "daamctl.methods.attentive:attentive",
+        "alf": "daamctl.methods.alf:alf",
+        "laya": "daamctl.methods.laya:laya",
         "se": "daamctl.methods.se:se",
         "eca": "daamctl.methods.eca:eca",
         "sls": "daamctl.methods.sls:sls",
@@ -107,6 +109,7 @@ COUNTERPARTS = {
     "base-plus-n": "ridge-last",
     "concat": "ridge-concat",
     "hconv": "ridge-concat",
+    "laya": "ridge-concat",
     "dwatt": "ridge-concat",
     "dwatt-scaled": "ridge-concat",
 }

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from daamctl.errors import MethodError
 from daamctl.methods import build
 from daamctl.methods.attentive import AttentivePooling
 from daamctl.methods.concat import ConcatLinear
 from daamctl.methods.eca import EfficientChannelAttention, kernel_size
 from daamctl.methods.hconv import HierarchicalConv, num_convolutions
+from daamctl.methods.laya import LayerAggregator
 from daamctl.methods.se import SqueezeExcitation
 
 Parameters = dict[str, np.ndarray]
@@ -61,6 +63,15 @@ def hconv(p: Parameters, x: np.ndarray) -> np.ndarray:
     return x.T.ravel()
 
 
+def laya(p: Parameters, x: np.ndarray) -> np.ndarray:
+    adapted = np.array([p["adapter.weight"][i] @ layer + p["adapter.bias"][i] for i, layer in enumerate(x)])
+    hidden = p["hidden.weight"] @ adapted.ravel() + p["hidden.bias"]
+    hidden = np.array([h * (1 + math.erf(h / math.sqrt(2))) / 2 for h in hidden])
+    scores = np.exp((p["score.weight"] @ hidden + p["score.bias"]) / 1.5)
+    fused: np.ndarray = scores / scores.sum() @ adapted
+    return fused
+
+
 class Formula(NamedTuple):
     """A fusion and its NumPy form for one sample (L, D): the weights of the layers, else the output."""
 
@@ -76,6 +87,7 @@ FORMULAS = {
     "eca": Formula(lambda embed_dim, **size: EfficientChannelAttention(**size), eca, (*SIZES, (8, 5), (150, 2))),
     "se": Formula(lambda embed_dim, **size: SqueezeExcitation(**size), se, (*SIZES, (8, 5))),
     "concat": Formula(ConcatLinear, concat, SIZES, weighs=False),
+    "laya": Formula(lambda **size: LayerAggregator(**size, adapter_dim=4, score_dim=6), laya, SIZES, weighs=False),
     "hconv": Formula(HierarchicalConv, hconv, (*SIZES, (5, 7), (8, 1), (24, 8), (26, 7), (27, 7)), weighs=False),
 }
 WEIGHING = [name for name, formula in FORMULAS.items() if formula.weighs]
@@ -131,6 +143,22 @@ def test_weights_stay_float32_under_autocast(name: str) -> None:
         torch.testing.assert_close(weights.sum(-1), torch.ones(2), atol=1e-6, rtol=0)
     else:
         torch.testing.assert_close(weights, module.layer_weights(x), rtol=1e-6, atol=1e-7)
+
+
+def test_weights_of_laya() -> None:
+    """A higher temperature levels them; they stay float32 under autocast and sum to 1."""
+    x = torch.from_numpy(random(2, 24, 5)).float()
+    torch.manual_seed(0)
+    cold, warm = (LayerAggregator(num_layers=24, embed_dim=5, temperature=t) for t in (1e-4, 1e4))
+    warm.load_state_dict(cold.state_dict())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weights = cold.layer_weights(x.bfloat16())
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2), atol=1e-6, rtol=0)
+    assert cold.layer_weights(x).amax(-1).min() > 0.9
+    torch.testing.assert_close(warm.layer_weights(x), torch.full((2, 24), 1 / 24), atol=1e-3, rtol=0)
+    with pytest.raises(MethodError, match="temperature must be above 0, got 0"):
+        build("laya", num_layers=3, embed_dim=6, num_classes=2, temperature=0)
 
 
 def test_kernel_size_of_eca_follows_the_formula() -> None:

@@ -25,7 +25,7 @@ INERT |= {name: {"fusion.key.bias"} for name in ("dwatt", "dwatt-scaled")}
 
 def small(method: str) -> dict[str, Any]:
     """Settings that leave the formulas as they are and the matrices tiny."""
-    sizes = {"hidden_channels": 16, "hidden_dim": 16, "width": 16, "attention_dim": 8}
+    sizes = {"hidden_channels": 16, "hidden_dim": 16, "width": 16, "attention_dim": 8, "adapter_dim": 8, "score_dim": 8}
     return {key: value for key, value in sizes.items() if key in METHODS.defaults(method)}
 
 
@@ -137,6 +137,8 @@ FUSIONS: dict[str, Callable[[int, int], int]] = {
     "weighted-sum-ln": lambda layers, dim: layers,
     "scalar-mix": lambda layers, dim: layers + 1,
     "attentive": lambda layers, dim: linear(dim, 128) + 128,
+    "alf": lambda layers, dim: 8 * dim**2 + 7 * dim,
+    "laya": lambda layers, dim: layers * linear(dim, 96) + linear(layers * 96, 192) + linear(192, layers),
     "se": lambda layers, dim: linear(layers, layers // 4) + linear(layers // 4, layers),
     "eca": lambda layers, dim: 3,
     "sls": lambda layers, dim: linear(dim, 1) + 2,
@@ -158,6 +160,8 @@ def decoder_of(method: str, layers: int, dim: int, classes: int) -> int:
         return linear(layers * dim if method in ("ridge-concat", "ridge-average") else dim, classes)
     if method in MAPS:
         return conv(layers, 512 if method in ("gqdaam", "gqa") else dim, classes)
+    if method == "laya":
+        return mlp(96, classes)
     if method == "hconv":
         return mlp({24: dim // 3 * 3, 40: dim // 2 * 2}[layers], classes)
     return mlp(dim, classes) * (layers if method == "best-layer" else 1)

@@ -24,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
+from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.store.tables import decoded, read_separated, rows_of_json, separator_of, written_name
 
@@ -360,7 +361,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         )
     try:
         if suffix == ".parquet":
-            return _parquet(pl.read_parquet(path, hive_partitioning=False))
+            return _parquet(pl.read_parquet(path, hive_partitioning=False), path.with_name("result.json"))
         if suffix in ARROW:
             return "table", _arrow(path), ()
         if suffix == ".npz":
@@ -415,22 +416,28 @@ def _csv(text: str) -> Opened:
     return ("nkululeko" if is_nkululeko else "table"), frame, ()
 
 
-def _parquet(frame: pl.DataFrame) -> Opened:
-    """A table, or the predictions of a fold of daamctl: logits of clips."""
+def _parquet(frame: pl.DataFrame, record: Path) -> Opened:
+    """A table, or the predictions of a fold of daamctl, logits of clips, whose record may be beside them."""
     if not {"clip_id", "utterance_id", "target", "logits"} <= set(frame.columns):
         return "table", frame, ()
     from daamctl.evaluation.scoring import items_of
 
-    items = items_of(frame, "utterance")
+    items, source = items_of(frame, "utterance"), "speaker"
+    notes: tuple[str, ...] = ()
     names = dict(zip(frame["target"], frame["label"], strict=True)) if "label" in frame.columns else {}
     classes = [names.get(index, str(index)) for index in range(items.outputs.shape[1])]
+    if record.is_file():
+        task = TASKS[json.loads(record.read_text(encoding="utf-8"))["run"]["modality"]]
+        source = task.with_sources(frame["utterance_id"], frame["speaker"]).source
+        if not task.by_accuracy:
+            notes = (f"what is judged is the accuracy per {task.item}; for the {task.metric}: daamctl compare",)
     table = {
         "item": items.ids,
         "label": [classes[index] for index in items.targets],
         "prediction": [classes[index] for index in items.predictions],
-        "speaker": items.speakers,
+        source if source in COLUMNS["group"] else "group": items.speakers,
     }
-    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), ()
+    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), notes
 
 
 def _arrow(path: Path) -> pl.DataFrame:

@@ -121,7 +121,7 @@ def test_completion_offers_what_each_command_takes() -> None:
             assert {"demo", "demo-random"} <= set(completions(name, option, "demo"))
     assert "demo/daam-v1" in completions("export", "argument", "demo/daam")
     assert "coco" in completions("download", "argument", "co")
-    assert completions("doctor", "method", "al") == ["all"]
+    assert completions("doctor", "method", "al") == ["alf", "all"]
     for name, one in {"train": "daam-v1", "ablate": "mean", "finetune": "lora-r8", "reconstruct": "identity"}.items():
         assert one in completions(name, "method", one[:2])
     assert completions("show", "table", "conf") == ["confusion"]

@@ -224,6 +224,37 @@ def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("modality", "sources", "group", "figures"),
+    [
+        ("speech", ["s", "s", "t"], "speaker", 0),
+        ("text", ["s", "s", "t"], "author", 0),
+        ("image", ["s", "s", "t"], "group", 0),  # no table says `source` of what belongs together
+        ("tokens", ["a", "a", "b"], "sentence", 1),
+        ("tokens", ["d", "d", "d"], "document", 1),
+    ],
+)
+def test_a_record_of_daamctl_says_what_belongs_together(
+    modality: str, sources: list[str], group: str, figures: int, tmp_path: Path
+) -> None:
+    names = ["a-0000", "a-0001", "b-0000"]
+    pl.DataFrame(
+        {
+            "clip_id": [f"{name}#000" for name in names],
+            "utterance_id": names,
+            "speaker": sources,
+            "duration_s": 1.0,
+            "target": [0, 1, 1],
+            "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]],
+        }
+    ).write_parquet(tmp_path / "predictions.parquet")
+    (tmp_path / "result.json").write_text(json.dumps({"run": {"modality": modality}}), encoding="utf-8")
+    found = rows(tmp_path / "predictions.parquet")
+    assert (found.group, found.rows["group"].to_list()) == (group, sources)
+    told = "what is judged is the accuracy per word; for the entity F1: daamctl compare"
+    assert [note for note in found.notes if note.startswith("what is judged")] == [told] * figures
+
+
+@pytest.mark.parametrize(
     ("name", "text", "separator"),
     [
         ("p.csv", "label;prediction\n1;1.0\n0;1.0\n", ";"),

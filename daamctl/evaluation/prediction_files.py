@@ -146,11 +146,11 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if "correct" not in columns and label is not None and "prediction" in taken:
         correct = _agree(label, taken["prediction"], what)
         if absent := taken["prediction"].null_count():
-            notes.append(f"{absent} of {len(frame)} predictions are missing and count as wrong")
+            notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
         others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
         if len(others):
             names = first_few(others.unique().sort().to_list(), 3)
-            notes.append(f"{len(others)} of {len(frame)} predictions are no label of any item ({names})")
+            notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
     elif found["correct"] is not None:
         correct = _fractions(frame[found["correct"]], found["correct"], what)
         notes = [f"{notes[0]}, correct = {found['correct']}"]

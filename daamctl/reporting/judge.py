@@ -50,7 +50,7 @@ def sentences(verdict: Verdict) -> list[str]:
     items = verdict.deciding(first, second, MOST)["item"].to_list()
     deciding = ", ".join(items) + (", …" if len(items) == MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
-    return say_each("judged", verdict, pair, *facts, ALPHA, MOST_NEEDED)
+    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED)
 
 
 def ranking(verdict: Verdict) -> Table:
@@ -95,7 +95,7 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
         f"{file.name}: {file.tool}, {plural(len(file.rows), 'row')}, {plural(file.rows['item'].n_unique(), 'item')}"
         for file in files
     ]
-    how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge_method"))]
+    how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge.method"))]
     return Document(
         f"Which is better: {listed(verdict.models)}?",
         "judge",

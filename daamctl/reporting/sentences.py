@@ -1,4 +1,7 @@
-"""The sentences of the report, which `sentences.j2` holds as macros, so that a writer can edit them there."""
+"""The sentences of the pages, which `sentences.j2` and `judge.j2` hold as macros, so that a writer can edit them there.
+
+A macro is called by its name, one of `judge.j2` as `judge.<name>`.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,16 @@ def _on_one_line(text: str) -> str:
 
 
 def _macro(name: str) -> Any:
-    return getattr(_module(), name)
+    file, _, macro = name.rpartition(".")
+    return getattr(_module(file or "sentences"), macro)
 
 
 @cache
-def _module() -> Any:
+def _module(file: str) -> Any:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
     environment.filters.update(
         count=count, listed=listed, p_value=p_value, percent=percent, plural=plural, points=points, sentence=sentence,
         spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out, is_official=terms.is_official,
         moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule, tested=terms.tested,
     )  # fmt: skip
-    return environment.get_template("sentences.j2").module
+    return environment.get_template(f"{file}.j2").module

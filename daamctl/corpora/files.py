@@ -17,7 +17,7 @@ from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import decoded, read_separated, rows_of_json, written_name
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
-    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
+    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph", ".caf"),
     "image": tuple(FORMATS),
     "text": (".txt",),
 }

@@ -66,7 +66,7 @@ NO_TEST_PART = "no test part with labels, so the validation part is the test par
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
-UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg", ".sph")
+UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg")
 """Endings of recordings and films whose sound is not read."""
 
 
@@ -176,17 +176,9 @@ def run(
             rows, told = _with_texts(folder, rows)
             doubts += told
     if modality in ("speech", "image"):
-        examine = _decode if modality == "speech" else _hash
-        decoded = examine(files, rows["path"].unique(maintain_order=True).to_list())
-        broken = decoded.faults.get(UNREADABLE, [])
-        if broken and corpus is not None:
-            raise CorpusError(
-                f"{folder} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
-                fix="correct the paths, which are relative to its folder, or remove the rows",
-            )
-        rows = rows.filter(~pl.col("path").is_in(broken))
-        facts |= _sound_facts(decoded) if modality == "speech" else {}
-        doubts += _told(decoded, rows)
+        rows, sound, told = _examined(files, rows, modality, listed=None if corpus is None else folder)
+        facts |= sound
+        doubts += told
     if rows["label"].n_unique() < 2:
         raise CorpusError(
             f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
@@ -197,21 +189,8 @@ def run(
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
     download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}
-    large = modality == "tokens" or len(rows) > MANY_ITEMS  # of words, about 16 sentences
-    train: dict[str, Any] = {"batch_size": 256} if large else {}
-    if "speaker" in rows.columns and "group" not in rows.columns and modality != "tokens":
-        own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
-        stratify = modality != "speech"
-        number = even_number(own, 5, stratify=stratify) or 5  # folds that the names give
-        if not have_classes(own, number, stratify=stratify):  # as of patients, who are all ill or all well
-            fitting = next((number for number in (5, 4, 3) if have_classes(own, number, stratify=True)), None)
-            if fitting is not None:
-                number = fitting
-                download |= {} if stratify else {"folds": "stratified"}
-        if number != 5:
-            download["num_groups"] = number
-        if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
-            download["num_groups"], train["selection"] = 2, "last"
+    folds, train = _fold_settings(rows, modality)
+    download |= folds
     task = task_of(modality)
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
@@ -418,6 +397,49 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
         if sets:
             told.append(f"{what}: {first_few([' = '.join(paths[:3]) for paths in sets])}")
     return told
+
+
+def _examined(
+    files: Path, rows: pl.DataFrame, modality: Modality, *, listed: Path | None
+) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
+    """Read every file once: the rows of those that can be read, facts about the sound, and doubts.
+
+    Args:
+        files: folder that the paths of the rows are relative to.
+        listed: the list that names the files, all of which must then be readable; None: they were found in a folder.
+    """
+    examine = _decode if modality == "speech" else _hash
+    decoded = examine(files, rows["path"].unique(maintain_order=True).to_list())
+    broken = decoded.faults.get(UNREADABLE, [])
+    if broken and listed is not None:
+        raise CorpusError(
+            f"{listed} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
+            fix="correct the paths, which are relative to its folder, or remove the rows",
+        )
+    rows = rows.filter(~pl.col("path").is_in(broken))
+    return rows, _sound_facts(decoded) if modality == "speech" else {}, _told(decoded, rows)
+
+
+def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of `download` and of `train` that folds over these items need."""
+    download: dict[str, Any] = {}
+    large = modality == "tokens" or len(rows) > MANY_ITEMS  # of words, about 16 sentences
+    train: dict[str, Any] = {"batch_size": 256} if large else {}
+    if "speaker" not in rows.columns or "group" in rows.columns or modality == "tokens":
+        return download, train
+    own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
+    stratify = modality != "speech"
+    number = even_number(own, 5, stratify=stratify) or 5  # folds that the names give
+    if not have_classes(own, number, stratify=stratify):  # as of patients, who are all ill or all well
+        fitting = next((number for number in (5, 4, 3) if have_classes(own, number, stratify=True)), None)
+        if fitting is not None:
+            number = fitting
+            download |= {} if stratify else {"folds": "stratified"}
+    if number != 5:
+        download["num_groups"] = number
+    if rows["speaker"].n_unique() == 2:  # nobody is left to choose settings on
+        download["num_groups"], train["selection"] = 2, "last"
+    return download, train
 
 
 def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:

@@ -157,17 +157,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         if correct.is_between(0, 1, closed="none").any():
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
-        scored = set() if label is None else set(label.drop_nulls().unique()) & set(_numeric(frame))
-        if found["prediction"] is not None and "prediction" not in taken:
-            lacks = f"'{found['prediction']}' has a list in every row, not one answer"
-        elif label is not None and len(scored) > 1:
-            unscored = sorted(set(label.drop_nulls().unique()) - scored)
-            lacks = f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(unscored, 4)}"
-        else:
-            role = "label" if "prediction" in taken else "prediction"
-            lacks = f"the columns {first_few(frame.columns, 12)} have no {role}"
         raise ConfigError(
-            f"{what}: {lacks}",
+            f"{what}: {_lacking(frame, found['prediction'], taken)}",
             fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(
@@ -187,6 +178,26 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
             fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
         )
     return Predictions(name, "table", rows, found["group"], by_order, tuple(notes))
+
+
+def _lacking(frame: pl.DataFrame, prediction: str | None, taken: Mapping[str, pl.Series]) -> str:
+    """Why a table does not say which answers are right.
+
+    Args:
+        prediction: the column of the answers, if there is one.
+        taken: what a column is -> its values, of the columns that can be used.
+    """
+    label = taken.get("label")
+    known = set() if label is None else set(label.drop_nulls().unique())
+    scored = known & set(_numeric(frame))
+    if prediction is not None and "prediction" not in taken:
+        return f"'{prediction}' has a list in every row, not one answer"
+    if len(scored) > 1:
+        return (
+            f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(sorted(known - scored), 4)}"
+        )
+    role = "label" if "prediction" in taken else "prediction"
+    return f"the columns {first_few(frame.columns, 12)} have no {role}"
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -90,7 +90,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
         cells = [
-            ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
+            ["–" if one is None else f"{one + 0.0:.4g}" if isinstance(one, float) else str(one) for one in row]
             for row in rows.iter_rows()
         ]
         numeric = [index for index, kind in enumerate(rows.dtypes) if kind.is_numeric()]

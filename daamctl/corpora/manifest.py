@@ -209,7 +209,7 @@ def _times(rows: pl.DataFrame, faults: _Faults) -> pl.DataFrame:
         if name not in rows.columns:
             rows = rows.with_columns(pl.lit(None, pl.Float64).alias(name))
         text = pl.col(name).cast(pl.String).str.strip_chars().replace("", None)
-        number = text.cast(pl.Float64, strict=False)
+        number = text.str.replace(r"^([-+]?\d+),(\d+)$", "${1}.${2}").cast(pl.Float64, strict=False)  # a decimal comma
         wrong = text.is_not_null() & ~number.is_finite().fill_null(False)
         faults.rows(rows, (wrong, f"{name} is not a number in {{places}}"))
         rows = rows.with_columns(pl.when(number.is_finite()).then(number).alias(name))

@@ -58,6 +58,8 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference")
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
+DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
+"""A number as spreadsheets of some countries write it, beside semicolons."""
 TEXTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
 ARROW = (".arrow", ".feather")
@@ -422,7 +424,13 @@ def _csv(text: str) -> Opened:
     # 007 is no number
     names = {column.name: pl.String for column in read_separated(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
     separator = separator_of(text)
-    frame = pl.read_csv(io.StringIO(text), separator=separator, infer_schema_length=None, schema_overrides=names)
+    frame = pl.read_csv(
+        io.StringIO(text),
+        separator=separator,
+        infer_schema_length=None,
+        schema_overrides=names,
+        decimal_comma=separator == ";" and DECIMAL_COMMA.search(text) is not None,
+    )
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
     return ("nkululeko" if is_nkululeko else "table"), frame, ()
 

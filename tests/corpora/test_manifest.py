@@ -58,6 +58,13 @@ def test_absolute_paths(tmp_path: Path) -> None:
     assert rows["path"].to_list() == ["wav/a.wav", "/elsewhere/b.wav"]
 
 
+def test_decimal_commas(tmp_path: Path) -> None:
+    text = "path;label;speaker;start_s;end_s\na.wav;x;s;0,25;1,5\na.wav;y;s;2;2,75\n"
+    rows = prepare(csv(tmp_path, text))
+    assert rows["start_s"].to_list() == [0.25, 2.0]
+    assert rows["duration_s"].to_list() == [1.25, 0.75]
+
+
 def test_given_ids_are_kept(tmp_path: Path) -> None:
     rows = prepare(csv(tmp_path, "utterance_id,path,label,speaker\nu1,a.wav,a,s\nu2,a.wav,b,s\n"))
     assert rows["utterance_id"].to_list() == ["u1", "u2"]

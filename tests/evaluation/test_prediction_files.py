@@ -254,6 +254,17 @@ def test_a_record_of_daamctl_says_what_belongs_together(
     assert [note for note in found.notes if note.startswith("what is judged")] == [told] * figures
 
 
+def test_a_spreadsheet_of_another_country(tmp_path: Path) -> None:
+    """Semicolons, decimal commas, a byte order mark; an answer may still have a comma."""
+    path = tmp_path / "p.csv"
+    path.write_text("\ufeffitem;label;p_a;p_b\n1;a;0,75;0,25\n2;b;1e-3;0,999\n3;a;,4;0,6\n", encoding="utf-8")
+    assert rows(path).rows["prediction"].to_list() == ["a", "b", "b"]
+    path.write_text("item;label;prediction;correct\n1;x, y;x, y;1,0\n2;z;x, y;0,0\n", encoding="utf-8")
+    assert rows(path).rows["correct"].to_list() == [1.0, 0.0]
+    path.write_text("item;label;prediction;confidence\n1;a;a;0.75\n2;b;a;0.5\n", encoding="utf-8")
+    assert rows(path).rows["correct"].to_list() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "separator"),
     [

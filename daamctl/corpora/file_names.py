@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from daamctl.corpora.groups import PARTS
+from daamctl.corpora.groups import part_of
 from daamctl.errors import ConfigError, CorpusError, first_few
 
 FIELD = re.compile(r"\{(\w+)(?::(\d+))?\}")
@@ -29,8 +29,8 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
 EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
-NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?[mf]?\d+[mf]?")
-"""What speakers are usually called."""
+NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}")
+"""What speakers are usually called, by numbers or hashes."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class NamePattern:
             raise _wrong(text, "it has a brace that is no field")
         if "label" not in fields:
             raise _wrong(text, "it has no {label}")
-        suffix = "" if PurePosixPath(FIELD.sub("x", text)).suffix else r"\.[^./]+"
+        suffix = "" if PurePosixPath(FIELD.sub("x", text)).suffix else r"(?:\.[^./]+)?"
         return cls(text, tuple(fields), re.compile(f"(?:.*/)?{''.join(parts)}{suffix}"))
 
     def read(self, path: str) -> dict[str, str] | None:
@@ -187,7 +187,8 @@ def _by_folder(paths: Sequence[str]) -> NamePattern | None:
 
 def _is_split(folders: set[str]) -> bool:
     """Whether names of folders, in small letters, are those of parts or of folds."""
-    return len(folders) > 1 and ("train" in folders <= PARTS.keys() or all(map(FOLD.fullmatch, folders)))
+    parts = {part_of(folder) for folder in folders}
+    return len(folders) > 1 and (("train" in parts and None not in parts) or all(map(FOLD.fullmatch, folders)))
 
 
 _Form = tuple[int, tuple[str, ...]]

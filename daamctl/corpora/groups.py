@@ -7,6 +7,7 @@ each to the group that it fits best. Unlike there, the result does not depend on
 from __future__ import annotations
 
 import hashlib
+import re
 
 import polars as pl
 
@@ -15,6 +16,12 @@ from daamctl.artifacts.utterances import SENTENCE
 
 PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
 """Names of the parts of an official split -> the name of the group."""
+
+
+def part_of(folder: str) -> str | None:
+    """The part that a folder is named for, perhaps at the end of its name, such as `20news-bydate-train`."""
+    return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
+
 
 EVEN = 1.25
 """Groups are even if the largest has at most this many times the mean."""

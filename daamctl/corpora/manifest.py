@@ -159,7 +159,8 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         name_them = f"name them: daamctl new NAME --from {path} --columns {named}"
         texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
         fix = f"{name_them}{texts}; or {GET_IT}"
-        if len(missing) == len(REQUIRED[modality]) and any(len(name) > 60 or name.isdecimal() for name in found):
+        is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
+        if len(missing) == len(REQUIRED[modality]) and is_item:
             note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
         packed = alike("path", found)

@@ -33,7 +33,8 @@ from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, read_table, read_text
-from daamctl.corpora.groups import PARTS, even_number, have_classes, with_test_part
+from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
+from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data import audio
 from daamctl.data.task import Task, task_of
@@ -62,6 +63,10 @@ LONGEST_TEXT = 1_000_000
 """Bytes of a text file that is read."""
 LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
+UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
+"""Folders of items without a label, as of IMDB and Speech Commands."""
+PART_LISTS = {"validation_list.txt": "dev", "testing_list.txt": "test"}
+"""Lists of the files of a part, as Speech Commands has them."""
 NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
@@ -136,25 +141,22 @@ def run(
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
-    tables = {} if held or pattern is not None else _tables_of(folder)
-    corpus = None if held or tables else _corpus_of(folder)
-    if (held or tables or corpus is not None) and (pattern is not None or labels):
+    listed = None if held or pattern is not None else _table_of(folder, columns or {})
+    corpus = None if held or listed is not None else _corpus_of(folder)
+    if (held or listed is not None or corpus is not None) and (pattern is not None or labels):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
-    if columns and not held and not tables and corpus != MANIFEST:
+    if columns and not held and listed is None:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
-    _check_name(name, [path] if corpus and not columns else [path, made], force=force)
+    _check_name(name, [path] if corpus else [path, made], force=force)
     written = None  # the table, where none was given
     if held:
         folder, facts, doubts = unpack(folder, made, columns or {})
         corpus, written = _corpus_of(folder), folder
-    elif columns or tables:
-        if tables:
-            table, columns, doubts = _joined(tables, columns or {})
-            facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
-        else:
-            table = read_table(folder)
-        write_text(manifest, _renamed(table, columns or {}, folder, manifest.parent, root).write_csv())
+    elif listed is not None:
+        table, columns, doubts = listed
+        facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
+        write_text(manifest, _renamed(table, columns, folder, manifest.parent, root).write_csv())
         folder, written, corpus = manifest, manifest, MANIFEST
     known, files = None, folder
     if corpus is not None:
@@ -163,9 +165,16 @@ def run(
     else:
         modality, found, others = _scan(folder)
         doubts += [f"left out, of another kind: {others}"] if others else []
+        aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
+        if pattern is None and aside:
+            found = sorted(set(found) - set(aside))
+            doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
         by_folder = modality == "image"
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
         rows, left_out = _rows(folder, found, known, labels or {})
+        parts = {file: part for one, part in PART_LISTS.items() for file in _lines(folder / one)}
+        if parts and "group" not in rows.columns:
+            rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
         rows, instead = with_test_part(rows)
         doubts += [NO_TEST_PART] if instead else []
         if left_out:
@@ -227,8 +236,10 @@ def _corpus_of(source: Path) -> str | None:
     if suffix == ".csv":
         return MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
-    names = [name.strip(' "\r') for name in text.partition("\n")[0].split(separator_of(text))]
-    return MANIFEST if alike("label", names) or alike("path", names) else CONLL
+    first = text.partition("\n")[0]
+    names = [name.strip(' "\r') for name in first.split(separator_of(text))]
+    is_text = "\t" not in first and len(first.split()) > 4  # more words than a line of tagged words has columns
+    return MANIFEST if is_text or alike("label", names) or alike("path", names) else CONLL
 
 
 def _columns_of(source: Path) -> list[str]:
@@ -287,8 +298,12 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
         raise CorpusError(f"no file or folder {folder}", fix=fix)
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
+    bare = [file for file in files if not file.suffix or file.suffix[1:].isdecimal()]
+    if not any(of_kind.values()) and len({file.parent for file in bare}) > 1:
+        of_kind["text"] = bare  # as those of 20 Newsgroups
     kind = max(of_kind, key=lambda kind: len(of_kind[kind]))
-    others = [file for file in files if file.suffix.lower() not in SUFFIXES[kind]]
+    chosen = set(of_kind[kind])
+    others = [file for file in files if file not in chosen and file.name not in PART_LISTS]
     endings = Counter(file.suffix.lower() or file.name for file in others)
     told = first_few([f"{ending} ({number})" for ending, number in endings.most_common()]) if others else ""
     example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
@@ -323,7 +338,13 @@ def _rows(
             fix="correct --labels or --pattern",
         )
     rows = rows.with_columns(label=pl.col("label").replace(dict(labels)))
+    if "group" in rows.columns and all(parts := [part_of(one) for one in rows["group"]]):
+        rows = rows.with_columns(group=pl.Series(parts))
     return rows, [path for path, values in read.items() if values is None]
+
+
+def _lines(path: Path) -> list[str]:
+    return read_text(path).split() if path.is_file() else []
 
 
 def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
@@ -502,20 +523,45 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
-def _tables_of(folder: Path) -> dict[str, Path]:
-    """Group -> table of an official split in a folder: train.csv, test.csv and the like; empty: there is none."""
-    if not folder.is_dir():
-        return {}
-    parts = {part: path for part, path in part_files(folder).items() if path.suffix.lower() in TABLES}
-    if not parts.keys() & {"test", "dev"} or any(_corpus_of(path) != MANIFEST for path in parts.values()):
-        return {}
-    return parts
+_Listed = tuple[pl.DataFrame, Mapping[str, str], list[str]]
+"""A table of items, those of its columns that have other names (ours -> theirs), and doubts."""
 
 
-def _joined(tables: Mapping[str, Path], given: Mapping[str, str]) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
-    """The tables of an official split as one, the columns that have other names (ours -> theirs), and doubts."""
-    read = [read_table(path).with_columns(group=pl.lit(part)) for part, path in tables.items()]
-    table = pl.concat(read, how="diagonal_relaxed")
+def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
+    """Items in a form that becomes a manifest; None: it is another kind of file or folder.
+
+    That is: tables of an official split, a list whose columns have no names or other names, or data folders of Kaldi.
+    """
+    if source.is_dir():
+        parts = part_files(source)
+        tables = {part: path for part, path in parts.items() if path.suffix.lower() in TABLES}
+        first = next(iter(tables.values()), None)  # the test part may have no labels
+        if first is not None and tables.keys() & {"test", "dev"} and _is_list(first):
+            return _joined({part: _read(path) for part, path in tables.items()}, columns, source)
+        if kaldi := kaldi_parts(source):
+            table, instead = with_test_part(read_kaldi(kaldi))
+            return table, {}, [NO_TEST_PART] if instead else []
+        return None
+    if columns:
+        return (read_table(source), columns, []) if _corpus_of(source) == MANIFEST else None
+    unnamed = read_unnamed(source)
+    return None if unnamed is None else (unnamed, {}, [])
+
+
+def _is_list(path: Path) -> bool:
+    return _corpus_of(path) == MANIFEST or read_unnamed(path) is not None
+
+
+def _read(path: Path) -> pl.DataFrame:
+    unnamed = read_unnamed(path)
+    return read_table(path) if unnamed is None else unnamed
+
+
+def _joined(tables: Mapping[str, pl.DataFrame], given: Mapping[str, str], source: Path) -> _Listed:
+    """The tables of an official split as one."""
+    table = pl.concat(
+        [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
+    )
     found = dict(given)
     for role in ("path", "text", "label", "speaker", "sentence"):
         names = [name for name in table.columns if name not in found.values()]
@@ -523,8 +569,10 @@ def _joined(tables: Mapping[str, Path], given: Mapping[str, str]) -> tuple[pl.Da
         if role not in found and role not in names and content and (other := alike(role, names)):
             found[role] = other
     if (label := found.get("label", "label")) not in table.columns:
-        files = f"{first_few([str(path) for path in tables.values()])} have no label"
-        raise CorpusError(f"{files}; they have {first_few(table.columns, 20)}", fix="name it: --columns label=NAME")
+        they = first_few(table.columns, 20)
+        raise CorpusError(
+            f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
+        )
     labelled = table.filter(pl.col(label).is_not_null())
     missing = len(table) - len(labelled)
     doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []

@@ -118,6 +118,82 @@ def test_tables_of_an_official_split_without_labels(project: Path, tmp_path: Pat
     assert not (project / "manifests").exists()
 
 
+def test_parts_whose_columns_differ(project: Path, tmp_path: Path) -> None:
+    """As GLUE publishes them: the test part has other columns, and no labels."""
+    table = NOTICES.select("sentence", label="class")
+    table[:6].write_csv(tmp_path / "train.tsv", separator="\t")
+    table[6:10].write_csv(tmp_path / "dev.tsv", separator="\t")
+    table[10:].select("sentence").with_row_index().write_csv(tmp_path / "test.tsv", separator="\t")
+    made = new.run(project, "glue", tmp_path, encoder="llama-micro")
+    assert "2 items without a label left out" in made.doubts
+    assert manifest_of(made)["group"].to_list() == ["train"] * 6 + ["test"] * 4
+
+
+def test_lists_without_names_of_columns(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("Company\nVillage\n")
+    for part in ("train", "test"):
+        lines = [f'{number % 2 + 1},"Title","Text {number}, {part}"' for number in range(8)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(lines))
+    made = new.run(project, "topics", tmp_path, encoder="llama-micro")
+    rows = manifest_of(made)
+    assert rows.row(0) == ("Company", "Title Text 0, train", "train")
+    assert made.facts["classes"] == "Company 8, Village 8"
+    config = load_config(project, "topics")
+    download.run(Layout.of(project, "topics", config), config)
+    made = new.run(project, "alone", tmp_path / "train.csv", encoder="llama-micro")
+    assert manifest_of(made).height == 8
+
+
+def test_a_data_folder_of_kaldi(project: Path, voices: Path) -> None:
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    names = [path.replace("/", "-").removesuffix(".wav") for path in paths]
+    (voices / "data").mkdir()
+    for file, values in (
+        ("wav.scp", paths), ("utt2mood", [path[:4] for path in paths]), ("utt2spk", [Path(p).name[:2] for p in paths])
+    ):  # fmt: skip
+        lines = [f"{name} {value}\n" for name, value in zip(names, values, strict=True)]
+        (voices / "data" / file).write_text("".join(lines))
+    made = new.run(project, "kaldi", voices / "data", encoder="wavlm-micro")
+    assert manifest_of(made)["path"].to_list() == [f"{voices}/{path}" for path in paths]
+    assert made.facts["speakers"].startswith("6, with")
+
+
+def test_lists_of_the_files_of_a_part(project: Path, tmp_path: Path) -> None:
+    """As Speech Commands has them, with speakers that are hashes, and noises that are no class."""
+    folder = tmp_path / "words"
+    speakers = ["0a7c2a8d", "deadbee1", "3cb74144", "11f9e3f1"]
+    for seed, (word, speaker) in enumerate((word, speaker) for word in ("yes", "no") for speaker in speakers):
+        write_wav(folder / word / f"{speaker}_nohash_0.wav", seed)
+    write_wav(folder / "_background_noise_" / "doing_the_dishes.wav", 99)
+    for name, speaker in (("validation", speakers[2]), ("testing", speakers[3])):
+        lines = [f"{word}/{speaker}_nohash_0.wav\n" for word in ("yes", "no")]
+        (folder / f"{name}_list.txt").write_text("".join(lines))
+    made = new.run(project, "words", folder, encoder="wavlm-micro")
+    rows = manifest_of(made)
+    assert set(rows["label"]) == {"yes", "no"}
+    assert dict(rows["group"].value_counts().iter_rows()) == {"train": 4, "dev": 2, "test": 2}
+    assert set(rows["speaker"]) == set(speakers)
+    left_out = "1 file without a label left out, e.g. _background_noise_/doing_the_dishes.wav"
+    assert left_out in made.doubts
+    assert not any("another kind" in doubt for doubt in made.doubts)
+
+
+def test_texts_without_a_suffix_in_named_parts(project: Path, tmp_path: Path) -> None:
+    """As 20 Newsgroups and IMDB are unpacked."""
+    for number in range(16):
+        part, topic = ("news-train", "news-test")[number % 4 == 3], ("sci.med", "rec.autos")[number % 2]
+        path = tmp_path / part / topic / str(10_000 + number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"notice {number}")
+    unlabelled = tmp_path / "news-train" / "unsup" / "1"
+    unlabelled.parent.mkdir()
+    unlabelled.write_text("nobody said what this is")
+    made = new.run(project, "news", tmp_path, encoder="llama-micro")
+    assert made.pattern == "{group}/{label}/{_}"
+    assert made.facts["classes"] == "rec.autos 8, sci.med 8"
+    assert dict(manifest_of(made)["group"].value_counts().iter_rows()) == {"train": 12, "test": 4}
+
+
 def test_files_in_a_folder_beside_their_tables(project: Path, tmp_path: Path) -> None:
     """As Common Voice has them."""
     for part, numbers in (("train", range(8)), ("test", range(8, 12))):

@@ -1,0 +1,135 @@
+"""Lists of items whose columns have no names: as text classification and Kaldi write them.
+
+3,"Title","A text"                          a number of a class and texts, perhaps with the names in classes.txt
+spam<TAB>A text                             a label and a text, in either order
+__label__spam A text                        as fastText reads it
+wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from daamctl.corpora.files import read_text
+from daamctl.errors import CorpusError, first_few
+from daamctl.store.tables import separator_of
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".data", "")
+MOST_CLASSES = 1000
+FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
+CLASSES = "classes.txt"
+"""File beside a list, with the name of each class, the first for 1."""
+SCP = "wav.scp"
+NO_LABELS = ("spk", "dur", "num_frames", "num_samples", "num_channels", "uniq", "session", "text", "ctm")
+"""`utt2X` that are no labels."""
+
+
+def read_unnamed(path: Path) -> pl.DataFrame | None:
+    """Items with `label` and `text` from a file whose first line is an item; None: it is another kind of file.
+
+    Raises:
+        CorpusError: the file cannot be read, or an item has several labels.
+    """
+    if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        return None
+    text = read_text(path)
+    lines = [line for line in text.split("\n") if line.strip()]
+    found = [FASTTEXT.fullmatch(line) for line in lines]
+    if lines and all(found):
+        pairs = [(one[1], one[2]) for one in found if one is not None]
+        if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
+            raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")
+        return pl.DataFrame(pairs, schema=["label", "text"], orient="row")
+    tabs = bool(lines) and all("\t" in line for line in lines)
+    separator, quote = ("\t", None) if tabs else (separator_of(text), '"')
+    try:
+        table = pl.read_csv(
+            io.StringIO(text), separator=separator, has_header=False, infer_schema=False, quote_char=quote
+        )
+    except pl.exceptions.PolarsError:
+        return None
+    if len(table) < 4 or table.width < 2 or any(table.null_count().row(0)):
+        return None
+    for place in (0, table.width - 1):
+        labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
+        # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column
+        sizes = Counter(labels)
+        is_label = sizes[labels[0]] > 1 and 2 <= len(sizes) <= min(MOST_CLASSES, len(table) // 2)
+        if is_label and any(" " in one[0].strip() for one in others):
+            texts = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
+            return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": texts})
+    return None
+
+
+def _named(labels: pl.Series, classes: Path) -> pl.Series:
+    """The names of numbered classes, if a file has them."""
+    names = read_text(classes).splitlines() if classes.is_file() else []
+    known = {str(number): name.strip() for number, name in enumerate(names, 1) if name.strip()}
+    return labels.replace(known) if set(labels) <= known.keys() else labels
+
+
+def kaldi_parts(folder: Path) -> dict[str, Path]:
+    """Name -> data folder of Kaldi; of one without parts the name is empty. Empty: there are none."""
+    if (folder / SCP).is_file():
+        return {"": folder}
+    return {one.name: one for one in sorted(folder.iterdir()) if (one / SCP).is_file()} if folder.is_dir() else {}
+
+
+def read_kaldi(parts: Mapping[str, Path]) -> pl.DataFrame:
+    """Recordings of data folders, with utterance_id, path, label and, as far as known, speaker, group and times.
+
+    Kaldi's paths begin where its recipe runs, which is some folder above: the paths are absolute here.
+
+    Raises:
+        CorpusError: a folder has no labels, or no recording can be found.
+    """
+    tables = []
+    for name, folder in parts.items():
+        recordings = _pairs(folder / SCP)
+        if piped := next((one for one in recordings.values() if one.endswith("|")), None):
+            raise CorpusError(
+                f"{folder / SCP} has a command, '{piped}', not a file", fix="write the recordings to files"
+            )
+        files = [path.name for path in sorted(folder.glob("utt2*")) if path.name.removeprefix("utt2") not in NO_LABELS]
+        if len(files) != 1:
+            what = f"{first_few(files)}: which are the labels?" if files else "no labels, such as utt2emo or utt2lang"
+            raise CorpusError(
+                f"{folder} has {what}", fix="leave one file utt2<label> there, a line `utterance label` each"
+            )
+        labels = _pairs(folder / files[0])
+        pieces = {key: value.split() for key, value in _pairs(folder / "segments").items()}
+        if wrong := [key for key, piece in pieces.items() if len(piece) != 3 or piece[0] not in recordings]:
+            raise CorpusError(f"{folder / 'segments'} has no recording, begin and end of {first_few(wrong)}")
+        missing = sorted(set(pieces or recordings) - labels.keys())
+        if missing:
+            raise CorpusError(f"{folder / files[0]} lacks {first_few(missing)}")
+        columns = {
+            "utterance_id": list(pieces or recordings),
+            "path": [recordings[pieces[one][0] if pieces else one] for one in pieces or recordings],
+            "label": [labels[one] for one in pieces or recordings],
+        }
+        if speakers := _pairs(folder / "utt2spk"):
+            columns["speaker"] = [speakers.get(one, one) for one in columns["utterance_id"]]
+        if pieces:
+            columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": [one[2] for one in pieces.values()]}
+        if name:
+            columns["group"] = [name] * len(columns["path"])
+        first = Path(columns["path"][0])
+        top = next((above for above in (folder, *folder.absolute().parents) if (above / first).is_file()), None)
+        if top is None:
+            raise CorpusError(f"{folder / SCP} names {first}, which is in no folder above", fix="correct the paths")
+        columns["path"] = [str((top / one).absolute()) for one in columns["path"]]
+        tables.append(pl.DataFrame(columns))
+    return pl.concat(tables, how="diagonal")
+
+
+def _pairs(path: Path) -> dict[str, str]:
+    """Key -> the rest of each line of one of Kaldi's tables; empty if there is no such file."""
+    lines = read_text(path).splitlines() if path.is_file() else []
+    return {key: rest.strip() for key, _, rest in (line.strip().partition(" ") for line in lines) if rest}

@@ -1,0 +1,136 @@
+"""Lists without names of columns, in the layouts in which corpora are published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
+from daamctl.errors import CorpusError
+
+TEXTS = ["it was, well, fine", "so long", "not a word", "come on in", "go away now", "what a day"]
+
+
+def pairs(path: Path) -> list[tuple[str, str]] | None:
+    found = read_unnamed(path)
+    return None if found is None else found.select("label", "text").rows()
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_numbered_classes_and_several_texts(tmp_path: Path) -> None:
+    """As DBpedia, Yelp and Yahoo are published; the class of a number is in a file beside."""
+    rows = "".join(f'{number % 2 + 1},"Title {number}"," {text}"\n' for number, text in enumerate(TEXTS))
+    path = write(tmp_path / "train.csv", rows)
+    expected = [(str(number % 2 + 1), f"Title {number} {text}") for number, text in enumerate(TEXTS)]
+    assert pairs(path) == expected
+    write(tmp_path / "classes.txt", "Company\nVillage\n")
+    assert pairs(path) == [({"1": "Company", "2": "Village"}[label], text) for label, text in expected]
+    write(tmp_path / "classes.txt", "Company\n")  # does not have all
+    assert pairs(path) == expected
+
+
+@pytest.mark.parametrize("name", ["spam.tsv", "spam.txt", "SpamCollection", "spam.data"])
+@pytest.mark.parametrize("label_first", [True, False])
+def test_a_label_and_a_text(name: str, label_first: bool, tmp_path: Path) -> None:
+    rows = [("ham" if number % 3 else "spam", f'"{text}' if number == 2 else text) for number, text in enumerate(TEXTS)]
+    lines = ["\t".join(row if label_first else row[::-1]) for row in rows]
+    assert pairs(write(tmp_path / name, "\n".join(lines))) == rows
+
+
+def test_fasttext(tmp_path: Path) -> None:
+    lines = [f"__label__{'ab'[number % 2]} {text}\n" for number, text in enumerate(TEXTS)]
+    assert pairs(write(tmp_path / "t.txt", "".join(lines))) == list(zip("ababab", TEXTS, strict=True))
+    path = write(tmp_path / "two.txt", "".join([*lines, "__label__a __label__b both\n"]))
+    with pytest.raises(CorpusError, match=r"two\.txt:7: an item has several labels; it must have one"):
+        read_unnamed(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("named.csv", "label,text\n" + "".join(f"{'ab'[n % 2]},{text!r}\n" for n, text in enumerate(TEXTS))),
+        ("last.csv", "some text,label\n" + "".join(f"{text!r},{'ab'[n % 2]}\n" for n, text in enumerate(TEXTS))),
+        ("index.csv", ",text,label\n" + "".join(f"{n},{text!r},{'ab'[n % 2]}\n" for n, text in enumerate(TEXTS))),
+        ("words.tsv", "I\tO\nlive\tO\nin\tO\nParis\tB-loc\n\nI\tO\ngo\tO\n"),
+        ("words.txt", "I O\nlive O\nin O\nParis B-loc\n\nI O\ngo O\n"),
+        ("prose.txt", "Once upon a time, there was a king.\nHe was old, and he died.\nOh, no.\nThe end, my friend.\n"),
+        ("each.csv", "".join(f"{n},{text!r}\n" for n, text in enumerate(TEXTS))),  # every item a class
+        ("few.csv", "1,a text\n1,b text\n"),
+        ("gap.csv", "1,a text\n1,b text\n2,\n2,c text\n"),
+        ("empty.csv", ""),
+        ("other.json", "[]"),
+    ],
+)
+def test_what_is_another_kind_of_file(name: str, text: str, tmp_path: Path) -> None:
+    assert read_unnamed(write(tmp_path / name, text)) is None
+
+
+def kaldi(folder: Path, utterances: str, *, segments: bool = False) -> Path:
+    """A data folder whose recordings are two above, as a recipe has them."""
+    folder.mkdir(parents=True)
+    top = folder.parents[1]
+    for name in utterances:
+        (top / "wav").mkdir(exist_ok=True)
+        (top / "wav" / f"{name}.wav").write_bytes(b"")
+    write(folder / "wav.scp", "".join(f"{name} wav/{name}.wav\n" for name in utterances))
+    keys = [f"{name}-{part}" for name in utterances for part in "12"] if segments else list(utterances)
+    write(folder / "utt2spk", "".join(f"{key} s{key[0]}\n" for key in keys))
+    write(folder / "utt2emo", "".join(f"{key} {'anger' if key[0] < 'c' else 'joy'}\n" for key in keys))
+    write(folder / "utt2dur", "".join(f"{key} 1.0\n" for key in keys))
+    write(folder / "utt2emo", (folder / "utt2emo").read_text() + "zz fear\n")  # of an utterance that is not here
+    write(folder / "text", "".join(f"{key} HELLO THERE\n" for key in keys))
+    if segments:
+        write(folder / "segments", "".join(f"{key} {key[0]} {key[-1]}.5 {key[-1]}.75\n" for key in keys))
+    return folder
+
+
+def test_a_data_folder_of_kaldi(tmp_path: Path) -> None:
+    folder = kaldi(tmp_path / "data" / "all", "abcd")
+    rows = read_kaldi(kaldi_parts(folder))
+    assert rows["utterance_id"].to_list() == list("abcd")
+    assert rows["path"].to_list() == [f"{tmp_path}/wav/{name}.wav" for name in "abcd"]
+    assert rows["label"].to_list() == ["anger"] * 2 + ["joy"] * 2
+    assert rows["speaker"].to_list() == [f"s{name}" for name in "abcd"]
+    assert "group" not in rows.columns
+
+
+def test_parts_and_segments_of_kaldi(tmp_path: Path) -> None:
+    kaldi(tmp_path / "data" / "train", "abcd", segments=True)
+    kaldi(tmp_path / "data" / "test", "ef")
+    (tmp_path / "data" / "lang").mkdir()
+    rows = read_kaldi(kaldi_parts(tmp_path / "data"))
+    assert rows["group"].to_list() == ["test"] * 2 + ["train"] * 8
+    assert rows.row(2, named=True) == {
+        "utterance_id": "a-1", "path": f"{tmp_path}/wav/a.wav", "label": "anger", "speaker": "sa", "group": "train",
+        "start_s": "1.5", "end_s": "1.75",
+    }  # fmt: skip
+    assert kaldi_parts(tmp_path / "data" / "lang") == kaldi_parts(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("wav.scp", "a sph2pipe a.sph |\n", "has a command, 'sph2pipe a.sph |', not a file"),
+        ("wav.scp", "a elsewhere/a.wav\n", "names elsewhere/a.wav, which is in no folder above"),
+        ("utt2emo", "a anger\n", "utt2emo lacks b, c, d"),
+        ("utt2lang", "a de\n", "has utt2emo, utt2lang: which are the labels?"),
+        ("segments", "a-1 a 0.5\n", "segments has no recording, begin and end of a-1"),
+        ("segments", "a-1 z 0.5 1\n", "segments has no recording, begin and end of a-1"),
+        ("utt2emo", None, "has no labels, such as utt2emo or utt2lang"),
+    ],
+)
+def test_kaldi_folders_that_are_refused(file: str, text: str | None, message: str, tmp_path: Path) -> None:
+    folder = kaldi(tmp_path / "data" / "all", "abcd")
+    if text is None:
+        (folder / file).unlink()
+    else:
+        write(folder / file, text)
+    with pytest.raises(CorpusError, match=re.escape(message)) as caught:
+        read_kaldi(kaldi_parts(folder))
+    assert caught.value.fix or file in ("utt2emo", "segments")

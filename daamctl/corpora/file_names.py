@@ -1,8 +1,9 @@
 """Read labels and speakers out of the names of files: by a pattern, which can be proposed from the names themselves.
 
 A pattern is a path in which fields stand in braces: `{label}/{speaker}_{_}.wav`. `{_}` skips a part; `{label:1}` has
-exactly one character. Parts end at the next literal character and never contain `/`. A pattern describes the end of a
-path, so `{label}/{_}.wav` takes the folder that holds a file. Without a suffix it fits any.
+exactly one character. Parts end at the next literal character, `{label+}` at the last one, and never contain `/`. A
+pattern describes the end of a path, so `{label}/{_}.wav` takes the folder that holds a file. Without a suffix it fits
+any.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import PurePosixPath
 from daamctl.corpora.groups import part_of
 from daamctl.errors import ConfigError, CorpusError, first_few
 
-FIELD = re.compile(r"\{(\w+)(?::(\d+))?\}")
+FIELD = re.compile(r"\{(\w+)(?::(\d+)|(\+))?\}")
 SKIPPED = "_"
 COLUMNS = ("label", "speaker", "group", "utterance_id")
 """Fields that a manifest gives a meaning; others are kept as further columns."""
@@ -58,7 +59,7 @@ class NamePattern:
                 raise _wrong(text, f"nothing separates {found[0]} from the field before it; give widths, {{label:1}}")
             if name in fields:
                 raise _wrong(text, f"{{{name}}} stands twice")
-            value = f"[^/]{{{width}}}" if width else "[^/]+?"
+            value = f"[^/]{{{width}}}" if width else "[^/]+" if found[3] else "[^/]+?"
             parts += [
                 re.escape(text[end : found.start()]),
                 f"(?:{value})" if name == SKIPPED else f"(?P<{name}>{value})",
@@ -148,6 +149,8 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     labels = [part for part in parts if part.could_label() and part not in splits]
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
         return pattern
+    if len(forms) > 1 and not any(part.is_folder for part in labels) and (pattern := _by_stem(paths)) is not None:
+        return pattern
     if not labels:
         raise CorpusError(
             f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
@@ -171,6 +174,16 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     names = {label.place: "label"} | ({} if speaker is None else {speaker.place: "speaker"})
     names |= {part.place: "group" for part in splits[:1]}
     return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
+
+
+def _by_stem(paths: Sequence[str]) -> NamePattern | None:
+    """The pattern by which the name before the last number is the label, e.g. american_bulldog_12; None: it is not."""
+    found = [re.fullmatch(r"(.*[^\W\d_])([-_. ])\d+", PurePosixPath(path).stem) for path in paths]
+    names = Counter(one[1] for one in found if one is not None)
+    separators = {one and one[2] for one in found}
+    if len(separators) > 1 or None in separators or not 2 <= len(names) <= MOST_CLASSES or min(names.values()) < 2:
+        return None
+    return NamePattern.parse(f"{{label+}}{separators.pop()}{{{SKIPPED}}}")
 
 
 def _by_folder(paths: Sequence[str]) -> NamePattern | None:

@@ -20,6 +20,9 @@ from daamctl.errors import ConfigError, CorpusError
         ("{_}-{_}-{label}-{_}-{speaker}.wav", "A/03-01-05-02-12.wav", {"label": "05", "speaker": "12"}),
         ("{group}/{label}/{take}.wav", "train/calm/7.wav", {"group": "train", "label": "calm", "take": "7"}),
         ("{label}.{_}", "calm.1.wav", {"label": "calm"}),
+        ("{label}/{_}", "sci.med/10012", {"label": "sci.med"}),
+        ("{label+}_{_}", "pets/american_bulldog_12.jpg", {"label": "american_bulldog"}),
+        ("{label+}_{_}.jpg", "Abyssinian_1.jpg", {"label": "Abyssinian"}),
         ("{label}/{_}.wav", "calm/x.mp3", None),
         ("{label}/{_}.wav", "x.wav", None),
         ("{label:1}.wav", "ab.wav", None),
@@ -44,6 +47,16 @@ def test_what_is_no_pattern(pattern: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NamePattern.parse(pattern)
     assert caught.value.message == f"pattern '{pattern}': {reason}"
+
+
+def test_classes_of_several_words() -> None:
+    """As the Oxford pets are named, whose classes have one word or more."""
+    kinds = ("Abyssinian", "american_bulldog", "american_pit_bull_terrier", "beagle")
+    paths = [f"images/{kind}_{number}.jpg" for kind in kinds for number in range(3)]
+    assert propose(paths).text == "{label+}_{_}"
+    assert {propose(paths).read(path)["label"] for path in paths} == set(kinds)  # type: ignore[index]
+    assert propose([f"{number % 2}/{path}" for number, path in enumerate(paths)]).text == "{label+}_{_}"
+    assert propose([f"{'ab'[number % 2] * 3}/{path}" for number, path in enumerate(paths)]).text == "{label}/{_}/{_}"
 
 
 MOODS = ("calm", "happy", "sad")

@@ -22,6 +22,8 @@ from daamctl.store.tables import separator_of
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", "")
 MOST_CLASSES = 1000
+MOST_COLUMNS = 4
+"""With more, they are not all texts, but names of users, dates and the like."""
 FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
@@ -54,7 +56,7 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         )
     except pl.exceptions.PolarsError:
         return None
-    if len(table) < 4 or table.width < 2 or any(table.null_count().row(0)):
+    if len(table) < 4 or not 2 <= table.width <= MOST_COLUMNS or any(table.null_count().row(0)):
         return None
     for place in (0, table.width - 1):
         labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]

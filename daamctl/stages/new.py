@@ -12,11 +12,12 @@ import hashlib
 import logging
 import os
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import yaml
@@ -32,7 +33,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, read_table, read_text
+from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, match_names, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
@@ -91,6 +92,15 @@ class NewPipeline:
     pattern: str
     facts: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+
+
+class _Listed(NamedTuple):
+    """A table of items, those of its columns that have other names (ours -> theirs), doubts, and if any has a name."""
+
+    table: pl.DataFrame
+    columns: Mapping[str, str]
+    doubts: list[str]
+    named: bool = True
 
 
 @dataclass
@@ -154,8 +164,11 @@ def run(
         folder, facts, doubts = unpack(folder, made, columns or {})
         corpus, written = _corpus_of(folder), folder
     elif listed is not None:
-        table, columns, doubts = listed
+        table, columns, doubts, named = listed
         facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
+        if not named:
+            label, first = table.select("label", "text").row(0)
+            facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
         write_text(manifest, _renamed(table, columns, folder, manifest.parent, root).write_csv())
         folder, written, corpus = manifest, manifest, MANIFEST
     known, files = None, folder
@@ -523,10 +536,6 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
-_Listed = tuple[pl.DataFrame, Mapping[str, str], list[str]]
-"""A table of items, those of its columns that have other names (ours -> theirs), and doubts."""
-
-
 def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
     """Items in a form that becomes a manifest; None: it is another kind of file or folder.
 
@@ -537,15 +546,16 @@ def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
         tables = {part: path for part, path in parts.items() if path.suffix.lower() in TABLES}
         first = next(iter(tables.values()), None)  # the test part may have no labels
         if first is not None and tables.keys() & {"test", "dev"} and _is_list(first):
-            return _joined({part: _read(path) for part, path in tables.items()}, columns, source)
+            joined = _joined({part: _read(path) for part, path in tables.items()}, columns, source)
+            return joined._replace(named=read_unnamed(first) is None)
         if kaldi := kaldi_parts(source):
             table, instead = with_test_part(read_kaldi(kaldi))
-            return table, {}, [NO_TEST_PART] if instead else []
+            return _Listed(table, {}, [NO_TEST_PART] if instead else [])
         return None
     if columns:
-        return (read_table(source), columns, []) if _corpus_of(source) == MANIFEST else None
+        return _Listed(read_table(source), columns, []) if _corpus_of(source) == MANIFEST else None
     unnamed = read_unnamed(source)
-    return None if unnamed is None else (unnamed, {}, [])
+    return None if unnamed is None else _Listed(unnamed, {}, [], named=False)
 
 
 def _is_list(path: Path) -> bool:
@@ -577,7 +587,7 @@ def _joined(tables: Mapping[str, pl.DataFrame], given: Mapping[str, str], source
     missing = len(table) - len(labelled)
     doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
     labelled, instead = with_test_part(labelled)
-    return labelled, found, [*doubts, NO_TEST_PART] if instead else doubts
+    return _Listed(labelled, found, [*doubts, NO_TEST_PART] if instead else doubts)
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:
@@ -598,6 +608,11 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     if not (folder / first).is_file():  # perhaps in a folder such as clips/, beside the tables
         near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
         folder = next((one for one in near if (one / first).is_file()), folder)
+    if not (folder / first).is_file():  # perhaps without its ending, as tables of Kaggle name images
+        names = [one.relative_to(folder).as_posix() for one in files_below(folder)]
+        found = match_names(table["path"].cast(pl.String).to_list(), names)
+        if None not in found:
+            table = table.with_columns(path=pl.Series(found))
     below = pl.lit(f"{_base(folder, beside, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 

@@ -61,6 +61,10 @@ def test_fasttext(tmp_path: Path) -> None:
         ("words.txt", "I O\nlive O\nin O\nParis B-loc\n\nI O\ngo O\n"),
         ("prose.txt", "Once upon a time, there was a king.\nHe was old, and he died.\nOh, no.\nThe end, my friend.\n"),
         ("each.csv", "".join(f"{n},{text!r}\n" for n, text in enumerate(TEXTS))),  # every item a class
+        (
+            "tweets.csv",
+            "".join(f'"{n % 2}","{n}","Mon Apr 6","none","user","{text}"\n' for n, text in enumerate(TEXTS)),
+        ),
         ("few.csv", "1,a text\n1,b text\n"),
         ("gap.csv", "1,a text\n1,b text\n2,\n2,c text\n"),
         ("empty.csv", ""),

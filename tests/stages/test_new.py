@@ -138,10 +138,29 @@ def test_lists_without_names_of_columns(project: Path, tmp_path: Path) -> None:
     rows = manifest_of(made)
     assert rows.row(0) == ("Company", "Title Text 0, train", "train")
     assert made.facts["classes"] == "Company 8, Village 8"
+    first = "without names; the first item: label = Company, text = Title Text 0, train"
+    assert made.facts["columns"] == first
     config = load_config(project, "topics")
     download.run(Layout.of(project, "topics", config), config)
     made = new.run(project, "alone", tmp_path / "train.csv", encoder="llama-micro")
     assert manifest_of(made).height == 8
+
+
+def test_paths_without_endings(project: Path, tmp_path: Path) -> None:
+    """As tables of Kaggle name images, which may be in several folders."""
+    folder = tmp_path / "skin"
+    for number in range(12):
+        (folder / f"part_{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (20 * number, 0, 0)).save(folder / f"part_{number % 2}" / f"S_{number}.png")
+    rows = {"image_id": [f"S_{number}" for number in range(12)], "dx": list("abc") * 4}
+    pl.DataFrame(rows).write_csv(folder / "list.csv")
+    columns = {"path": "image_id", "label": "dx"}
+    made = new.run(project, "skin", folder / "list.csv", columns=columns, encoder="beit-micro")
+    paths = manifest_of(made)["path"].to_list()
+    assert paths[:2] == ["../skin/part_0/S_0.png", "../skin/part_1/S_1.png"]
+    Image.new("RGB", (32, 32)).save(folder / "part_1" / "S_0.png")  # which of the two?
+    with pytest.raises(CorpusError):
+        new.run(project, "twice", folder / "list.csv", columns=columns, encoder="beit-micro")
 
 
 def test_a_data_folder_of_kaldi(project: Path, voices: Path) -> None:

@@ -30,7 +30,9 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
 EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
-NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}")
+NUMBERED = re.compile(
+    r"(?i)(speaker|spk|actor|subject|sub|singer|female|male|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
+)
 """What speakers are usually called, by numbers or hashes."""
 
 

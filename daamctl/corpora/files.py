@@ -34,7 +34,8 @@ ALIKE = {
     "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "sentence")),
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
-    "label": ("the class", ("class", "target", "emotion", "emo", "category", "labels", "y")),
+    "label": ("the class", (
+        "class", "target", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",

@@ -552,10 +552,14 @@ def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
             table, instead = with_test_part(read_kaldi(kaldi))
             return _Listed(table, {}, [NO_TEST_PART] if instead else [])
         return None
-    if columns:
-        return _Listed(read_table(source), columns, []) if _corpus_of(source) == MANIFEST else None
-    unnamed = read_unnamed(source)
-    return None if unnamed is None else _Listed(unnamed, {}, [], named=False)
+    if not columns and (unnamed := read_unnamed(source)) is not None:
+        return _Listed(unnamed, {}, [], named=False)
+    if _corpus_of(source) != MANIFEST:
+        return None
+    table = read_table(source)
+    found = _usual(table, columns)
+    has = {*found, *table.columns}
+    return _Listed(table, found, []) if columns or (found and "label" in has and has & {"path", "text"}) else None
 
 
 def _is_list(path: Path) -> bool:
@@ -567,17 +571,26 @@ def _read(path: Path) -> pl.DataFrame:
     return read_table(path) if unnamed is None else unnamed
 
 
+def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
+    """Our columns that a table has under usual names (ours -> theirs), besides those that are given."""
+    found = dict(given)
+    for role in ("path", "text", "label", "speaker", "group", "sentence"):
+        names = [name for name in table.columns if name not in found.values()]
+        if role in (*found, *names) or (role == "text" and {"path", "text"} & {*found, *names}):
+            continue
+        usual = [name for name in names if alike(role, [name])]
+        words = [name for name in usual if table[name].cast(pl.String, strict=False).str.contains(r"[^\W\d_]").any()]
+        if usual:
+            found[role] = (words or usual)[0] if role == "label" else usual[0]  # rather than the number of a class
+    return found
+
+
 def _joined(tables: Mapping[str, pl.DataFrame], given: Mapping[str, str], source: Path) -> _Listed:
     """The tables of an official split as one."""
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
-    found = dict(given)
-    for role in ("path", "text", "label", "speaker", "sentence"):
-        names = [name for name in table.columns if name not in found.values()]
-        content = role != "text" or not {"path", "text"} & {*found, *names}
-        if role not in found and role not in names and content and (other := alike(role, names)):
-            found[role] = other
+    found = _usual(table, given)
     if (label := found.get("label", "label")) not in table.columns:
         they = first_few(table.columns, 20)
         raise CorpusError(
@@ -602,6 +615,8 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
         return table
+    if "speaker" not in table.columns:
+        table = table.with_columns(speaker=pl.col("path"))
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
     first = str(next(iter(table["path"].drop_nulls()), ""))

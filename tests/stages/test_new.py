@@ -146,6 +146,28 @@ def test_lists_without_names_of_columns(project: Path, tmp_path: Path) -> None:
     assert manifest_of(made).height == 8
 
 
+def test_a_table_with_usual_names_of_columns(project: Path, voices: Path, tmp_path: Path) -> None:
+    """As ESC-50 and the reviews of Kaggle have them; a label in words is better than its number."""
+    reviews = {"review": [f"text {number}" for number in range(6)], "sentiment": ["positive", "negative"] * 3}
+    pl.DataFrame(reviews).write_csv(tmp_path / "reviews.csv")
+    made = new.run(project, "reviews", tmp_path / "reviews.csv", encoder="llama-micro")
+    assert made.facts["columns"] == "text = review, label = sentiment"
+    assert made.facts["classes"] == "positive 3, negative 3"
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    numbers = [number % 2 for number in range(24)]
+    sounds = {
+        "filename": paths, "fold": [number % 3 for number in range(24)], "target": numbers,
+        "category": [("dog", "rain")[number] for number in numbers],
+    }  # fmt: skip
+    pl.DataFrame(sounds).write_csv(voices / "sounds.csv")
+    made = new.run(project, "sounds", voices / "sounds.csv", encoder="wavlm-micro")
+    assert made.facts["columns"] == "path = filename, label = category, group = fold"
+    assert made.facts["groups"] == "0, 1, 2"
+    assert any(doubt.startswith("no speaker found") for doubt in made.doubts)
+    config = load_config(project, "sounds")
+    download.run(Layout.of(project, "sounds", config), config)
+
+
 def test_paths_without_endings(project: Path, tmp_path: Path) -> None:
     """As tables of Kaggle name images, which may be in several folders."""
     folder = tmp_path / "skin"
@@ -252,12 +274,14 @@ def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
     table = pl.DataFrame({"file_name": paths, "label": ["odd", "even"] * 12, "speaker": [path[5:8] for path in paths]})
     table.write_csv(voices / "metadata.csv")
-    with pytest.raises(CorpusError) as caught:
-        new.run(project, "listed", voices, encoder="wavlm-micro")
-    assert caught.value.fix is not None
-    assert f"daamctl new NAME --from {voices}/metadata.csv --columns path=file_name" in caught.value.fix
-    made = new.run(project, "listed", voices, columns={"path": "file_name"}, encoder="wavlm-micro")
+    made = new.run(project, "listed", voices, encoder="wavlm-micro")
+    assert made.facts["columns"] == "path = file_name"
     assert manifest_of(made)["label"].to_list() == table["label"].to_list()
+    table.rename({"file_name": "recorded_as", "label": "kind"}).write_csv(voices / "other.csv")
+    with pytest.raises(CorpusError) as caught:
+        new.run(project, "unusual", voices / "other.csv", encoder="wavlm-micro")
+    assert caught.value.fix is not None
+    assert f"daamctl new NAME --from {voices}/other.csv --columns path=COLUMN,label=COLUMN" in caught.value.fix
     new.run(project, "named", voices, pattern="{label}/{speaker}_{_}", encoder="wavlm-micro")  # not by the list
     (voices / "metadata.csv").write_bytes("s0_0|was er erzählt\n".encode("latin-1"))  # another kind of list
     assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"

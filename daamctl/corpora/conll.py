@@ -1,9 +1,9 @@
 """Sentences with a tag for every word: files of columns, as those of CoNLL, and tables of your own.
 
 A file of columns has one word per line and an empty line after each sentence. Columns are separated by tabs, or else by
-spaces; the first is the word, the last its tag. `-DOCSTART-` lines separate documents. A table (Parquet or JSON)
-has one row per sentence, with lists of strings in `tokens` and `tags`, and perhaps `id`, `group` and `speaker`. Tags of
-any scheme in `corpora.tags` become BIO.
+spaces; the first is the word, the last its tag, or the other way round. `-DOCSTART-` lines separate documents. A table
+(Parquet or JSON) has one row per sentence, with lists of strings in `tokens` and `tags`, and perhaps `id`, `group` and
+`speaker`. Tags of any scheme in `corpora.tags` become BIO, and so do types without prefixes.
 
 A folder holds the parts of an official split: train, dev and test, with or without a suffix.
 """
@@ -20,10 +20,10 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
-from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames, renaming
+from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
-from daamctl.data.spans import word_id
+from daamctl.data.spans import OUTSIDE, word_id
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
@@ -77,22 +77,30 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     tags: list[str] = []
     document = 0
     start = "" if columns is None else f"; {columns} are expected"
-    for number, line in enumerate([*lines_of(read_text(path)), ""], 1):
-        fields: list[str] = []  # separated by tabs or else by spaces; none in an empty line
-        if line.strip():
-            by_tab = "\t" in line
-            fields = [one.strip(" ") for one in line.split("\t")] if by_tab else [one for one in line.split(" ") if one]
+    lines = [*lines_of(read_text(path)), ""]
+    table = [_fields(line) for line in lines]
+    rows = [fields for fields in table if len(fields) > 1 and fields[0] != DOCUMENT]
+    word_at, tag_at = 0, -1
+    if rows and split_tag(rows[0][-1]) is None and split_tag(rows[0][0]) is not None:
+        word_at, tag_at = -1, 0
+    kinds = {fields[tag_at] for fields in rows}
+    # types without prefixes, as in Few-NERD: neighbours of one type are one entity
+    prefixed = [kind for kind in kinds if kind[1:2] == "-"]
+    bare = OUTSIDE in kinds and len(kinds) > 1 and not prefixed
+    for number, (line, fields) in enumerate(zip(lines, table, strict=True), 1):
         if fields and fields[0] != DOCUMENT:
             columns = columns or max(2, len(fields))
             if len(fields) != columns:
                 what = "a single column" if len(fields) == 1 else f"{len(fields)} columns"
                 start = start or f"; {columns} are expected, a word first and its tag last"
                 raise CorpusError(f"{path}:{number}: {what} ('{line.strip()[:60]}'){start}", fix=fix)
-            if not fields[0] or split_tag(fields[-1]) is None:
-                what = f"tag '{fields[-1]}' is none of {ALLOWED}" if fields[0] else "no word"
+            word, tag = fields[word_at], fields[tag_at]
+            tag = f"I-{tag}" if bare and tag != OUTSIDE else tag
+            if not word or split_tag(tag) is None:
+                what = f"tag '{tag}' is none of {ALLOWED}" if word else "no word"
                 raise CorpusError(f"{path}:{number}: {what}", fix=fix)
-            words.append(fields[0])
-            tags.append(fields[-1])
+            words.append(word)
+            tags.append(tag)
             if len(words) > MOST_WORDS:
                 raise CorpusError(
                     f"{path}:{number}: a sentence of more than {MOST_WORDS:,} words",
@@ -105,6 +113,13 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     if not found:
         raise CorpusError(f"{path} has no words", fix=fix)
     return found
+
+
+def _fields(line: str) -> list[str]:
+    """Columns of a line, separated by tabs or else by spaces; none if it is empty."""
+    if not line.strip():
+        return []
+    return [one.strip(" ") for one in line.split("\t")] if "\t" in line else [one for one in line.split(" ") if one]
 
 
 def read_parts(files: Mapping[str, Path], *, columns: int, what: str, fix: str) -> pl.DataFrame:
@@ -220,11 +235,10 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     """
     table = read_table(path, fix=fix)
     lists = NAMES[:2] if tagged or "tags" in table.columns else NAMES[:1]
+    table = table.rename({other: name for name, other in renames(NAMES[:2], table.columns).items() if other != name})
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
-        renamed = renames(missing, table.columns)
-        fix = renaming(renamed) if len(renamed) == len(missing) else fix
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
     for name in lists:
         if table.schema[name] != pl.List(pl.String):

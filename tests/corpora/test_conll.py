@@ -63,6 +63,28 @@ def test_rare_characters_do_not_split_words(tmp_path: Path) -> None:
     assert rows["text"].to_list() == ["a\u2028b", "x\u00a0y", "z\x85"]
 
 
+def test_the_tag_may_come_first(tmp_path: Path) -> None:
+    """As MIT's restaurants and films are published."""
+    text = "O\tshow\nB-ACTOR\tAnn\nI-ACTOR\tLee\n\nO\tO\n"
+    rows = conll.prepare(write(tmp_path / "mine.bio", text))
+    assert rows["text"].to_list() == ["show", "Ann", "Lee", "O"]
+    assert rows["label"].to_list() == ["O", "B-ACTOR", "I-ACTOR", "O"]
+
+
+def test_types_without_prefixes(tmp_path: Path) -> None:
+    """As Few-NERD is published: neighbours of one type are one entity."""
+    text = "Ann\tperson-actor\nLee\tperson-actor\nin\tO\nRome\tplace\nBo\tperson-actor\n\nBo\tperson-actor\n"
+    rows = conll.prepare(write(tmp_path / "mine.conll", text))
+    person = ["B-person-actor", "I-person-actor"]
+    assert rows["label"].to_list() == [*person, "O", "B-place", person[0], person[0]]
+
+
+def test_usual_names_of_columns(tmp_path: Path) -> None:
+    rows = [{"id": "a", "words": ["Ann", "ran"], "ner_tags": ["B-PER", "O"]}]
+    pl.DataFrame(rows).write_ndjson(tmp_path / "mine.jsonl")
+    assert conll.prepare(tmp_path / "mine.jsonl")["label"].to_list() == ["B-PER", "O"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -168,7 +190,8 @@ def test_table(tmp_path: Path, suffix: str) -> None:
     ("columns", "message"),
     [
         ({"tokens": [["a"]]}, "lacks the columns tags; it has tokens"),
-        ({"words": [["a"]], "ner_tags": [["O"]]}, "rename the columns 'words' to tokens, 'ner_tags' to tags"),
+        ({"words": [["a"]], "kinds": [["O"]]}, "lacks the columns tags; it has tokens, kinds"),
+        ({"words": [["a"]], "ner_tags": [[1]]}, r"tags has List\(Int64\); lists of strings are expected"),
         ({"tokens": [["a"]], "tags": [[1]]}, "tags has List.Int64.; lists of strings are expected"),
         ({"tokens": ["a b"], "tags": [["O"]]}, "tokens has String; lists of strings are expected"),
         ({"tokens": [["a"], ["b", "c"]], "tags": [["O"], ["O"]]}, "row 2 has 2 tokens and 1 tag"),

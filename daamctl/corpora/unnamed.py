@@ -134,4 +134,4 @@ def read_kaldi(parts: Mapping[str, Path]) -> pl.DataFrame:
 def _pairs(path: Path) -> dict[str, str]:
     """Key -> the rest of each line of one of Kaldi's tables; empty if there is no such file."""
     lines = read_text(path).splitlines() if path.is_file() else []
-    return {key: rest.strip() for key, _, rest in (line.strip().partition(" ") for line in lines) if rest}
+    return {fields[0]: fields[1].strip() for fields in (line.split(None, 1) for line in lines) if len(fields) > 1}

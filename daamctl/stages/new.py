@@ -245,7 +245,7 @@ def _corpus_of(source: Path) -> str | None:
         names = _columns_of(source)
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
-        return CONLL if "tokens" in names else MANIFEST
+        return CONLL if alike("tokens", names) else MANIFEST
     if suffix == ".csv":
         return MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
@@ -575,7 +575,7 @@ def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
     """Our columns that a table has under usual names (ours -> theirs), besides those that are given."""
     found = dict(given)
     for role in ("path", "text", "label", "speaker", "group", "sentence"):
-        names = [name for name in table.columns if name not in found.values()]
+        names = [name for name in table.columns if name not in found.values() and not table[name].dtype.is_nested()]
         if role in (*found, *names) or (role == "text" and {"path", "text"} & {*found, *names}):
             continue
         usual = [name for name in names if alike(role, [name])]
@@ -611,7 +611,12 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     """
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
     check_named(columns, known, source, table.columns)
-    others = [name for name in table.columns if name not in (*columns, *columns.values())]
+    nested = [name for name in table.columns if table[name].dtype.is_nested()]
+    if listed := next((name for name in columns.values() if name in nested), None):
+        raise CorpusError(
+            f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"
+        )
+    others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested)]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
         return table

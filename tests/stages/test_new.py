@@ -168,6 +168,16 @@ def test_a_table_with_usual_names_of_columns(project: Path, voices: Path, tmp_pa
     download.run(Layout.of(project, "sounds", config), config)
 
 
+def test_columns_of_lists(project: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"notice {number}", "labels": [number % 2, 3], "topic": "xy"[number % 2]} for number in range(8)]
+    pl.DataFrame(rows).write_ndjson(tmp_path / "several.jsonl")
+    made = new.run(project, "topics", tmp_path / "several.jsonl", encoder="llama-micro")
+    assert made.facts["columns"] == "label = topic"
+    assert manifest_of(made).columns == ["label", "text"]
+    with pytest.raises(CorpusError, match="the column 'labels' has several values in a row; it must have one"):
+        new.run(project, "several", tmp_path / "several.jsonl", columns={"label": "labels"}, encoder="llama-micro")
+
+
 def test_paths_without_endings(project: Path, tmp_path: Path) -> None:
     """As tables of Kaggle name images, which may be in several folders."""
     folder = tmp_path / "skin"

@@ -12,9 +12,11 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,7 +144,39 @@ def run(
         ConfigError: the name, the pattern or the labels are wrong, or the pipeline exists.
         CorpusError: the folder holds no such files, or no labels can be found.
     """
-    path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
+    manifest = root / MANIFESTS_DIR / f"{name}.csv"
+    with _removed_if_it_fails(manifest, manifest.with_suffix("")):
+        return _make(root, name, folder, manifest, pattern, labels or {}, columns or {}, encoder, force=force)
+
+
+@contextmanager
+def _removed_if_it_fails(*paths: Path) -> Iterator[None]:
+    """Remove those of some paths that the block has made, so that the next attempt is not told that they exist."""
+    absent = [path for path in paths if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in absent:
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _make(
+    root: Path,
+    name: str,
+    folder: Path,
+    manifest: Path,
+    pattern: str | None,
+    labels: Mapping[str, str],
+    columns: Mapping[str, str],
+    encoder: str | None,
+    *,
+    force: bool,
+) -> NewPipeline:
+    """The work of `run`."""
+    path = root / PIPELINES_DIR / f"{name}.yaml"
     facts: dict[str, str] = {}
     doubts: list[str] = []
     if pattern is None:
@@ -151,7 +185,7 @@ def run(
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
-    listed = None if held or pattern is not None else _table_of(folder, columns or {})
+    listed = None if held or pattern is not None else _table_of(folder, columns)
     corpus = None if held or listed is not None else _corpus_of(folder)
     if (held or listed is not None or corpus is not None) and (pattern is not None or labels):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
@@ -161,7 +195,7 @@ def run(
     _check_name(name, [path] if corpus else [path, made], force=force)
     written = None  # the table, where none was given
     if held:
-        folder, facts, doubts = unpack(folder, made, columns or {})
+        folder, facts, doubts = unpack(folder, made, columns)
         corpus, written = _corpus_of(folder), folder
     elif listed is not None:
         table, columns, doubts, named = listed
@@ -184,7 +218,7 @@ def run(
             doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
         by_folder = modality == "image"
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
-        rows, left_out = _rows(folder, found, known, labels or {})
+        rows, left_out = _rows(folder, found, known, labels)
         parts = {file: part for one, part in PART_LISTS.items() for file in _lines(folder / one)}
         if parts and "group" not in rows.columns:
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))

@@ -178,6 +178,20 @@ def test_columns_of_lists(project: Path, tmp_path: Path) -> None:
         new.run(project, "several", tmp_path / "several.jsonl", columns={"label": "labels"}, encoder="llama-micro")
 
 
+def test_a_failure_leaves_nothing_in_the_way(project: Path, tmp_path: Path) -> None:
+    NOTICES.write_csv(tmp_path / "notices.csv")
+    given = {"text": "sentence", "speaker": "author"}
+    NOTICES.with_columns(kind=pl.lit("same")).write_csv(tmp_path / "same.csv")
+    with pytest.raises(CorpusError, match="all items have one label"):
+        new.run(project, "notices", tmp_path / "same.csv", columns={**given, "label": "kind"}, encoder="llama-micro")
+    assert not list((project / "manifests").iterdir())
+    new.run(project, "notices", tmp_path / "notices.csv", columns={**given, "label": "class"}, encoder="llama-micro")
+    before = (project / "manifests/notices.csv").read_text()
+    with pytest.raises(ConfigError, match="exist already"):
+        new.run(project, "notices", tmp_path / "notices.csv", columns={**given, "label": "class"})
+    assert (project / "manifests/notices.csv").read_text() == before
+
+
 def test_paths_without_endings(project: Path, tmp_path: Path) -> None:
     """As tables of Kaggle name images, which may be in several folders."""
     folder = tmp_path / "skin"

@@ -94,6 +94,8 @@ def read_kaldi(parts: Mapping[str, Path]) -> pl.DataFrame:
     tables = []
     for name, folder in parts.items():
         recordings = _pairs(folder / SCP)
+        if not recordings:
+            raise CorpusError(f"{folder / SCP} has no lines with a name and a file")
         if piped := next((one for one in recordings.values() if one.endswith("|")), None):
             raise CorpusError(
                 f"{folder / SCP} has a command, '{piped}', not a file", fix="write the recordings to files"

@@ -121,6 +121,7 @@ def test_parts_and_segments_of_kaldi(tmp_path: Path) -> None:
     ("file", "text", "message"),
     [
         ("wav.scp", "a sph2pipe a.sph |\n", "has a command, 'sph2pipe a.sph |', not a file"),
+        ("wav.scp", "\n", "wav.scp has no lines with a name and a file"),
         ("wav.scp", "a elsewhere/a.wav\n", "names elsewhere/a.wav, which is in no folder above"),
         ("utt2emo", "a anger\n", "utt2emo lacks b, c, d"),
         ("utt2lang", "a de\n", "has utt2emo, utt2lang: which are the labels?"),
@@ -137,4 +138,4 @@ def test_kaldi_folders_that_are_refused(file: str, text: str | None, message: st
         write(folder / file, text)
     with pytest.raises(CorpusError, match=re.escape(message)) as caught:
         read_kaldi(kaldi_parts(folder))
-    assert caught.value.fix or file in ("utt2emo", "segments")
+    assert caught.value.fix or file in ("utt2emo", "segments", "wav.scp")

@@ -42,8 +42,8 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         return None
     text = read_text(path)
     lines = [line for line in text.split("\n") if line.strip()]
-    found = [FASTTEXT.fullmatch(line) for line in lines]
-    if lines and all(found):
+    found = [FASTTEXT.fullmatch(line) for line in lines] if text.startswith("__label__") else []
+    if found and all(found):
         pairs = [(one[1], one[2]) for one in found if one is not None]
         if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
             raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")

@@ -590,10 +590,20 @@ def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
         return _Listed(unnamed, {}, [], named=False)
     if _corpus_of(source) != MANIFEST:
         return None
-    table = read_table(source)
+    table, doubts = read_table(source), list[str]()
     found = _usual(table, columns)
     has = {*found, *table.columns}
-    return _Listed(table, found, []) if columns or (found and "label" in has and has & {"path", "text"}) else None
+    if not columns and not (found and "label" in has and has & {"path", "text"}):
+        return None
+    group = found.get("group")
+    if group is not None and group in table.columns and "group" not in columns:
+        named, instead = with_test_part(table.select(group=pl.col(group).cast(pl.String).fill_null("")))
+        if "group" not in named.columns or "" in named["group"]:  # one part, or not of all items
+            del found["group"]
+        else:
+            table = table.with_columns(named["group"].alias(group))
+            doubts += [NO_TEST_PART] if instead else []
+    return _Listed(table, found, doubts)
 
 
 def _is_list(path: Path) -> bool:

@@ -168,6 +168,26 @@ def test_a_table_with_usual_names_of_columns(project: Path, voices: Path, tmp_pa
     download.run(Layout.of(project, "sounds", config), config)
 
 
+@pytest.mark.parametrize(
+    ("split", "told", "groups"),
+    [
+        (["train"] * 8 + ["validation"] * 4, True, ["train"] * 8 + ["test"] * 4),
+        (["train"] * 8 + ["test"] * 4, True, ["train"] * 8 + ["test"] * 4),
+        (["train"] * 12, False, None),
+        (["train"] * 11 + [None], False, None),
+    ],
+)
+def test_a_split_under_another_name(
+    split: list[str | None], told: bool, groups: list[str] | None, project: Path, tmp_path: Path
+) -> None:
+    NOTICES.with_columns(split=pl.Series(split)).write_csv(tmp_path / "notices.csv")
+    made = new.run(project, "notices", tmp_path / "notices.csv", encoder="llama-micro")
+    assert ("group = split" in made.facts["columns"]) == told
+    rows = manifest_of(made)
+    assert (rows["group"].to_list() if "group" in rows.columns else None) == groups
+    assert any("the validation part is the test part" in doubt for doubt in made.doubts) == ("validation" in split)
+
+
 def test_columns_of_lists(project: Path, tmp_path: Path) -> None:
     rows = [{"text": f"notice {number}", "labels": [number % 2, 3], "topic": "xy"[number % 2]} for number in range(8)]
     pl.DataFrame(rows).write_ndjson(tmp_path / "several.jsonl")

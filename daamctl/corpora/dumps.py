@@ -1,7 +1,7 @@
 """Vectors that other tools stored item by item, rewritten as one file of embeddings (`vector_file`).
 
-A dump is a folder with one file per item, one file with one entry per item, a Parquet table with a column of vectors
-(or one for each layer), or a task folder of HEAR's evaluation kit.
+A dump is a folder with one file per item, one file with one entry per item, a table (Parquet, CSV) with a column of
+vectors, or one for each layer, or a column for each feature, or a task folder of HEAR's evaluation kit.
 An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
 """
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
-from daamctl.corpora.files import files_below, match_names, read_table, tell_unused
+from daamctl.corpora.files import alike, files_below, match_names, read_table, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
@@ -39,6 +39,9 @@ NAMES: tuple[tuple[str, int], ...] = (
     (r"(?:.*[._])?(?:layer|hidden_states?)_?(\d+)", 0),
 )
 """Pattern of a name -> what to add to its number. Modules count from 0, and give the hidden state after them."""
+TABLES = (".parquet", ".csv", ".tsv")
+LEAST_FEATURES = 4
+"""Numbered columns that make a vector."""
 LOOKED_AT = 20
 """Items whose shapes tell the order of the axes."""
 TABLE = "--table items.csv, with the columns id and label, optionally speaker, group, utterance and sentence"
@@ -95,7 +98,7 @@ def import_vectors(
     rows: pl.DataFrame | None = None
     if (source / HEAR).is_file():
         items, rows = _hear(source)
-    elif source.suffix == ".parquet" and source.is_file():
+    elif source.suffix in TABLES and source.is_file():
         items, rows = _rows(source)
     else:
         items = _items(source)
@@ -163,7 +166,7 @@ def _items(source: Path) -> dict[str, Callable[[], Any]]:
             raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
         return found
     if source.suffix not in KINDS or not source.exists():
-        allowed = f"a folder of files, or {', '.join(KINDS)}"
+        allowed = f"a folder of files, or {', '.join((*KINDS, *TABLES))}"
         raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
     whole = _read(source)
     if not isinstance(whole, Mapping) or not whole:
@@ -172,27 +175,55 @@ def _items(source: Path) -> dict[str, Callable[[], Any]]:
 
 
 def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
-    """Items of a table, each its columns of vectors by name, and the columns that say what they are."""
+    """Items of a table, each its vectors by name, and the columns that say what they are.
+
+    A vector is a column of lists, or columns of numbers whose names differ in the last number alone, as feat_0, feat_1.
+    """
     table = read_table(path)
+    roles = {"id": ("utterance_id", "path"), "label": ("label",), "speaker": ("speaker",), "group": ("group",)}
+    usual = {
+        role: next((name for one in others if (name := alike(one, table.columns))), None)
+        for role, others in roles.items()
+        if role not in table.columns
+    }
+    table = table.rename({name: role for role, name in usual.items() if name is not None})
     vectors = table.select(name for name, kind in table.schema.items() if kind.is_nested())
-    if (
-        "id" not in table.columns
-        or table["id"].has_nulls()
-        or table["id"].n_unique() < len(table)
-        or vectors.is_empty()
-    ):
-        what = f"has no column id of different names, or no column of vectors; it has {first_few(table.columns, 8)}"
-        raise CorpusError(f"{path} {what}", fix="rename the columns")
+    features = {} if vectors.width else _features(table)
+    if "id" not in table.columns or table["id"].has_nulls() or table["id"].n_unique() < len(table):
+        raise CorpusError(f"{path} has no column id of different names; it has {first_few(table.columns, 8)}",
+                          fix="rename the columns")  # fmt: skip
+    if not vectors.width and not features:
+        what = "has neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
+        raise CorpusError(f"{path} {what}; it has {first_few(table.columns, 8)}", fix="rename the columns")
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
 
     def read(number: int) -> dict[str, Any]:
-        found = {}
-        for name, values in vectors.row(number, named=True).items():
+        found = {name: values[number] for name, values in features.items()}
+        for name, values in vectors.row(number, named=True).items() if vectors.width else ():
             with suppress(ValueError, TypeError):  # texts, or lists of different lengths
                 found[name] = np.array(values, dtype=np.float32)
         return found
 
     return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows
+
+
+def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
+    """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest."""
+    found: dict[str, dict[int, str]] = {}
+    for name in table.columns:
+        if name not in COLUMNS and (hit := re.fullmatch(r"(.*?)[_. -]?(\d+)", name)):
+            found.setdefault(hit[1], {})[int(hit[2])] = name
+    vectors = {}
+    for name, columns in found.items():
+        numbers = sorted(columns)
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or len(numbers) < LEAST_FEATURES:
+            continue
+        values = table.select(pl.col(columns[number]).cast(pl.Float32, strict=False) for number in numbers)
+        if not values.null_count().sum_horizontal()[0]:
+            vectors[name] = values.to_numpy()
+    layers = {name: one for name, one in vectors.items() if any(re.fullmatch(pattern, name) for pattern, _ in NAMES)}
+    longest = max(vectors, key=lambda name: vectors[name].shape[1], default=None)
+    return layers or ({} if longest is None else {longest: vectors[longest]})
 
 
 def _hear(folder: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:

@@ -29,7 +29,7 @@ from daamctl.corpora.files import JSON, alike, files_below, read_table, renames,
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
-from daamctl.errors import CorpusError
+from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "text": (),
     "image": ("index", "start_s", "end_s"),
 }
+MANY_NUMBERED = 8
+"""Columns whose names end in numbers that look like the features of vectors."""
 _LINE = "__line"
 _IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMATS)})\s*$"
 
@@ -171,8 +173,11 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete else f"; {GET_IT}")
         faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
     if CONTENT[modality] in missing:
-        if vectors := [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]:
-            faults.add(f"'{vectors[0]}' may be a vector", f"write embeddings: daamctl import-vectors {path}")
+        vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
+        numbered = [name for name in found if name[-1:].isdecimal()]
+        if vectors or len(numbered) >= MANY_NUMBERED:
+            one = f"'{vectors[0]}' may be a vector" if vectors else f"{first_few(numbered, 3)} may be features"
+            faults.add(one, f"write embeddings: daamctl import-vectors {path}")
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
     if reserved:

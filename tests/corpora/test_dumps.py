@@ -123,6 +123,53 @@ FOLDERS: dict[str, tuple[str, Any, tuple[int, ...]]] = {  # layout -> suffix, wh
 
 @pytest.mark.parametrize("layout", FOLDERS)
 @pytest.mark.parametrize("pool", ["mean", "last"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize(
+    ("form", "kept", "layers"),
+    [
+        ("layer_{layer}_{feature}", [0, 1, 2], [2, 3, 12]),
+        ("h.{layer}.{feature}", [0, 1, 2], [3, 4, 13]),  # modules, which give the state after them
+        ("emb{feature}", [2], [1]),
+        ("{feature}", [2], [1]),
+        ("Feature {feature}", [2], [1]),
+    ],
+)
+def test_a_column_for_each_feature(suffix: str, form: str, kept: list[int], layers: list[int], tmp_path: Path) -> None:
+    """Other numbers, and numbered columns of another kind, are no features."""
+    states = np.random.default_rng(0).standard_normal((6, 3, 5)).round(3)
+    columns = {"file": [f"a{row}.wav" for row in range(6)], "emotion": list("ababab"), "age": list(range(20, 26))}
+    columns |= {f"pose_{index}": [1.0] * 6 for index in range(4)}
+    for place, layer in enumerate((2, 3, 12)):
+        for feature in (4, 0, 1, 3, 2):  # in any order
+            columns[form.format(layer=layer, feature=feature)] = states[:, place, feature].tolist()
+    frame, path = pl.DataFrame(columns), tmp_path / f"given{suffix}"
+    if suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_csv(path, separator="," if suffix == ".csv" else "\t")
+    import_vectors(path, tmp_path / "out.parquet")
+    vectors, rows, numbers = written(tmp_path / "out.parquet")
+    np.testing.assert_allclose(vectors, states[:, kept], atol=1e-6)
+    assert list(numbers) == layers
+    assert rows["id"].to_list() == columns["file"]
+    assert rows["label"].to_list() == columns["emotion"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"f0": [1.0], "f1": [2.0], "f2": [3.0]}, "has neither a column of lists nor numbered columns"),  # too few
+        ({f"f{index}": [1.0] for index in (0, 1, 2, 4, 5)}, "nor numbered columns, as feat_0, feat_1, without gaps"),
+        ({f"f{index}": ["x"] for index in range(5)}, "nor numbered columns"),
+        ({f"f{index}": [None] for index in range(5)}, "nor numbered columns"),
+    ],
+)
+def test_columns_that_are_no_features(columns: dict[str, list[object]], message: str, tmp_path: Path) -> None:
+    pl.DataFrame({"id": ["a"], "label": ["x"], **columns}).write_csv(tmp_path / "given.csv")
+    with pytest.raises(CorpusError, match=message):
+        import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
+
+
 def test_a_folder_with_a_file_per_item(tmp_path: Path, layout: str, pool: Any) -> None:
     suffix, form, layers = FOLDERS[layout]
     for number, item in enumerate(IDS):

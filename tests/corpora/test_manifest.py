@@ -58,6 +58,18 @@ def test_absolute_paths(tmp_path: Path) -> None:
     assert rows["path"].to_list() == ["wav/a.wav", "/elsewhere/b.wav"]
 
 
+def test_a_table_of_features_is_told_what_reads_it(tmp_path: Path) -> None:
+    names = ["id", "label", *(f"f{index}" for index in range(8))]
+    path = csv(tmp_path, f"{','.join(names)}\na,x{',1' * 8}\n")
+    with pytest.raises(CorpusError, match="f0, f1, f2 and 5 more may be features") as caught:
+        prepare(path)
+    assert caught.value.fix is not None
+    assert f"daamctl import-vectors {path}" in caught.value.fix
+    with pytest.raises(CorpusError) as caught:
+        prepare(csv(tmp_path, f"{','.join(names[:-1])}\na,x{',1' * 7}\n"))
+    assert "may be features" not in caught.value.message
+
+
 def test_decimal_commas(tmp_path: Path) -> None:
     text = "path;label;speaker;start_s;end_s\na.wav;x;s;0,25;1,5\na.wav;y;s;2;2,75\n"
     rows = prepare(csv(tmp_path, text))

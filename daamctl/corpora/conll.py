@@ -235,7 +235,8 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     """
     table = read_table(path, fix=fix)
     lists = NAMES[:2] if tagged or "tags" in table.columns else NAMES[:1]
-    table = table.rename({other: name for name, other in renames(NAMES[:2], table.columns).items() if other != name})
+    absent = [name for name in lists if name not in table.columns]
+    table = table.rename({other: name for name, other in renames(absent, table.columns).items()})
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]

@@ -37,6 +37,7 @@ from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, match_names, read_table, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
+from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.data import audio
@@ -279,13 +280,14 @@ def _corpus_of(source: Path) -> str | None:
         names = _columns_of(source)
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
-        return CONLL if alike("tokens", names) else MANIFEST
+        return CONLL if "tokens" in names or (alike("tokens", names) and alike("tags", names)) else MANIFEST
     if suffix == ".csv":
         return MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
     first = text.partition("\n")[0]
     names = [name.strip(' "\r') for name in first.split(separator_of(text))]
-    is_text = "\t" not in first and len(first.split()) > 4  # more words than a line of tagged words has columns
+    words = first.split()
+    is_text = "\t" not in first and len(words) > 4 and split_tag(words[-1]) is None  # unlike a line of tagged words
     return MANIFEST if is_text or alike("label", names) or alike("path", names) else CONLL
 
 

@@ -83,6 +83,9 @@ def test_usual_names_of_columns(tmp_path: Path) -> None:
     rows = [{"id": "a", "words": ["Ann", "ran"], "ner_tags": ["B-PER", "O"]}]
     pl.DataFrame(rows).write_ndjson(tmp_path / "mine.jsonl")
     assert conll.prepare(tmp_path / "mine.jsonl")["label"].to_list() == ["B-PER", "O"]
+    rows = [{"words": ["x", "y"], "ner_tags": ["O", "O"], "tokens": ["Ann", "ran"], "tags": ["B-PER", "O"]}]
+    pl.DataFrame(rows).write_ndjson(tmp_path / "both.jsonl")  # our names come first
+    assert conll.prepare(tmp_path / "both.jsonl")["text"].to_list() == ["Ann", "ran"]
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,17 @@ def test_columns_of_lists(project: Path, tmp_path: Path) -> None:
         new.run(project, "several", tmp_path / "several.jsonl", columns={"label": "labels"}, encoder="llama-micro")
 
 
+def test_what_looks_like_another_kind_of_list(project: Path, tmp_path: Path) -> None:
+    """A number of words beside a text, and tagged words with many columns."""
+    counts = NOTICES.select(text="sentence", label="class").with_columns(words=2)
+    counts.write_ndjson(tmp_path / "counts.jsonl")
+    assert new.run(project, "counts", tmp_path / "counts.jsonl", encoder="llama-micro").facts["items"] == "12"
+    lines = "Ann NNP a b c B-PER\nran VBD a b c O\n\n"
+    (tmp_path / "wide.txt").write_text(lines * 8)
+    made = new.run(project, "wide", tmp_path / "wide.txt", encoder="llama-micro")
+    assert made.facts["classes"] == "B-PER 8, O 8"
+
+
 def test_a_failure_leaves_nothing_in_the_way(project: Path, tmp_path: Path) -> None:
     NOTICES.write_csv(tmp_path / "notices.csv")
     given = {"text": "sentence", "speaker": "author"}

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
-from daamctl.corpora.files import alike, files_below, match_names, read_table, tell_unused
+from daamctl.corpora.files import alike, files_below, match_names, read_table, renames, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
@@ -180,21 +180,19 @@ def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
     A vector is a column of lists, or columns of numbers whose names differ in the last number alone, as feat_0, feat_1.
     """
     table = read_table(path)
-    roles = {"id": ("utterance_id", "path"), "label": ("label",), "speaker": ("speaker",), "group": ("group",)}
-    usual = {
-        role: next((name for one in others if (name := alike(one, table.columns))), None)
-        for role, others in roles.items()
-        if role not in table.columns
-    }
-    table = table.rename({name: role for role, name in usual.items() if name is not None})
+    usual = renames([one for one in ("label", "speaker", "group") if one not in table.columns], table.columns)
+    if "id" not in table.columns and (name := alike("utterance_id", table.columns) or alike("path", table.columns)):
+        usual["id"] = name
+    table = table.rename({name: role for role, name in usual.items()})
     vectors = table.select(name for name, kind in table.schema.items() if kind.is_nested())
     features = {} if vectors.width else _features(table)
+    lacks = None
     if "id" not in table.columns or table["id"].has_nulls() or table["id"].n_unique() < len(table):
-        raise CorpusError(f"{path} has no column id of different names; it has {first_few(table.columns, 8)}",
-                          fix="rename the columns")  # fmt: skip
-    if not vectors.width and not features:
-        what = "has neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
-        raise CorpusError(f"{path} {what}; it has {first_few(table.columns, 8)}", fix="rename the columns")
+        lacks = "no column id of different names"
+    elif not vectors.width and not features:
+        lacks = "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
+    if lacks is not None:
+        raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix="rename the columns")
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
 
     def read(number: int) -> dict[str, Any]:

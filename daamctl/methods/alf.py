@@ -15,6 +15,7 @@ from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
 from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
+from daamctl.methods.sls import batch_normalized
 
 
 class AttentiveLayerFusion(nn.Module):
@@ -69,13 +70,7 @@ class AttentiveLayerFusion(nn.Module):
         mixed = self.project(fused)
         with torch.autocast(x.device.type, enabled=False):
             rows = at_least_float32(mixed).reshape(-1, mixed.shape[-1])
-            norm = self.norm
-            if self.training and len(rows) == 1:  # one sample has no variance: use the running statistics
-                rows = nn.functional.batch_norm(
-                    rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-                )
-            else:
-                rows = norm(rows)
+            rows = batch_normalized(self.norm, rows)
             return rows.reshape(mixed.shape).to(x.dtype)
 
 

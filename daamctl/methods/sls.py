@@ -18,6 +18,18 @@ from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
+def batch_normalized(norm: nn.BatchNorm1d, x: Tensor) -> Tensor:
+    """Batch normalisation; where training has one value of a feature, which has no variance, by the running statistics.
+
+    Args:
+        x: (B, D) or (B, D, N), float32 at least.
+    """
+    if norm.training and x.numel() == norm.num_features:
+        return nn.functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+    normalized: Tensor = norm(x)
+    return normalized
+
+
 class SensitiveLayerSelection(nn.Module):
     """y = selu(BN(sum_l s_l x_l)) with s_l = sigmoid(w . x_l + b), w and b shared by all layers.
 
@@ -40,14 +52,7 @@ class SensitiveLayerSelection(nn.Module):
         """Sum layers (..., L, D) to (..., D), normalised over all samples."""
         fused = weigh_layers(at_least_float32(x), self.layer_weights(x))  # (..., D)
         with torch.autocast(x.device.type, enabled=False):
-            channel = fused.reshape(1, 1, -1)
-            if self.training and fused.numel() == 1:  # a single value has no variance: use the running statistics
-                norm = self.norm
-                channel = nn.functional.batch_norm(
-                    channel, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-                )
-            else:
-                channel = self.norm(channel)
+            channel = batch_normalized(self.norm, fused.reshape(1, 1, -1))
             return nn.functional.selu(channel).reshape(fused.shape).to(x.dtype)
 
 

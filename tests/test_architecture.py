@@ -272,6 +272,7 @@ ENGINE = {
                 "images",
                 "rules",
                 "corpus_stats",
+                "lists",
                 "unnamed",
                 "dumps",
                 "sources",

@@ -18,13 +18,13 @@ PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": 
 """Names of the parts of an official split -> the name of the group."""
 
 
+EVEN = 1.25
+"""Groups are even if the largest has at most this many times the mean."""
+
+
 def part_of(folder: str) -> str | None:
     """The part that a folder is named for, perhaps at the end of its name, such as `20news-bydate-train`."""
     return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
-
-
-EVEN = 1.25
-"""Groups are even if the largest has at most this many times the mean."""
 
 
 def official_groups(rows: pl.DataFrame) -> pl.DataFrame:

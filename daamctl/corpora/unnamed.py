@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.files import read_text
+from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
 
@@ -41,7 +41,7 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         return None
     text = read_text(path)
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [line for line in lines_of(text) if line.strip()]
     found = [FASTTEXT.fullmatch(line) for line in lines] if text.startswith("__label__") else []
     if found and all(found):
         pairs = [(one[1], one[2]) for one in found if one is not None]
@@ -71,7 +71,7 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
 
 def _named(labels: pl.Series, classes: Path) -> pl.Series:
     """The names of numbered classes, if a file has them."""
-    names = read_text(classes).splitlines() if classes.is_file() else []
+    names = lines_of(read_text(classes)) if classes.is_file() else []
     known = {str(number): name.strip() for number, name in enumerate(names, 1) if name.strip()}
     return labels.replace(known) if set(labels) <= known.keys() else labels
 
@@ -135,5 +135,5 @@ def read_kaldi(parts: Mapping[str, Path]) -> pl.DataFrame:
 
 def _pairs(path: Path) -> dict[str, str]:
     """Key -> the rest of each line of one of Kaldi's tables; empty if there is no such file."""
-    lines = read_text(path).splitlines() if path.is_file() else []
+    lines = lines_of(read_text(path)) if path.is_file() else []
     return {fields[0]: fields[1].strip() for fields in (line.split(None, 1) for line in lines) if len(fields) > 1}

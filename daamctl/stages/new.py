@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import yaml
@@ -27,24 +27,20 @@ import yaml
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.compute.progress import progress
-from daamctl.config import EMBEDDINGS, PARAMS_FILE, PIPELINES_DIR, read_yaml
-from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
+from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
+from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
-from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import JSON, SUFFIXES, alike, check_named, files_below, match_names, read_table, read_text
+from daamctl.corpora.files import SUFFIXES, check_named, files_below, lines_of, match_names, read_text
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
-from daamctl.corpora.tags import split_tag
-from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
-from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
+from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
 from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.store.files import write_text
-from daamctl.store.tables import separator_of
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +67,6 @@ UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
 PART_LISTS = {"validation_list.txt": "dev", "testing_list.txt": "test"}
 """Lists of the files of a part, as Speech Commands has them."""
-NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
@@ -95,15 +90,6 @@ class NewPipeline:
     pattern: str
     facts: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-
-
-class _Listed(NamedTuple):
-    """A table of items, those of its columns that have other names (ours -> theirs), doubts, and if any has a name."""
-
-    table: pl.DataFrame
-    columns: Mapping[str, str]
-    doubts: list[str]
-    named: bool = True
 
 
 @dataclass
@@ -186,8 +172,9 @@ def _make(
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
-    listed = None if held or pattern is not None else _table_of(folder, columns)
-    corpus = None if held or listed is not None else _corpus_of(folder)
+    corpus = None if held else corpus_of(folder)
+    listed = None if held or pattern is not None else table_of(folder, corpus, columns)
+    corpus = None if listed is not None else corpus
     if (held or listed is not None or corpus is not None) and (pattern is not None or labels):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
     if columns and not held and listed is None:
@@ -197,7 +184,7 @@ def _make(
     written = None  # the table, where none was given
     if held:
         folder, facts, doubts = unpack(folder, made, columns)
-        corpus, written = _corpus_of(folder), folder
+        corpus, written = corpus_of(folder), folder
     elif listed is not None:
         table, columns, doubts, named = listed
         facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
@@ -211,27 +198,8 @@ def _make(
         modality, rows = _listed(folder, corpus)
         files = folder.parent
     else:
-        modality, found, others = _scan(folder)
-        doubts += [f"left out, of another kind: {others}"] if others else []
-        aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
-        if pattern is None and aside:
-            found = sorted(set(found) - set(aside))
-            doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
-        by_folder = modality == "image"
-        known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
-        rows, left_out = _rows(folder, found, known, labels)
-        parts = {file: part for one, part in PART_LISTS.items() for file in _lines(folder / one)}
-        if parts and "group" not in rows.columns:
-            rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
-        rows, instead = with_test_part(rows)
-        doubts += [NO_TEST_PART] if instead else []
-        if left_out:
-            doubts.append(
-                f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
-            )
-        if modality == "text":
-            rows, told = _with_texts(folder, rows)
-            doubts += told
+        modality, rows, known, told = _found_in(folder, pattern, labels)
+        doubts += told
     if modality in ("speech", "image"):
         rows, sound, told = _examined(files, rows, modality, listed=None if corpus is None else folder)
         facts |= sound
@@ -264,44 +232,6 @@ def _make(
     _list_in_params(root / PARAMS_FILE, name)
     facts |= _facts(rows, task)
     return NewPipeline(path, written, known.text if known else "", facts, doubts)
-
-
-def _corpus_of(source: Path) -> str | None:
-    """The corpus that reads a list of items, or of tagged words; None: a folder of items, or nothing of these."""
-    suffix = source.suffix.lower()
-    if source.is_dir():
-        parts = part_files(source).values()
-        return CONLL if parts and all(path.suffix.lower() in COLUMNS for path in parts) else None
-    if not source.is_file() or suffix not in (*TABLES, *COLUMNS, *VECTORS):
-        return None
-    if suffix in VECTORS and suffix != ".parquet":
-        return EMBEDDINGS
-    if suffix in (".parquet", *JSON):
-        names = _columns_of(source)
-        if suffix in VECTORS and VECTOR_COLUMN in names:
-            return EMBEDDINGS
-        return CONLL if "tokens" in names or (alike("tokens", names) and alike("tags", names)) else MANIFEST
-    if suffix == ".csv":
-        return MANIFEST
-    text = read_text(source)  # .txt and .tsv may be either
-    first = text.partition("\n")[0]
-    names = [name.strip(' "\r') for name in first.split(separator_of(text))]
-    words = first.split()
-    is_text = "\t" not in first and len(words) > 4 and split_tag(words[-1]) is None  # unlike a line of tagged words
-    return MANIFEST if is_text or alike("label", names) or alike("path", names) else CONLL
-
-
-def _columns_of(source: Path) -> list[str]:
-    """Columns of a Parquet file, of which only the schema is read, or of a JSON file.
-
-    None if a Parquet file is damaged, which whoever reads it says.
-    """
-    if source.suffix.lower() in JSON:
-        return read_table(source).columns
-    try:
-        return [name.strip() for name in pl.read_parquet_schema(source)]
-    except (OSError, pl.exceptions.PolarsError):
-        return []
 
 
 def _listed(source: Path, corpus: str) -> tuple[Modality, pl.DataFrame]:
@@ -369,6 +299,35 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], told
 
 
+def _found_in(
+    folder: Path, pattern: str | None, labels: Mapping[str, str]
+) -> tuple[Modality, pl.DataFrame, NamePattern, list[str]]:
+    """Kind and rows of the files below a folder, the pattern that they were read by, and doubts."""
+    modality, found, others = _scan(folder)
+    doubts = [f"left out, of another kind: {others}"] if others else []
+    aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
+    if pattern is None and aside:
+        found = sorted(set(found) - set(aside))
+        doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
+    by_folder = modality == "image"
+    known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
+    rows, left_out = _rows(folder, found, known, labels)
+    lists = {part: folder / name for name, part in PART_LISTS.items() if (folder / name).is_file()}
+    parts = {file.strip(): part for part, path in lists.items() for file in lines_of(read_text(path))}
+    if parts and "group" not in rows.columns:
+        rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
+    rows, instead = with_test_part(rows)
+    doubts += [NO_TEST_PART] if instead else []
+    if left_out:
+        doubts.append(
+            f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
+        )
+    if modality == "text":
+        rows, told = _with_texts(folder, rows)
+        doubts += told
+    return modality, rows, known, doubts
+
+
 def _rows(
     folder: Path, paths: Sequence[str], pattern: NamePattern, labels: Mapping[str, str]
 ) -> tuple[pl.DataFrame, list[str]]:
@@ -390,10 +349,6 @@ def _rows(
     if "group" in rows.columns and all(parts := [part_of(one) for one in rows["group"]]):
         rows = rows.with_columns(group=pl.Series(parts))
     return rows, [path for path, values in read.items() if values is None]
-
-
-def _lines(path: Path) -> list[str]:
-    return read_text(path).split() if path.is_file() else []
 
 
 def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
@@ -570,83 +525,6 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))
     each = f"{shortest} s each" if shortest == longest else f"{shortest} to {longest} s each, median {median} s"
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
-
-
-def _table_of(source: Path, columns: Mapping[str, str]) -> _Listed | None:
-    """Items in a form that becomes a manifest; None: it is another kind of file or folder.
-
-    That is: tables of an official split, a list whose columns have no names or other names, or data folders of Kaldi.
-    """
-    if source.is_dir():
-        parts = part_files(source)
-        tables = {part: path for part, path in parts.items() if path.suffix.lower() in TABLES}
-        first = next(iter(tables.values()), None)  # the test part may have no labels
-        if first is not None and tables.keys() & {"test", "dev"} and _is_list(first):
-            joined = _joined({part: _read(path) for part, path in tables.items()}, columns, source)
-            return joined._replace(named=read_unnamed(first) is None)
-        if kaldi := kaldi_parts(source):
-            table, instead = with_test_part(read_kaldi(kaldi))
-            return _Listed(table, {}, [NO_TEST_PART] if instead else [])
-        return None
-    if not columns and (unnamed := read_unnamed(source)) is not None:
-        return _Listed(unnamed, {}, [], named=False)
-    if _corpus_of(source) != MANIFEST:
-        return None
-    table, doubts = read_table(source), list[str]()
-    found = _usual(table, columns)
-    has = {*found, *table.columns}
-    if not columns and not (found and "label" in has and has & {"path", "text"}):
-        return None
-    group = found.get("group")
-    if group is not None and group in table.columns and "group" not in columns:
-        named, instead = with_test_part(table.select(group=pl.col(group).cast(pl.String).fill_null("")))
-        if "group" not in named.columns or "" in named["group"]:  # one part, or not of all items
-            del found["group"]
-        else:
-            table = table.with_columns(named["group"].alias(group))
-            doubts += [NO_TEST_PART] if instead else []
-    return _Listed(table, found, doubts)
-
-
-def _is_list(path: Path) -> bool:
-    return _corpus_of(path) == MANIFEST or read_unnamed(path) is not None
-
-
-def _read(path: Path) -> pl.DataFrame:
-    unnamed = read_unnamed(path)
-    return read_table(path) if unnamed is None else unnamed
-
-
-def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
-    """Our columns that a table has under usual names (ours -> theirs), besides those that are given."""
-    found = dict(given)
-    for role in ("path", "text", "label", "speaker", "group", "sentence"):
-        names = [name for name in table.columns if name not in found.values() and not table[name].dtype.is_nested()]
-        if role in (*found, *names) or (role == "text" and {"path", "text"} & {*found, *names}):
-            continue
-        usual = [name for name in names if alike(role, [name])]
-        words = [name for name in usual if table[name].cast(pl.String, strict=False).str.contains(r"[^\W\d_]").any()]
-        if usual:
-            found[role] = (words or usual)[0] if role == "label" else usual[0]  # rather than the number of a class
-    return found
-
-
-def _joined(tables: Mapping[str, pl.DataFrame], given: Mapping[str, str], source: Path) -> _Listed:
-    """The tables of an official split as one."""
-    table = pl.concat(
-        [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
-    )
-    found = _usual(table, given)
-    if (label := found.get("label", "label")) not in table.columns:
-        they = first_few(table.columns, 20)
-        raise CorpusError(
-            f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
-        )
-    labelled = table.filter(pl.col(label).is_not_null())
-    missing = len(table) - len(labelled)
-    doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
-    labelled, instead = with_test_part(labelled)
-    return _Listed(labelled, found, [*doubts, NO_TEST_PART] if instead else doubts)
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:

@@ -271,6 +271,7 @@ ENGINE = {
                 "hub",
                 "images",
                 "rules",
+                "annotations",
                 "corpus_stats",
                 "lists",
                 "unnamed",

@@ -14,7 +14,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl", ".ndjson")
 """Suffixes of a manifest that is a file; all others are folders."""
 VECTORS = (".parquet", ".npz", ".safetensors")
 """Suffixes of a file of embeddings."""
-COLUMNS = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
+COLUMNS = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 """Suffixes of a file of tagged words."""
 CONLL = "conll"
 IMAGES = "images"

@@ -11,18 +11,19 @@ A folder holds the parts of an official split: train, dev and test, with or with
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.config.corpus_keys import COLUMNS
+from daamctl.corpora.annotations import is_tagged_table, kind_of, read_annotations, with_lists
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
 from daamctl.corpora.groups import PARTS, official_groups
-from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
+from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import OUTSIDE, word_id
 from daamctl.errors import CorpusError, first_few
 
@@ -30,9 +31,10 @@ log = logging.getLogger(__name__)
 
 DOCUMENT = "-DOCSTART-"
 """First column of a line before a document."""
+NUMBER = re.compile(r"\d+([-.]\d+)?")
 MOST_WORDS = 10_000
 """Longest sentence, in words."""
-TABLES = (".parquet", *JSON)
+TABLES = (".parquet", ".csv", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
 _SHOWN = 3
 
@@ -42,25 +44,6 @@ GET_IT = (
     "daamctl download --corpus conll --from FILE"
 )
 FIX = "correct the file and run it again"
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """Words and tags of one sentence.
-
-    Args:
-        tags: tag of each word, as in the file.
-        place: where the first word is: the line of a file, or the row of a table.
-        document: number of its document in the file, from 1; 0: none.
-    """
-
-    words: Sequence[str]
-    tags: Sequence[str]
-    place: int
-    document: int = 0
-    name: str | None = None
-    group: str | None = None
-    speaker: str | None = None
 
 
 def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> list[Sentence]:
@@ -78,16 +61,23 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     document = 0
     start = "" if columns is None else f"; {columns} are expected"
     lines = [*lines_of(read_text(path)), ""]
-    table = [_fields(line) for line in lines]
+    table = _without_comments([_fields(line) for line in lines])
     rows = [fields for fields in table if len(fields) > 1 and fields[0] != DOCUMENT]
     word_at, tag_at = 0, -1
     if rows and split_tag(rows[0][-1]) is None and split_tag(rows[0][0]) is not None:
         word_at, tag_at = -1, 0
+    numbered = len(rows) > 1 and all(NUMBER.fullmatch(fields[0]) for fields in rows)
+    if numbered:  # as in Universal Dependencies, where 3-4 and 5.1 are no words
+        rows = [fields for fields in rows if fields[0].isdecimal()]
+        tagged = [at for at in range(2, len(rows[0])) if all(split_tag((row[at:] or [""])[0]) for row in rows)]
+        word_at, tag_at = 1, next(iter(tagged), -1)
     kinds = {fields[tag_at] for fields in rows}
     # types without prefixes, as in Few-NERD: neighbours of one type are one entity
     prefixed = [kind for kind in kinds if kind[1:2] == "-"]
     bare = OUTSIDE in kinds and len(kinds) > 1 and not prefixed
     for number, (line, fields) in enumerate(zip(lines, table, strict=True), 1):
+        if numbered and fields and not fields[0].isdecimal():
+            continue
         if fields and fields[0] != DOCUMENT:
             columns = columns or max(2, len(fields))
             if len(fields) != columns:
@@ -120,6 +110,21 @@ def _fields(line: str) -> list[str]:
     if not line.strip():
         return []
     return [one.strip(" ") for one in line.split("\t")] if "\t" in line else [one for one in line.split(" ") if one]
+
+
+def _without_comments(table: Sequence[list[str]]) -> list[list[str]]:
+    """The fields of lines, none for comments before a sentence, such as `# id 7` and `# text = ...`.
+
+    A word may be `#` too, so a comment is what has another number of columns than words have, or no tag.
+    """
+    columns = next((len(fields) for fields in table if fields and fields[0] != DOCUMENT and fields[0][:1] != "#"), 0)
+    found: list[list[str]] = []
+    for fields in table:
+        comment = bool(fields) and (fields[0] == "#" or fields[0].startswith("# ")) and not (found and found[-1])
+        found.append(fields)
+        if comment and not (len(fields) == columns and any(split_tag(one) for one in (fields[0], fields[-1]))):
+            found[-1] = []
+    return found
 
 
 def read_parts(files: Mapping[str, Path], *, columns: int, what: str, fix: str) -> pl.DataFrame:
@@ -209,10 +214,15 @@ def prepare(root: Path) -> pl.DataFrame:
         CorpusError: the file or folder is wrong; the message names the line or row.
     """
     files: dict[str | None, Path] = {None: root}
+    if root.is_dir() and kind_of(root):
+        return official_groups(token_rows([(None, root, read_annotations(root) or [])]))
     if root.is_dir():
         files = dict(part_files(root).items())
         if not files:
             raise CorpusError(f"{root} has no files named train, dev and test, with or without a suffix", fix=GET_IT)
+        if files.keys() == {"train", "dev"}:
+            log.warning("%s: no test part, so the dev part is the test part", root)
+            files = {"train": files["train"], "test": files["dev"]}
     elif not root.is_file():
         raise CorpusError(f"no file {root}", fix=GET_IT)
     elif root.suffix.lower() not in (*TABLES, *COLUMNS):
@@ -233,7 +243,11 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     Raises:
         CorpusError: a column is missing, or a row has no words, as many tags as words, or a tag of no scheme.
     """
+    if (found := read_annotations(path)) is not None:
+        return found
     table = read_table(path, fix=fix)
+    if is_tagged_table(table):
+        table = with_lists(table)
     lists = NAMES[:2] if tagged or "tags" in table.columns else NAMES[:1]
     absent = [name for name in lists if name not in table.columns]
     table = table.rename({other: name for name, other in renames(absent, table.columns).items()})
@@ -241,6 +255,11 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     if missing:
         shown = ", ".join(table.columns)[:200]
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
+    if tagged and table.schema["tags"] == pl.List(pl.Int64):
+        raise CorpusError(
+            f"{path}: the tags are numbers, and their names are not in the file",
+            fix="export the data set by Dataset.to_parquet, which keeps the names, or write names for the numbers",
+        )
     for name in lists:
         if table.schema[name] != pl.List(pl.String):
             raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=fix)

@@ -15,6 +15,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config import EMBEDDINGS
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
+from daamctl.corpora.annotations import is_tagged_table, kind_of, read_classified
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import JSON, alike, read_table, read_text
 from daamctl.corpora.groups import with_test_part
@@ -41,18 +42,20 @@ def corpus_of(source: Path) -> str | None:
     suffix = source.suffix.lower()
     if source.is_dir():
         parts = part_files(source).values()
-        return CONLL if parts and all(path.suffix.lower() in COLUMNS for path in parts) else None
+        return CONLL if kind_of(source) or (parts and {corpus_of(path) for path in parts} == {CONLL}) else None
     if not source.is_file() or suffix not in (*TABLES, *COLUMNS, *VECTORS):
         return None
     if suffix in VECTORS and suffix != ".parquet":
         return EMBEDDINGS
+    if suffix in JSON and (kind := kind_of(source)):
+        return CONLL if kind == "spans" else MANIFEST
     if suffix in (".parquet", *JSON):
         names = _columns_of(source)
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
         return CONLL if "tokens" in names or (alike("tokens", names) and alike("tags", names)) else MANIFEST
     if suffix == ".csv":
-        return MANIFEST
+        return CONLL if is_tagged_table(read_table(source)) else MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
     first = text.partition("\n")[0]
     names = [name.strip(' "\r') for name in first.split(separator_of(text))]
@@ -97,6 +100,8 @@ def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> It
         return ItemTable(unnamed, {}, [], named=False)
     if corpus != MANIFEST:
         return None
+    if kind_of(source) == "classes":
+        return ItemTable(read_classified(source), {}, [])
     table, doubts = read_table(source), list[str]()
     found = _usual(table, columns)
     has = {*found, *table.columns}

@@ -13,6 +13,7 @@ A tag that is none of `ALLOWED` is a ValueError; readers have refused it before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from daamctl.data.spans import OUTSIDE
@@ -24,6 +25,25 @@ ALLOWED = f"O, or {', '.join(f'{prefix}-' for prefix in PREFIXES)} and a type"
 """Which tags there are, for messages."""
 _ENDS = ("E", "L", "S", "U")
 _SINGLE = ("S", "U")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and tags of one sentence.
+
+    Args:
+        tags: tag of each word, as in the file.
+        place: where the first word is: the line of a file, or the row of a table.
+        document: number of its document in the file, from 1; 0: none.
+    """
+
+    words: Sequence[str]
+    tags: Sequence[str]
+    place: int
+    document: int = 0
+    name: str | None = None
+    group: str | None = None
+    speaker: str | None = None
 
 
 def split_tag(tag: str) -> tuple[str, str] | None:

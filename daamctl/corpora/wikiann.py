@@ -16,7 +16,8 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.corpora.base import Corpus
-from daamctl.corpora.conll import Sentence, part_files, read_columns, token_rows
+from daamctl.corpora.conll import part_files, read_columns, token_rows
+from daamctl.corpora.tags import Sentence
 from daamctl.errors import CorpusError
 
 GET_IT = (

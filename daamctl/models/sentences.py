@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 
 from daamctl.config.corpus_keys import COLUMNS
-from daamctl.corpora.conll import TABLES, Sentence, read_columns, read_rows
+from daamctl.corpora.conll import TABLES, read_columns, read_rows
 from daamctl.corpora.files import lines_of, read_text
-from daamctl.corpora.tags import split_tag, to_bio
+from daamctl.corpora.tags import Sentence, split_tag, to_bio
 from daamctl.errors import CorpusError
 from daamctl.models.inputs import files_of
 

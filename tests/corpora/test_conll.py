@@ -89,6 +89,35 @@ def test_usual_names_of_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "# id 7\tdomain=train\nAnn _ _ B-PER\nran _ _ O\n\n# id 8\nRio _ _ B-LOC\n",  # MultiCoNER
+        # Universal NER
+        "# sent_id = 1\n# text = Ann O\n1\tAnn\tB-PER\t-\n2-3\tran\t_\t-\n2\tran\tO\t-\n\n1\tRio\tB-LOC\t-",
+        "0\tAnn\tB-PER\n1\tran\tO\n\n0\tRio\tB-LOC\n",  # WikiNEuRal
+    ],
+)
+def test_comments_and_numbered_words(tmp_path: Path, text: str) -> None:
+    rows = conll.prepare(write(tmp_path / "mine.conllu", text))
+    assert rows["text"].to_list() == ["Ann", "ran", "Rio"]
+    assert rows["label"].to_list() == ["B-PER", "O", "B-LOC"]
+    assert rows["sentence"].n_unique() == 2
+
+
+def test_a_word_may_be_a_number_sign(tmp_path: Path) -> None:
+    rows = conll.prepare(write(tmp_path / "mine.conll", "#\tO\n1\tO\n\n#\tO\n# \tO\n"))
+    assert rows["text"].to_list() == ["#", "1", "#", "#"]
+
+
+def test_a_split_without_a_test_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("train.conll", "dev.conll"):
+        write(tmp_path / name)
+    with caplog.at_level(logging.WARNING):
+        assert conll.prepare(tmp_path)["group"].to_list() == ["train"] * 5 + ["test"] * 5
+    assert "no test part, so the dev part is the test part" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("Ann\tB-PER\nLee\n", r"mine.conll:2: a single column \('Lee'\); 2 are expected"),
@@ -161,7 +190,7 @@ def test_folder_of_something_else(tmp_path: Path) -> None:
         conll.prepare(tmp_path)
     with pytest.raises(CorpusError, match=r"no file .*absent"):
         conll.prepare(tmp_path / "absent.conll")
-    with pytest.raises(CorpusError, match=r"mine\.xml is of an unknown kind \(allowed: \.conll, \.bio"):
+    with pytest.raises(CorpusError, match=r"mine\.xml is of an unknown kind \(allowed: \.conll, \.conllu, \.bio"):
         conll.prepare(write(tmp_path / "mine.xml"))
 
 
@@ -194,8 +223,8 @@ def test_table(tmp_path: Path, suffix: str) -> None:
     [
         ({"tokens": [["a"]]}, "lacks the columns tags; it has tokens"),
         ({"words": [["a"]], "kinds": [["O"]]}, "lacks the columns tags; it has tokens, kinds"),
-        ({"words": [["a"]], "ner_tags": [[1]]}, r"tags has List\(Int64\); lists of strings are expected"),
-        ({"tokens": [["a"]], "tags": [[1]]}, "tags has List.Int64.; lists of strings are expected"),
+        ({"words": [["a"]], "ner_tags": [[1]]}, "the tags are numbers, and their names are not in the file"),
+        ({"tokens": [["a"]], "tags": [[1.5]]}, "tags has List.Float64.; lists of strings are expected"),
         ({"tokens": ["a b"], "tags": [["O"]]}, "tokens has String; lists of strings are expected"),
         ({"tokens": [["a"], ["b", "c"]], "tags": [["O"], ["O"]]}, "row 2 has 2 tokens and 1 tag"),
         ({"tokens": [["a", " "]], "tags": [["O", "O"]]}, "row 1 has an empty token"),

@@ -1,0 +1,335 @@
+"""Texts in which annotators have marked entities, as sentences with a tag for every word.
+
+Exports of doccano, Label Studio, Prodigy and spaCy (JSON or JSON lines) and folders of brat hold spans of characters.
+Those of SpERT and GLiNER (JSON) hold spans of words. Tables that others save as CSV have a word in each row, or lists
+written as text.
+
+A line of a text is a sentence. Punctuation marks, symbols and Chinese and Japanese characters are words of their own. A
+word in which a span begins or ends belongs to it as a whole: to cut words there would tell where entities are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from daamctl.artifacts.terms import counted
+from daamctl.corpora.files import JSON, alike, files_below, lines_of, read_text
+from daamctl.corpora.groups import part_of
+from daamctl.corpora.tags import Sentence
+from daamctl.data.spans import OUTSIDE
+from daamctl.errors import CorpusError
+
+log = logging.getLogger(__name__)
+
+FIELDS = ("spans", "entities", "label", "labels", "annotations", "ner")
+"""Where a text has its spans."""
+START, END = ("start", "start_offset"), ("end", "end_offset")
+KIND = ("label", "labels", "type", "entity", "entity_group", "tag")
+LOOKED_AT = 100
+"""Texts among which one with a span must be, for a file to be read as one of annotations."""
+SENTENCE = ("sentence #", "sentence_id", "sentence_idx", "sent_id", "sentence")
+WORD = ("word", "words", "token", "tokens")
+LISTED = (*WORD, "sentence", "text")
+"""Names of columns, lower case: the sentence of a word, the word, and lists of words."""
+TAG = ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags")
+QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+Span = tuple[int, int, str]
+"""Start, end (excluded) and type of an entity."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and the entities in it.
+
+    Args:
+        text: the text, or its words.
+        words: start and end of each word, where the annotations give them.
+    """
+
+    text: str | list[str]
+    spans: list[Span]
+    words: list[tuple[int, int]] | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_annotations(path: Path) -> list[Sentence] | None:
+    """Read a JSON file of annotated texts, or all of a folder of brat; None: it is another file.
+
+    Raises:
+        CorpusError: it is damaged, or no text has a word.
+    """
+    if path.is_dir():
+        return _sentences(path, _of_brat(path))
+    if kind_of(path) != "spans":
+        return None
+    try:
+        found = [document for value in _values(read_text(path)) if (document := _of_value(value)) is not None]
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
+    return _sentences(path, found)
+
+
+def kind_of(path: Path) -> Literal["spans", "classes"] | None:
+    """What a JSON file, or a folder of brat, says of texts: looks at the first ones only; None: it is another file."""
+    if path.is_dir():
+        brat = any(file.suffix == ".ann" and file.with_suffix(".txt").is_file() for file in files_below(path))
+        return "spans" if brat else None
+    if path.suffix.lower() not in JSON:
+        return None
+    try:
+        first = [value for _, value in zip(range(LOOKED_AT), _values(read_text(path)), strict=False)]
+    except (ValueError, RecursionError):
+        return None  # whoever reads it says what is wrong
+    if any(document.spans for value in first if (document := _of_value(value)) is not None):
+        return "spans"
+    return "classes" if any(one[1] for value in first if (one := _class_of(value)) is not None) else None
+
+
+def _values(text: str) -> Iterator[Any]:
+    """The items of a JSON list, of JSON lines, or of an object that has them as `annotations`, one at a time."""
+    decoder = json.JSONDecoder()
+    place = len(text) - len(re.sub(r"^\s*(\[(?=\s*[\[{]))?", "", text))  # a list of lists or objects; lines have none
+    while (place := _after(r"[\s,]*", text, place)) < len(text) and text[place] != "]":
+        value, place = decoder.raw_decode(text, place)
+        if isinstance(value, dict) and value.keys() <= {"classes", "annotations"}:
+            yield from value["annotations"]
+        else:
+            yield value
+
+
+def _after(pattern: str, text: str, place: int) -> int:
+    found = re.compile(pattern).match(text, place)
+    return place if found is None else found.end()
+
+
+def read_classified(path: Path) -> pl.DataFrame:
+    """Texts with a class each, as the same tools write them: columns text and label. Texts without one are left out.
+
+    Raises:
+        CorpusError: the file is damaged, or a text has several classes.
+    """
+    try:
+        found = [one for value in _values(read_text(path)) if (one := _class_of(value)) is not None]
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
+    several = [text for text, classes in found if len(classes) > 1]
+    if several:
+        raise CorpusError(
+            f"{path}: {len(several)} of {counted(len(found), 'text')} have several classes, e.g. '{several[0][:60]}'",
+            fix="keep those with one",
+        )
+    rows = [(text, classes[0]) for text, classes in found if classes]
+    return pl.DataFrame(rows, schema=["text", "label"], orient="row")
+
+
+def _class_of(value: Any) -> tuple[str, list[str]] | None:
+    """A text and its classes, as one of the tools writes them; None: something else, or not annotated."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # spaCy
+        value = {"text": value[0], **value[1]}
+    if not isinstance(value, dict) or value.get("answer", "accept") != "accept":
+        return None
+    text, given = value.get("text"), value.get("label", value.get("labels", value.get("accept")))
+    if isinstance(value.get("data"), dict) and isinstance(value.get("annotations"), list):  # Label Studio
+        done = [one for one in value["annotations"] if not one.get("was_cancelled")]
+        text = value["data"].get("text")
+        given = [one for mark in (done[0]["result"] if done else []) for one in mark["value"].get("choices", [])]
+    elif isinstance(value.get("cats"), dict):
+        given = [name for name, score in value["cats"].items() if score >= 0.5]
+    if isinstance(text, str) and isinstance(given, list) and all(isinstance(one, str) for one in given):
+        return text, given
+    return None
+
+
+def _of_value(value: Any) -> Document | None:
+    """A text with spans, as one of the tools writes it; None: something else, or not annotated."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # spaCy
+        value = {"text": value[0], **value[1]}
+    if not isinstance(value, dict) or value.get("answer", "accept") != "accept":  # Prodigy keeps what is rejected
+        return None
+    own = {name: str(value[name]) for name in ("id", "group", "speaker") if isinstance(value.get(name), str | int)}
+    if isinstance(value.get("data"), dict):  # Label Studio
+        texts = [one for one in value["data"].values() if isinstance(one, str)]
+        given = value.get("annotations")
+        done = [one for one in given if not one.get("was_cancelled")] if isinstance(given, list) else []
+        marks = [one.get("value") or {} for one in done[0].get("result", [])] if done else None
+        spans = None if marks is None else [span for one in marks if (span := _span(one)) is not None]
+        text = value["data"].get("text", texts[0] if len(texts) == 1 else None)
+        return Document(text, spans, own=own) if isinstance(text, str) and spans is not None else None
+    words = value.get("tokenized_text") or value.get("tokens")
+    listed = isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
+    text = words if listed else value.get(alike("text", list(value)) or "text")
+    for name in FIELDS:
+        given = value.get(name)
+        if isinstance(text, str if not listed else list) and isinstance(given, list):
+            found = [_span(one) for one in given]
+            if all(found):
+                spans = [one for one in found if one is not None]
+                if listed and "tokenized_text" in value:  # the last word of GLiNER's spans is part of them
+                    spans = [(start, end + 1, kind) for start, end, kind in spans]
+                ends = [(int(one["start"]), int(one["end"])) for one in words or [] if not listed]
+                return Document(text, spans, ends or None, own)
+    return None
+
+
+def _span(one: Any) -> Span | None:
+    """A span, as a list of start, end and type, or as an object; None: it is something else."""
+    if isinstance(one, dict):
+        one = [next((one[name] for name in names if name in one), None) for names in (START, END, KIND)]
+    if not isinstance(one, list) or len(one) < 3:
+        return None
+    start, end, kind = one[:3]
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    whole = isinstance(start, int) and isinstance(end, int)
+    return (start, end, kind.strip()) if whole and isinstance(kind, str) and kind.strip() else None
+
+
+def _of_brat(folder: Path) -> list[Document]:
+    """The texts of a folder of brat; their group is the part that their folder is named for."""
+    found, left_out = [], 0
+    for path in files_below(folder):
+        text = path.with_suffix(".txt")
+        if path.suffix != ".ann" or not text.is_file():
+            continue
+        spans = []
+        for number, line in enumerate(lines_of(read_text(path)), 1):
+            if not line.startswith("T"):  # relations, events and notes
+                continue
+            kind, _, places = [*line.split("\t"), ""][1].partition(" ")
+            if ";" in places:
+                left_out += 1
+                continue
+            try:
+                start, end = map(int, places.split())
+            except ValueError as error:
+                raise CorpusError(f"{path}:{number}: no start and end in '{line[:60]}'") from error
+            spans.append((start, end, kind))
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        part = part_of(name.partition("/")[0]) if "/" in name else None
+        found.append(Document(read_text(text), spans, own={"id": name, **({"group": part} if part else {})}))
+    if left_out:
+        log.warning("%s: left out, of several pieces: %s", folder, counted(left_out, "span"))
+    return found
+
+
+def words_of(text: str) -> list[tuple[int, int]]:
+    """Start and end of the words of a text: what spaces separate, and marks, symbols and CJK characters each alone."""
+    found: list[tuple[int, int]] = []
+    begin = None
+    for place, letter in enumerate(text):
+        alone = (
+            unicodedata.category(letter)[0] in "PS" or "\u3040" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff"
+        )
+        if begin is not None and (alone or letter.isspace()):
+            found.append((begin, place))
+            begin = None
+        if alone:
+            found.append((place, place + 1))
+        elif begin is None and not letter.isspace():
+            begin = place
+    return found if begin is None else [*found, (begin, len(text))]
+
+
+def _sentences(path: Path, documents: Sequence[Document]) -> list[Sentence]:
+    """Sentences of all documents. If one has several, documents are the sources."""
+    told: Counter[str] = Counter()
+    lines = [_lines(document, told) for document in documents]
+    several = any(len(one) > 1 for one in lines)
+    ids = [document.own.get("id") for document in documents]
+    named = None not in ids and len(set(ids)) == len(ids)
+    found = []
+    for number, (document, sentences) in enumerate(zip(documents, lines, strict=True), 1):
+        # the parts of a split may use the same ids
+        name = f"{path.stem}-{ids[number - 1] if named else f'{number:06d}'}"
+        for line, (words, tags) in enumerate(sentences, 1):
+            own = f"{name}-{line}" if several else name
+            speaker = document.own.get("speaker") or (name if several else None)
+            found.append(Sentence(words, tags, number, 0, own, document.own.get("group"), speaker))
+    if not found:
+        raise CorpusError(f"{path} has no words")
+    for what, number in told.items():
+        log.warning("%s: %s %s", path, counted(number, "span"), what)
+    return found
+
+
+def _lines(document: Document, told: Counter[str]) -> list[tuple[list[str], list[str]]]:
+    """Words and tags of each line of a document. Counts in `told` which spans were changed or left out.
+
+    Of entities that overlap, the one that begins first is kept, and of these the longest.
+    """
+    text = document.text
+    places = [(place, place + 1) for place in range(len(text))] if isinstance(text, list) else document.words
+    places = words_of(text) if places is None and isinstance(text, str) else places or []
+    tags = [OUTSIDE] * len(places)
+    for start, end, kind in sorted(document.spans, key=lambda span: (span[0], -span[1])):
+        held = [index for index, (first, last) in enumerate(places) if first < end and last > start]
+        if not held or any(tags[index] != OUTSIDE for index in held):
+            told["left out (inside another, or without a word)"] += 1
+            continue
+        tags[held[0] : held[-1] + 1] = [f"B-{kind}", *[f"I-{kind}"] * (len(held) - 1)]
+        inner = text[start:end] if isinstance(text, str) else ""
+        spaces = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
+        exact = start + spaces[0], end - spaces[1]
+        if (places[held[0]][0], places[held[-1]][1]) != exact:
+            told["widened to whole words"] += 1
+    found: list[tuple[list[str], list[str]]] = []
+    before = None
+    for (start, end), tag in zip(places, tags, strict=True):
+        word = text[start] if isinstance(text, list) else text[start:end]
+        is_new = before is None or (isinstance(text, str) and "\n" in text[before:start] and not tag.startswith("I-"))
+        if is_new:
+            found.append(([], []))
+        found[-1][0].append(word)
+        found[-1][1].append(tag)
+        before = end
+    return found
+
+
+def column_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
+    """The column with one of the wanted names, in any case; of several, the one whose name is wanted first."""
+    known = {name.lower(): name for name in reversed(list(names))}
+    return next((known[name] for name in wanted if name in known), None)
+
+
+def is_tagged_table(table: pl.DataFrame) -> bool:
+    """Whether a table of texts has tagged words: a word in each row, or lists written as text."""
+    tag = column_of(table.columns, TAG)
+    if tag is None or not len(table) or table[tag].dtype != pl.String:
+        return False
+    if (table[tag][0] or "").startswith("["):
+        return column_of(table.columns, LISTED) is not None
+    return bool(column_of(table.columns, WORD) and column_of(table.columns, SENTENCE))
+
+
+def with_lists(table: pl.DataFrame) -> pl.DataFrame:
+    """Turn a table for which `is_tagged_table` holds into one with a sentence in each row (tokens, tags).
+
+    The name of a sentence may be in its first row alone.
+    """
+    tag = column_of(table.columns, TAG) or ""
+    if table[tag][0].startswith("["):
+        word = column_of(table.columns, LISTED) or ""
+        return table.select(tokens=_listed(table[word]), tags=_listed(table[tag]))
+    word, name = column_of(table.columns, WORD) or "", column_of(table.columns, SENTENCE) or ""
+    rows = table.select(
+        tokens=pl.col(word).fill_null(""), tags=pl.col(tag), id=pl.col(name).replace("", None).forward_fill()
+    )
+    return rows.group_by("id", maintain_order=True).agg("tokens", "tags")
+
+
+def _listed(cells: pl.Series) -> pl.Series:
+    """Lists that are written as text, as Python or numpy prints them; other cells are divided at spaces."""
+    lists = [
+        [one or two for one, two in QUOTED.findall(cell)] if cell.startswith("[") else cell.split()
+        for cell in cells.fill_null("").to_list()
+    ]
+    return pl.Series(lists, dtype=pl.List(pl.String))

@@ -272,6 +272,7 @@ ENGINE = {
                 "images",
                 "rules",
                 "annotations",
+                "arrays",
                 "corpus_stats",
                 "lists",
                 "unnamed",

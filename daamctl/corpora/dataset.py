@@ -2,7 +2,8 @@
 
 A data set is a Parquet file, a folder of them as the hub has it (`data/train-00000-of-00002.parquet`), or a folder
 written by `save_to_disk`. The table is one that `corpora.manifest` reads, or `corpora.conll` for tagged words. Integers
-that stand for classes get their names. Code in a data set is never run.
+that stand for classes get their names. Code in a data set is never run. Images as arrays (`arrays.py`) are written out
+likewise.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
+from daamctl.corpora.arrays import array_parts
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
@@ -39,9 +41,11 @@ STARTS = {
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a path is a data set: a folder of Parquet files or of `save_to_disk`, or a Parquet file like these."""
+    """Whether a path is a data set: Parquet files in a folder or alone, a folder of `save_to_disk`, or arrays."""
     import pyarrow.parquet as pq
 
+    if array_parts(path):
+        return True
     if path.is_dir():
         endings = {file.suffix.lower() for file in files_below(path)}
         held = {*SUFFIXES["speech"], *SUFFIXES["image"]} & endings
@@ -71,7 +75,7 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
     Raises:
         CorpusError: a file is damaged, columns are missing, or an item has no file.
     """
-    parts = parts_of(source)
+    parts = array_parts(source) or parts_of(source)
     first = parts[0]
     if unlike := next((part.name for part in parts if set(part.schema.names) != set(first.schema.names)), None):
         raise CorpusError(f"{source}: the parts {first.name} and {unlike} have different columns")

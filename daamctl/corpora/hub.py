@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ def parts_of(source: Path) -> list[Part]:
             raise CorpusError(
                 f"{source} holds several data sets with a part '{name}': {places}", fix="give one of them"
             )
-        with _reading(source):
+        with reading(source):
             schema, rows = pq.read_schema(paths[0]), sum(pq.read_metadata(path).num_rows for path in paths)
             parts.append(Part(name, rows, schema, features_of(schema), partial(_batches, source, paths)))
     return parts
@@ -131,7 +132,7 @@ def _batches(source: Path, paths: Sequence[Path], columns: list[str], rows: int)
     import pyarrow.parquet as pq
 
     for path in paths:
-        with _reading(source), pq.ParquetFile(path) as file:
+        with reading(source), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(rows, columns=columns):
                 yield pa.table(batch)
 
@@ -140,7 +141,7 @@ def _saved(source: Path) -> list[Part]:
     """The parts that `save_to_disk` wrote."""
     from datasets import Dataset, load_from_disk
 
-    with _reading(source):
+    with reading(source):
         found = load_from_disk(str(source))
     sets = {str(found.split or "all"): found} if isinstance(found, Dataset) else dict(found)
 
@@ -154,10 +155,10 @@ def _saved(source: Path) -> list[Part]:
 
 
 @contextmanager
-def _reading(source: Path) -> Iterator[None]:
+def reading(source: Path) -> Iterator[None]:
     """Turn what a library raises for a damaged file into a CorpusError."""
     try:
         yield
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ArrowInvalid is a ValueError
         reason = " ".join(str(error).split())[:300]
         raise CorpusError(f"{source} is not a complete copy of a data set: {reason}", fix="copy it again") from error

@@ -20,7 +20,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import JSON, alike, read_table, read_text
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.tags import split_tag
-from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
+from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
@@ -92,6 +92,9 @@ def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> It
     if source.is_dir():
         if (split := _split_of(source)) is not None:
             return _joined(*split, columns, source)
+        if (pairs := read_pairs(source)) is not None:
+            pairs, instead = with_test_part(pairs)
+            return ItemTable(pairs, {}, [NO_TEST_PART] if instead else [])
         if kaldi := kaldi_parts(source):
             table, instead = with_test_part(read_kaldi(kaldi))
             return ItemTable(table, {}, [NO_TEST_PART] if instead else [])

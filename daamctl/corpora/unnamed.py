@@ -3,6 +3,7 @@
 3,"Title","A text"                          a number of a class and texts, perhaps with the names in classes.txt
 spam<TAB>A text                             a label and a text, in either order
 __label__spam A text                        as fastText reads it
+train_text.txt, train_labels.txt            the texts and the labels of a part, a line each, as TweetEval has them
 wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
 """
 
@@ -74,6 +75,28 @@ def _named(labels: pl.Series, classes: Path) -> pl.Series:
     names = lines_of(read_text(classes)) if classes.is_file() else []
     known = {str(number): name.strip() for number, name in enumerate(names, 1) if name.strip()}
     return labels.replace(known) if set(labels) <= known.keys() else labels
+
+
+def read_pairs(folder: Path) -> pl.DataFrame | None:
+    """Items with `label`, `text` and `group` from two files for each part of a split; None: there are none.
+
+    Raises:
+        CorpusError: the two have different numbers of lines.
+    """
+    tables = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        part, labels = path.name.removesuffix("_text.txt"), path.with_name(path.name.replace("_text.", "_labels."))
+        if part == path.name or not labels.is_file():
+            continue
+        columns = {"label": lines_of(read_text(labels)), "text": lines_of(read_text(path))}
+        if len(columns["label"]) != len(columns["text"]):
+            numbers = f"{len(columns['label'])} and {len(columns['text'])}"
+            raise CorpusError(f"{labels} and {path.name} have {numbers} lines; a label for each text is expected")
+        tables.append(pl.DataFrame(columns).with_columns(pl.col("label").str.strip_chars(), group=pl.lit(part)))
+    if not tables:
+        return None
+    names = _pairs(folder / "mapping.txt")
+    return pl.concat(tables).with_columns(pl.col("label").replace(names))
 
 
 def kaldi_parts(folder: Path) -> dict[str, Path]:

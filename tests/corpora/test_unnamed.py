@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from daamctl.corpora.lists import table_of
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
 from daamctl.errors import CorpusError
 
@@ -139,3 +141,18 @@ def test_kaldi_folders_that_are_refused(file: str, text: str | None, message: st
     with pytest.raises(CorpusError, match=re.escape(message)) as caught:
         read_kaldi(kaldi_parts(folder))
     assert caught.value.fix or file in ("utt2emo", "segments", "wav.scp")
+
+
+def test_texts_and_labels_in_two_files(tmp_path: Path) -> None:
+    """As TweetEval is published."""
+    for part, number in (("train", 3), ("val", 1), ("test", 2)):
+        (tmp_path / f"{part}_text.txt").write_text("".join(f"text {index}, of @user\n" for index in range(number)))
+        (tmp_path / f"{part}_labels.txt").write_text("".join(f"{index % 2}\n" for index in range(number)))
+    (tmp_path / "mapping.txt").write_text("0\tnot\n1\tvery offensive\n")
+    found = table_of(tmp_path, None, {})
+    assert found is not None
+    assert found.table.filter(pl.col("group") == "train")["label"].to_list() == ["not", "very offensive", "not"]
+    assert set(found.table["group"]) == {"train", "val", "test"}
+    (tmp_path / "val_labels.txt").write_text("1\n0\n")
+    with pytest.raises(CorpusError, match=r"val_labels\.txt and val_text\.txt have 2 and 1 lines"):
+        table_of(tmp_path, None, {})

@@ -1,0 +1,158 @@
+"""Images that a file holds as numbers, as the parts of a data set: they are read a few at a time.
+
+train_images, train_labels, val_images, ... in a .npz file, as MedMNIST has them; x_train, y_train, ... as Keras does
+train-images-idx3-ubyte and train-labels-idx1-ubyte in a folder, perhaps with .gz, as MNIST and EMNIST have them
+emotion, pixels, Usage                      a table with the grey values of each image as text, as FER2013 has them
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from daamctl.corpora.files import alike, read_table
+from daamctl.corpora.hub import Part, reading
+from daamctl.errors import CorpusError
+from daamctl.store.tables import separator_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NPZ = (re.compile(r"(\w+?)_(images|labels)\.npy"), re.compile(r"([xy])_(\w+)\.npy"))
+"""Names of the arrays of a part: of MedMNIST, and of Keras."""
+IDX = re.compile(r"(.*?)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
+PIXELS = "pixels"
+PARTS = {"t10k": "test", "privatetest": "test", "publictest": "dev", "training": "train"}
+"""Names of parts in these files only -> names of groups."""
+
+
+def array_parts(source: Path) -> list[Part]:
+    """The parts of a file or folder of images as numbers; none if it is another one.
+
+    Raises:
+        CorpusError: it is damaged, or images and labels do not fit together.
+    """
+    if source.is_dir():
+        named = [(path, found) for path in sorted(source.iterdir()) if (found := IDX.fullmatch(path.name))]
+        members = {
+            (found[1].rpartition("-")[2] or found[1], found[2]): partial(_open_idx, path) for path, found in named
+        }
+    elif source.suffix.lower() == ".npz" and zipfile.is_zipfile(source):
+        medmnist, keras = NPZ
+        members = {}
+        for name in zipfile.ZipFile(source).namelist():
+            if found := keras.fullmatch(name):
+                members[found[2], "images" if found[1] == "x" else "labels"] = partial(_open_npz, source, name)
+            elif found := medmnist.fullmatch(name):
+                members[found[1], found[2]] = partial(_open_npz, source, name)
+    elif source.suffix.lower() == ".csv" and source.is_file():
+        return _pixel_parts(source)
+    else:
+        return []
+    names = [name for name, kind in members if kind == "images" and (name, "labels") in members]
+    return [_part(source, name, members[name, "images"], members[name, "labels"]) for name in names]
+
+
+Opened = tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]
+"""An array that has not been read: a file at its first number, its shape, and the type of the numbers."""
+
+
+def _open_npz(source: Path, name: str, files: ExitStack) -> Opened:
+    file = files.enter_context(files.enter_context(zipfile.ZipFile(source)).open(name))
+    read_header = np.lib.format.read_array_header_1_0
+    if np.lib.format.read_magic(file) != (1, 0):
+        read_header = np.lib.format.read_array_header_2_0
+    shape, fortran, kind = read_header(file)
+    if fortran or kind.hasobject:
+        raise CorpusError(f"{source}: {name} is of type {kind}; numbers in C order are expected")
+    return file, shape, kind
+
+
+def _open_idx(path: Path, files: ExitStack) -> Opened:
+    file: Any = files.enter_context(path.open("rb"))
+    if path.suffix == ".gz":
+        file = files.enter_context(gzip.GzipFile(fileobj=file))
+    head = file.read(4)
+    sizes = np.frombuffer(file.read(4 * head[3]), ">u4")
+    if head[:3] != b"\0\0\x08":
+        raise CorpusError(f"{path} is no file of bytes in the format IDX")
+    return file, tuple(map(int, sizes)), np.dtype(np.uint8)
+
+
+def _part(
+    source: Path, name: str, images: Callable[[ExitStack], Opened], labels: Callable[[ExitStack], Opened]
+) -> Part:
+    """A part whose items have an image and a label."""
+    with reading(source), ExitStack() as files:
+        _, shape, kind = images(files)
+        file, number, label_kind = labels(files)
+        classes = np.frombuffer(file.read(), label_kind)
+    if kind != np.uint8 or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):
+        raise CorpusError(
+            f"{source}: the images of {name} are {kind} of shape {shape}; bytes of shape (N, height, width) or (N, "
+            "height, width, 3) are expected"
+        )
+    if len(classes) != shape[0]:
+        raise CorpusError(
+            f"{source}: {name} has {shape[0]} images and labels of shape {number}; one label for each is expected"
+        )
+
+    def rows(_: list[str], many: int) -> Iterator[pa.Table]:
+        with reading(source), ExitStack() as files:
+            file, size = images(files)[0], int(np.prod(shape[1:]))
+            for start in range(0, shape[0], many):
+                held = np.frombuffer(file.read(min(many, shape[0] - start) * size), np.uint8).reshape(-1, *shape[1:])
+                yield _table(list(held), classes[start : start + many].tolist())
+
+    return _with_schema(name, shape[0], rows)
+
+
+def _pixel_parts(source: Path) -> list[Part]:
+    with source.open("rb") as file:
+        first = file.readline().decode(errors="replace")
+    names = [name.strip('" \r\n').lower() for name in first.split(separator_of(first))]
+    if PIXELS not in names or not alike("label", names):
+        return []
+    table = read_table(source)
+    lower = {name.lower(): name for name in table.columns}
+    label, usage = alike("label", table.columns) or "", lower.get("usage")
+    parts = []
+    for (name,), items in table.group_by(usage or [], maintain_order=True) if usage else [(("all",), table)]:
+
+        def rows(_: list[str], many: int, items: Any = items) -> Iterator[pa.Table]:
+            for some in items.iter_slices(many):
+                with reading(source):
+                    images = [np.array(one.split(), np.uint8) for one in some[lower[PIXELS]]]
+                    side = int(images[0].size ** 0.5)
+                    held = _table([one.reshape(side, side) for one in images], some[label].to_list())
+                yield held
+
+        parts.append(_with_schema(str(name), len(items), rows))
+    return parts
+
+
+def _with_schema(name: str, number: int, rows: Callable[[list[str], int], Iterator[pa.Table]]) -> Part:
+    schema = _table([], []).schema
+    return Part(PARTS.get(name.lower(), name), number, schema, {}, rows)
+
+
+def _table(images: Sequence[Any], labels: list[Any]) -> pa.Table:
+    import pyarrow as pa
+    from PIL import Image
+
+    held = []
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image).save(file, "PNG")
+        held.append({"bytes": file.getvalue(), "path": None})
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return pa.table({"image": pa.array(held, kind), "label": pa.array([str(one) for one in labels], pa.string())})

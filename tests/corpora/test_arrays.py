@@ -1,0 +1,115 @@
+"""Images as numbers become files and a table of them, a few at a time."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from daamctl.corpora.arrays import array_parts
+from daamctl.corpora.dataset import is_dataset, unpack
+from daamctl.errors import CorpusError
+
+IMAGES: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 255, (6, 4, 4), dtype=np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2], np.uint8)
+
+
+def medmnist(folder: Path) -> Path:
+    arrays: dict[str, Any] = {}
+    for part, some in (("train", slice(0, 3)), ("val", slice(3, 4)), ("test", slice(4, 6))):
+        arrays |= {f"{part}_images": IMAGES[some], f"{part}_labels": LABELS[some, None]}
+    np.savez_compressed(folder / "mine.npz", **arrays)
+    return folder / "mine.npz"
+
+
+def keras(folder: Path) -> Path:
+    arrays: dict[str, Any] = {"x_train": IMAGES[:4, ..., None], "y_train": LABELS[:4].astype(np.int64)}
+    np.savez(folder / "mine.npz", x_test=IMAGES[4:, ..., None], y_test=LABELS[4:], **arrays)
+    return folder / "mine.npz"
+
+
+def idx(folder: Path) -> Path:
+    (folder / "idx").mkdir()
+    for part, some in (("train", slice(0, 4)), ("t10k", slice(4, 6))):
+        images = struct.pack(">IIII", 2051, len(LABELS[some]), 4, 4) + IMAGES[some].tobytes()
+        (folder / "idx" / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        labels = struct.pack(">II", 2049, len(LABELS[some])) + LABELS[some].tobytes()
+        (folder / "idx" / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return folder / "idx"
+
+
+def fer2013(folder: Path) -> Path:
+    usage = ["Training"] * 4 + ["PrivateTest"] * 2
+    rows = zip(LABELS, IMAGES, usage, strict=True)
+    lines = [f"{label},{' '.join(map(str, image.ravel()))},{part}" for label, image, part in rows]
+    (folder / "mine.csv").write_text("\n".join(["emotion,pixels,Usage", *lines]))
+    return folder / "mine.csv"
+
+
+@pytest.mark.parametrize("write", [medmnist, keras, idx, fer2013])
+def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
+    source = write(tmp_path)
+    assert is_dataset(source)
+    table, facts, doubts = unpack(source, tmp_path / "out", {})
+    rows = pl.read_csv(table, infer_schema=False).sort(pl.col("group") == "test", maintain_order=True)
+    assert rows["label"].to_list() == [str(label) for label in LABELS]
+    read = [np.asarray(Image.open(table.parent / path)) for path in rows["path"]]
+    assert np.array_equal(np.stack(read), IMAGES)
+    assert set(rows["group"]) == ({"train", "val", "test"} if write is medmnist else {"train", "test"})
+    assert (facts, doubts) == ({"columns": "path = image"}, [])
+
+
+def test_colours(tmp_path: Path) -> None:
+    colours = np.random.default_rng(1).integers(0, 255, (4, 5, 6, 3), dtype=np.uint8)
+    np.savez(tmp_path / "mine.npz", train_images=colours, train_labels=LABELS[:4])
+    (part,) = array_parts(tmp_path / "mine.npz")
+    assert [len(table) for table in part.batches([], 3)] == [3, 1]
+    table, _, _ = unpack(tmp_path / "mine.npz", tmp_path / "out", {})
+    assert np.array_equal(np.asarray(Image.open(table.parent / "train-000004.png")), colours[3])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"train_images": IMAGES, "train_labels": np.zeros((6, 3))},
+            r"train has 6 images and labels of shape \(6, 3\)",
+        ),
+        ({"train_images": IMAGES.astype(float), "train_labels": LABELS}, r"float64 of shape \(6, 4, 4\); bytes of"),
+        ({"train_images": IMAGES[:, :, 0], "train_labels": LABELS}, r"uint8 of shape \(6, 4\); bytes of shape"),
+        ({"train_images": np.asfortranarray(IMAGES), "train_labels": LABELS}, "numbers in C order are expected"),
+        ({"train_images": IMAGES.astype(object), "train_labels": LABELS}, "numbers in C order are expected"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(CorpusError, match=message):
+        array_parts(tmp_path / "mine.npz")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    source = idx(tmp_path)
+    images = source / "train-images-idx3-ubyte.gz"
+    images.write_bytes(images.read_bytes()[:40])
+    with pytest.raises(CorpusError, match="is not a complete copy"):
+        unpack(source, tmp_path / "out", {})
+    assert not (tmp_path / "out").exists()
+    pixels = fer2013(tmp_path)
+    pixels.write_text(pixels.read_text() + "\n1,1 2 3 x,Training")
+    with pytest.raises(CorpusError, match="is not a complete copy"):
+        unpack(pixels, tmp_path / "out", {})
+
+
+def test_other_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "vectors.npz", embeddings=np.zeros((2, 3, 4)), label=np.array(["a", "b"]))
+    (tmp_path / "table.csv").write_text("path,label\na.png,x\n")
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    for name in ("vectors.npz", "table.csv", "broken.npz", "absent.npz"):
+        assert array_parts(tmp_path / name) == []

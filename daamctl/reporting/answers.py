@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.evaluation import Evaluation, MethodFairness
 from daamctl.artifacts.importance import Importance
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
@@ -241,6 +241,10 @@ def _train_better(evaluation: Evaluation) -> list[str]:
                 number = len(evaluation.classes)
                 text = f"Raise hidden_dim in method_settings, e.g. to {4 * number}"
                 found.setdefault((text, f"given {width} hidden units for {number} classes"), []).append(name)
+            elif one.status == "overfitted" and not tuned and _needs_no_penalty(methods.get(one.counterpart or "")):
+                # what tells the classes apart varies little, so steps learn it slowly, and decay holds it back
+                text = f"{advice['undertrained'][0]}, and add lower values to train.search_weight_decay"
+                found.setdefault((text, "behind a probe with next to no penalty"), []).append(name)
             elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
@@ -254,6 +258,12 @@ def _train_better(evaluation: Evaluation) -> list[str]:
         for (text, why), names in found.items():
             steps.append(f"{text}: {listed(short_names(names))} {'was' if len(names) == 1 else 'were'} {why}.")
     return steps
+
+
+def _needs_no_penalty(probe: MethodFairness | None) -> bool:
+    """Whether a probe chose the lowest penalty in most runs."""
+    edges = {} if probe is None else {one: number - probe.highest.get(one, 0) for one, number in probe.edges.items()}
+    return probe is not None and edges.get("penalty", 0) > probe.runs / 2
 
 
 def _narrow_head(evaluation: Evaluation, method: str) -> int | None:

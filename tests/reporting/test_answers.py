@@ -198,6 +198,29 @@ def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) 
 
 
 @pytest.mark.parametrize(
+    ("lowest", "highest", "step"),
+    [
+        (
+            5,
+            0,
+            "Raise train.epochs, and add lower values to train.search_weight_decay: daam-v1 was behind a probe with "
+            "next to no penalty.",
+        ),
+        (5, 5, "Add a larger value to train.search_weight_decay: daam-v1 was overfitted."),
+        (2, 0, "Add a larger value to train.search_weight_decay: daam-v1 was overfitted."),
+    ],
+)
+def test_decay_is_not_raised_where_the_probe_needs_none(lowest: int, highest: int, step: str) -> None:
+    data = fused(BASE, status={"daam-v1": "undertrained"})
+    methods = data["fairness"]["methods"]
+    methods["daam-v1"] |= {"status": "overfitted", "runs": 5, "counterpart": "ridge-mean"}
+    searched = {"edges": {"penalty": lowest}, "highest": {"penalty": highest}}
+    methods["ridge-mean"] = {**methods["daam-v1"], "status": "closed form", **searched}
+    data["methods"]["ridge-mean"] = data["methods"]["daam-v1"]
+    assert step in steps(data)
+
+
+@pytest.mark.parametrize(
     ("settings", "step"),
     [
         ({"decoder": "mlp", "hidden_dim": 3}, "Raise hidden_dim in method_settings, e.g. to 8: daam-v1 was given 3"),

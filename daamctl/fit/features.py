@@ -287,6 +287,7 @@ class StreamedSplit:
             del block
             seen += len(places)
             filled = rng.permutation(np.concatenate([filled, slots]))
+            # Only what exceeds the pool is drawn, in whole batches, so the order depends on nothing but its size.
             spare = len(filled) if seen == len(self) else (len(filled) - POOL_CLIPS) // batch_size * batch_size
             drawn, filled = np.split(filled, [max(spare, 0)])
             for start in range(0, len(drawn), batch_size):
@@ -421,6 +422,7 @@ def _whiten(mean: Float[Tensor, "L D"], deviation: Float[Tensor, "L D"], x: Floa
         variances[: len(lengths)] += lengths[:known].square() / len(z)
         first = components[:shrunk]
         factors = (variances[-1] / variances[: len(first)]).sqrt()
+        # z - v v'z is a projection; with (1 - f)^(1/2) v in place of v it shrinks to the factor f instead
         directions[layer, :, : len(first)] = first.mT * (1 - factors).sqrt()
         divisor[layer] = variances[-1].sqrt()
     return Standardize(mean, deviation * divisor, directions)

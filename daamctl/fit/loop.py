@@ -252,6 +252,7 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
     done = {name: Trained(**one) for name, one in state.get("done", {}).items()}  # of candidates
     if done:
         yield Progress(len(done) * kind.units_of_training, lambda: state)
+    # nothing to choose by and nothing to repeat: the only training is the result
     plain = [trial for trial in trials if len(trial.candidates) == 1 and not trial.refits]
     candidates = {
         trial: [
@@ -271,7 +272,8 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
                     raise diverged(member.trial, one)
                 else:
                     yield Finished(member.trial, one)
-            for trial, members in candidates.items():  # drop weights, which may be large
+            # Drop weights, which may be large: a refit starts anew, and else only those of the best candidate count.
+            for trial, members in candidates.items():
                 tried = [done[member.name] for member in members if member.name in done]
                 finite = [one for one in tried if not one.diverged]
                 best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))
@@ -335,6 +337,7 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
     names, seconds = [member.name for member in members], 0.0
     joules: float | None = 0.0
 
+    # Called while the generator waits at a `yield`, so it tells the state of that very step.
     def resumable() -> dict[str, Any]:
         under_way = {"names": names, "trained": [one.state() for one in fitting.trained], "fit": fitting.state()}
         return {
@@ -353,6 +356,7 @@ def _train(fitting: Fit, done: Mapping[str, Trained], state: dict[str, Any]) -> 
         fitting.restore(earlier["fit"])
         log.info("resuming after %d steps", fitting.steps * len(members))
         yield Progress(fitting.steps * len(members), resumable)
+        # whoever draws the curves starts anew, too
         for member, one in zip(members, fitting.trained, strict=True):
             for entry in one.history:
                 yield Recorded(member, entry)

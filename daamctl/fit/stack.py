@@ -105,6 +105,7 @@ class Stack(Fit):
         held = isinstance(first.train, InMemorySplit) and first.train.x.device.type == device.split(":")[0]
         self.obstacle = obstacle(first.model, device, held=held) if self.config.graphs == "auto" else "off"
         self.take = self.models.step if self.obstacle else GraphedStep(self.models, device)
+        # A scheduler needs an optimiser: this one trains nothing, and only holds the rate that `_factor` reads.
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
             torch.optim.SGD([torch.zeros(1)], lr=self.config.lr),
             mode="min" if self.config.selection == "last" else "max",
@@ -127,7 +128,7 @@ class Stack(Fit):
             fusion.model.train()
         batches: Iterator[tuple[Tensor, Tensor]]  # (F, B, L, D) and (F, B)
         if config.steps is None:
-            every = islice(first.train.batches(size, order), self.in_record, None)
+            every = islice(first.train.batches(size, order), self.in_record, None)  # the rest of an interrupted epoch
             batches = ((x[None], y[None]) for x, y in every)
         elif len(self.by_trial) == 1:
             batches = ((x[None], y[None]) for x, y in first.train.stream(size, first.seed, self.steps))
@@ -143,7 +144,7 @@ class Stack(Fit):
             set_rate(self.models.optimizer, self._factor(self.steps))
             losses, logits = self.take(x, y)
             number = y.shape[-1]
-            targets = y.repeat_interleave(len(self.members) // len(y), 0)  # (M, B)
+            targets = y.repeat_interleave(len(self.members) // len(y), 0)  # (M, B): candidates share a batch
             self.loss += losses.to(self.loss.dtype) * number
             self.right += (logits.argmax(-1) == targets).sum(-1)
             self.steps, self.in_record, self.rows = self.steps + 1, self.in_record + 1, self.rows + number
@@ -200,6 +201,7 @@ class Stack(Fit):
         for member, fusion, result in zip(self.members, self.fusions, self.trained, strict=True):
             model, test = fusion.model, fusion.test
             if not result.weights:
+                # of a candidate that will be refitted, only what the refit takes over
                 kept = None if member.final or not member.trial.refits else member.trial.chosen_on_dev
                 result.weights = _weights(model, kept)
             if not member.final or test is None:
@@ -354,6 +356,7 @@ class StackedModels(Stateful):
         for name in names:
             part, full = slice(start, start + trained[name].numel()), (*shape, *trained[name].shape)
             start = part.stop
+            # a view, so that steps on `flat` move it; a leaf, so that gradients of a model's tensors can be taken
             self.values[name] = self.flat[..., part].view(full).detach().requires_grad_()
             self.gradients[name] = self.gradient[..., part].view(full)
             for index, tensors in enumerate(own):
@@ -370,9 +373,11 @@ class StackedModels(Stateful):
             logits = functional_call(template, (values, fixed), (x,))
             return loss(logits, y), logits
 
+        # the outer map is over trials with their batches, the inner one over their candidates, which share these
         self.losses: Callable[..., tuple[Tensor, Tensor]] = vmap(vmap(one_loss, (0, None, None, None)))
         groups: dict[tuple[float, float], list[Tensor]] = {}
         sizes = [sum(trained[name].numel() for name in some) for some in alike.values()]
+        # An optimiser has one rate and decay a group; members and tensors with the same pair share one.
         for index, config in enumerate(configs):
             place = divmod(index, shape[1])
             parts = zip(alike, self.flat[place].split(sizes), self.gradient[place].split(sizes), strict=True)

@@ -415,7 +415,7 @@ class FusionTrial(Trial):
         most = self.most_members
         if most == 1:
             return [[member] for member in members]
-        found = [[member] for member in members if member.ready]
+        found = [[member] for member in members if member.ready]  # nothing to train, so nothing to share
         groups: dict[Any, list[Member]] = {}
         for member in members:
             if not member.ready:
@@ -423,7 +423,7 @@ class FusionTrial(Trial):
                 groups.setdefault(alike, []).append(member)
         for group in groups.values():
             each = len(group) // len({id(member.trial) for member in group})  # candidates of a trial
-            together = max(most // each, 1) * each
+            together = max(most // each, 1) * each  # `Stack` expects all candidates of a trial
             found += [group[start : start + together] for start in range(0, len(group), together)]
         return found
 

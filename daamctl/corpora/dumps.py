@@ -1,13 +1,15 @@
-"""Vectors that other tools stored item by item, rewritten as one file of embeddings (`vector_file`).
+"""Vectors that other tools stored, rewritten as one file of embeddings (`vector_file`).
 
-A dump is a folder with one file per item, one file with one entry per item, a table (Parquet, CSV) with a column of
-vectors, or one for each layer, or a column for each feature, or a task folder of HEAR's evaluation kit.
+A dump is a folder with one file per item, one file with one entry per item, one with arrays whose first axis counts
+the items, a table (Parquet, CSV, JSON) with a column of vectors, or one for each layer, or a column for each feature, a
+file of answers of OpenAI's batches, or a task folder of HEAR's evaluation kit.
 An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
-from daamctl.corpora.files import alike, files_below, match_names, read_table, renames, tell_unused
+from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, renames, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
@@ -39,12 +41,18 @@ NAMES: tuple[tuple[str, int], ...] = (
     (r"(?:.*[._])?(?:layer|hidden_states?)_?(\d+)", 0),
 )
 """Pattern of a name -> what to add to its number. Modules count from 0, and give the hidden state after them."""
-TABLES = (".parquet", ".csv", ".tsv")
+TABLES = (".parquet", ".csv", ".tsv", *JSON)
+STACKED = ("embeddings", "embedding", "features", "vectors", "x")
+"""Names, in lower case, of arrays whose first axis counts the items."""
+IDS = ("ids", "names", "keys", "files", "filenames")
 LEAST_FEATURES = 4
 """Numbered columns that make a vector."""
 LOOKED_AT = 20
 """Items whose shapes tell the order of the axes."""
 TABLE = "--table items.csv, with the columns id and label, optionally speaker, group, utterance and sentence"
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,25 @@ def import_vectors(
     if out.suffix != ".parquet":
         raise CorpusError(f"the output must be a .parquet file, got {out}")
     rows: pl.DataFrame | None = None
+    named = True  # else the items have an order alone
     if (source / HEAR).is_file():
         items, rows = _hear(source)
     elif source.suffix in TABLES and source.is_file():
-        items, rows = _rows(source)
+        items, rows, named = _rows(source)
     else:
-        items = _items(source)
+        items, rows, named = _items(source)
     if table is not None:
         given = read_table(table, fix=f"give {TABLE}")
+        if not named:
+            if len(given) != len(items):
+                raise CorpusError(
+                    f"{source} has {len(items)} items without names, and {table} {len(given)} rows",
+                    fix="give a table with a row for each item, in the same order",
+                )
+            log.info("the items have no names: the rows of %s are taken in their order", table)
+            given = given if "id" in given.columns else given.with_columns(id=pl.Series(list(items)))
+            items = dict(zip(given["id"].cast(pl.String), items.values(), strict=True))
+            rows = rows if rows is None else rows.with_columns(id=pl.Series(list(items)))
         if "id" not in given.columns:
             raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
         tell_unused(table, given.columns, COLUMNS)
@@ -114,7 +133,8 @@ def import_vectors(
             given = rows.join(given.drop(own, strict=False), on="id", how="left")
         rows = given
     if rows is None or "label" not in rows.columns or rows.is_empty():
-        raise CorpusError(f"{table or source} does not tell the labels of the items", fix=f"give {TABLE}")
+        fix = f"give {TABLE}" if named else "give --table items.csv, a row for each item in the same order, with label"
+        raise CorpusError(f"{table or source} does not tell the labels of the items, in a column label", fix=fix)
     names: list[str] = rows["id"].to_list()
     looked_at = [_array_of(items[item](), f"{source}: {item}") for item in names[:LOOKED_AT]]
     order = axes or looked_at[0][1] or _order([tuple(array.shape) for array, _, _ in looked_at], source)
@@ -155,27 +175,81 @@ def import_vectors(
     return ImportedVectors((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
 
 
-def _items(source: Path) -> dict[str, Callable[[], Any]]:
-    """Name of each item -> function that reads it."""
+Items = dict[str, Callable[[], Any]]
+"""Name of each item -> function that reads it."""
+
+
+def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
+    """Items, the columns that say what they are, if a file of arrays has any, and whether they have names."""
     if source.is_dir():
         files = [path for path in files_below(source) if path.suffix in KINDS]
-        found: dict[str, Callable[[], Any]] = {
-            path.relative_to(source).with_suffix("").as_posix(): partial(_read, path) for path in files
-        }
+        found: Items = {path.relative_to(source).with_suffix("").as_posix(): partial(_read, path) for path in files}
         if len(found) < len(files) or not found:
             raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
-        return found
+        return found, None, True
     if source.suffix not in KINDS or not source.exists():
         allowed = f"a folder of files, or {', '.join((*KINDS, *TABLES))}"
         raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
     whole = _read(source)
+    if (stacked := _stacked(whole)) is not None:
+        return stacked
     if not isinstance(whole, Mapping) or not whole:
         raise CorpusError(f"{source} does not name its items", fix="see docs/embeddings.md for arrays of many items")
-    return {str(item): partial(whole.get, item) for item in whole}
+    return {str(item): partial(whole.get, item) for item in whole}, None, True
 
 
-def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
-    """Items of a table, each its vectors by name, and the columns that say what they are.
+def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:
+    """Items of arrays whose first axis counts them: one array, or one for each layer, and columns beside it.
+
+    None: the file has an entry for each item.
+    """
+    arrays = whole if isinstance(whole, Mapping) else {STACKED[0]: whole}
+    arrays = {str(name): np.array(one) if _is_column(one) else one for name, one in arrays.items()}
+    arrays = {name: one for name, one in arrays.items() if isinstance(one, np.ndarray) and one.ndim}
+    labelled = alike("label", [name for name, one in arrays.items() if one.ndim == 1]) is not None
+    known = (*STACKED, "hidden_states") if labelled else STACKED  # else those of one item
+    chosen = {name: one for name, one in arrays.items() if name.lower() in known and one.ndim > 1}
+    layers = {
+        name: one
+        for name, one in arrays.items()
+        if one.ndim == 2 and any(re.fullmatch(pattern, name) for pattern, _ in NAMES)
+    }
+    if not chosen and len({one.shape for one in layers.values()}) == 1:
+        chosen = layers
+    if not chosen or (len(chosen) > 1 and chosen is not layers):
+        return None
+    number = len(next(iter(chosen.values())))
+    beside = {name: one.ravel() for name, one in arrays.items() if one.shape in ((number,), (number, 1))}
+    columns: dict[str, list[str]] = {}
+    for role in COLUMNS:
+        found = alike(role, list(beside)) or next((name for name in beside if role == "id" and name in IDS), None)
+        if found is not None:
+            columns[role] = [str(one) for one in beside[found].tolist()]
+    named = "id" in columns
+    rows = pl.DataFrame({"id": _numbered(number), **columns})
+    if rows["id"].n_unique() < number:
+        raise CorpusError("two items of the arrays have the same id", fix="rename one of them")
+    if chosen is layers:
+        return {name: partial(_each, layers, at) for at, name in enumerate(rows["id"])}, rows, named
+    (array,) = chosen.values()
+    return {name: partial(array.__getitem__, at) for at, name in enumerate(rows["id"])}, rows, named
+
+
+def _each(layers: Mapping[str, NDArray[Any]], at: int) -> dict[str, NDArray[Any]]:
+    return {name: one[at] for name, one in layers.items()}
+
+
+def _is_column(one: Any) -> bool:
+    return isinstance(one, list) and bool(one) and all(isinstance(value, str | int) for value in one)
+
+
+def _numbered(number: int) -> list[str]:
+    """Names of items that have none."""
+    return [f"item-{at:06d}" for at in range(1, number + 1)]
+
+
+def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
+    """Items of a table, each its vectors by name, the columns that say what they are, and whether they have names.
 
     A vector is a column of lists, or columns of numbers whose names differ in the last number alone, as feat_0, feat_1.
     """
@@ -184,10 +258,20 @@ def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
     if "id" not in table.columns and (name := alike("utterance_id", table.columns) or alike("path", table.columns)):
         usual["id"] = name
     table = table.rename({name: role for role, name in usual.items()})
+    written = [name for name, kind in table.schema.items() if kind == pl.String and _is_list(table[name])]
+    table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))  # as pandas writes lists
+    if {"custom_id", "response"} <= set(table.columns):  # answers of OpenAI's batches
+        answers = table["response"].to_list()
+        table = pl.DataFrame(
+            {"id": table["custom_id"], "embedding": [one["body"]["data"][0]["embedding"] for one in answers]}
+        )
+    named = "id" in table.columns
+    if not named:
+        table = table.with_columns(id=pl.Series(_numbered(len(table))))
     vectors = table.select(name for name, kind in table.schema.items() if kind.is_nested())
     features = {} if vectors.width else _features(table)
     lacks = None
-    if "id" not in table.columns or table["id"].has_nulls() or table["id"].n_unique() < len(table):
+    if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
     elif not vectors.width and not features:
         lacks = "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
@@ -202,7 +286,12 @@ def _rows(path: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
                 found[name] = np.array(values, dtype=np.float32)
         return found
 
-    return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows
+    return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows, named
+
+
+def _is_list(cells: pl.Series) -> bool:
+    """Whether the first cell is a list of numbers, written as text."""
+    return bool(len(cells)) and re.match(r"\[\s*-?[\d.]", cells[0] or "") is not None
 
 
 def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
@@ -224,13 +313,13 @@ def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
     return layers or ({} if longest is None else {longest: vectors[longest]})
 
 
-def _hear(folder: Path) -> tuple[dict[str, Callable[[], Any]], pl.DataFrame]:
+def _hear(folder: Path) -> tuple[Items, pl.DataFrame]:
     """Items and labels of a task: `SPLIT/FILE.embedding.npy` beside `FILE.target-labels.json`."""
     facts = read_json(folder / HEAR)
     kind = f"{facts.get('embedding_type')}, {facts.get('prediction_type')}"
     if kind != "scene, multiclass":
         raise CorpusError(f"{folder} is a task of the kind {kind}; of HEAR's tasks only scene, multiclass can be read")
-    items: dict[str, Callable[[], Any]] = {}
+    items: Items = {}
     rows = []
     for path in [path for split in facts["splits"] for path in sorted((folder / split).glob("*.embedding.npy"))]:
         file = path.with_name(path.name.removesuffix(".embedding.npy"))
@@ -274,7 +363,9 @@ def _as_arrays(value: Any) -> Any:
         return {name: _as_arrays(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_as_arrays(one) for one in value]
-    return value.detach().float().numpy() if hasattr(value, "detach") else value
+    if not hasattr(value, "detach"):
+        return value
+    return (value.float() if value.is_floating_point() else value).detach().numpy()
 
 
 def _matched(ids: Sequence[str | None], items: Collection[str], source: Path) -> list[str]:

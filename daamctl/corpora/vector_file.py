@@ -38,7 +38,7 @@ BLOCK_BYTES = 64_000_000
 UNREADABLE = (OSError, ValueError, RuntimeError, pa.ArrowException, SafetensorError, zipfile.BadZipFile)
 DESCRIPTION = (
     f"give an array '{VECTORS}' of items x layers x features, and the columns id and label, optionally speaker, group, "
-    "utterance and sentence"
+    "utterance and sentence; arrays in other forms: daamctl import-vectors"
 )
 
 

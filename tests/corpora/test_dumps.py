@@ -68,7 +68,6 @@ def test_a_table_without_vectors_or_names_is_refused(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": IDS, "label": ["joy"] * 6, "v": MEANS[:, 0].tolist()})
     for wrong, message in (
         (frame.drop("v"), "neither a column of lists nor numbered columns, .*; it has id, label"),
-        (frame.drop("id"), "no column id of different names; it has label, v"),
         (frame.with_columns(id=pl.lit("a")), "no column id of different names; it has id, label, v"),
     ):
         wrong.write_parquet(tmp_path / "given.parquet")
@@ -322,3 +321,94 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError, match="has no files"):
         import_vectors(tmp_path / "empty", tmp_path / "mine.parquet")
+
+
+LABELS = ["joy", "anger", "joy"] * 2
+FLAT: np.ndarray[Any, Any] = MEANS[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("save_all", "shape"),
+    [
+        (lambda path: np.savez(path / "all.npz", X=FLAT, y=np.array([1, 0, 1] * 2)), (6, 1, WIDTH)),
+        (lambda path: np.savez(path / "all.npz", features=FLAT, labels=np.array(LABELS)[:, None]), (6, 1, WIDTH)),
+        (lambda path: np.savez(path / "all.npz", layer_0=FLAT, layer_1=FLAT, target=np.array(LABELS)), (6, 2, WIDTH)),
+        (lambda path: np.savez(path / "all.npz", hidden_states=MEANS, label=np.array(LABELS)), (6, LAYERS, WIDTH)),
+        (
+            lambda path: torch.save(
+                {"embeddings": torch.tensor(FLAT), "labels": torch.tensor([1, 0, 1] * 2), "ids": IDS}, path / "all.pt"
+            ),
+            (6, 1, WIDTH),
+        ),
+    ],
+)
+def test_arrays_of_all_items(tmp_path: Path, save_all: Any, shape: tuple[int, ...]) -> None:
+    save_all(tmp_path)
+    (source,) = tmp_path.iterdir()
+    import_vectors(source, tmp_path / "out.parquet", axes="LD" if shape[1] == LAYERS else None)
+    vectors, columns, layers = written(tmp_path / "out.parquet")
+    np.testing.assert_allclose(vectors, MEANS if shape[1] == LAYERS else np.repeat(MEANS[:, :1], shape[1], axis=1))
+    assert columns["label"].n_unique() == 2
+    assert set(columns["label"]) <= {"joy", "anger", "1", "0"}
+    assert columns["id"].to_list() == (IDS if source.suffix == ".pt" else [f"item-{at:06d}" for at in range(1, 7)])
+    assert layers == ((0, 1) if shape[1] == 2 else tuple(range(1, shape[1] + 1)))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".pt"])
+def test_rows_of_a_table_name_the_rows_of_an_array(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / f"all{suffix}"
+    np.save(source, FLAT) if suffix == ".npy" else torch.save(torch.tensor(FLAT), source)
+    with caplog.at_level("INFO"):
+        import_vectors(source, tmp_path / "out.parquet", table=table(tmp_path))
+    vectors, columns, _ = written(tmp_path / "out.parquet")
+    np.testing.assert_allclose(vectors[:, 0], FLAT)
+    assert (columns["id"].to_list(), columns["label"].to_list()) == (IDS, LABELS)
+    assert "the rows of" in caplog.text
+    with pytest.raises(CorpusError, match=r"has 6 items without names, and .*items\.csv 5 rows"):
+        import_vectors(source, tmp_path / "out.parquet", table=table(tmp_path, IDS[:5]))
+    with pytest.raises(CorpusError, match="does not tell the labels") as caught:
+        import_vectors(source, tmp_path / "out.parquet")
+    assert "a row for each item in the same order" in str(caught.value)
+
+
+def test_two_items_of_one_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", X=FLAT, y=np.array(LABELS), ids=np.array(["a"] * 6))
+    with pytest.raises(CorpusError, match="two items of the arrays have the same id"):
+        import_vectors(tmp_path / "all.npz", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("form", ["json lines", "json", "text in csv"])
+def test_vectors_in_the_rows_of_a_text_file(tmp_path: Path, form: str) -> None:
+    rows = [{"Text": f"text {at}", "category": LABELS[at], "embedding": FLAT[at].tolist()} for at in range(6)]
+    source = tmp_path / {"json lines": "all.jsonl", "json": "all.json", "text in csv": "all.csv"}[form]
+    if form == "json lines":
+        source.write_text("\n".join(map(json.dumps, rows)))
+    elif form == "json":
+        source.write_text(json.dumps(rows))
+    else:  # as pandas writes them
+        pl.DataFrame([{**row, "embedding": str(row["embedding"])} for row in rows]).write_csv(source)
+    import_vectors(source, tmp_path / "out.parquet")
+    vectors, columns, _ = written(tmp_path / "out.parquet")
+    np.testing.assert_allclose(vectors[:, 0], FLAT, rtol=1e-6)
+    assert columns["label"].to_list() == LABELS
+    assert columns["id"][5] == "item-000006"
+
+
+def test_answers_of_a_batch(tmp_path: Path) -> None:
+    """As OpenAI's batches return them, in any order."""
+    source = tmp_path / "answers.jsonl"
+    lines = [
+        {
+            "custom_id": name,
+            "response": {"status_code": 200, "body": {"data": [{"index": 0, "embedding": one.tolist()}]}},
+        }
+        for name, one in zip(IDS[::-1], FLAT[::-1], strict=True)
+    ]
+    source.write_text("\n".join(map(json.dumps, lines)))
+    import_vectors(source, tmp_path / "out.parquet", table=table(tmp_path))
+    vectors, columns, _ = written(tmp_path / "out.parquet")
+    found = dict(zip(columns["id"], columns["label"], strict=True))
+    assert found == dict(zip(IDS, LABELS, strict=True))
+    np.testing.assert_allclose(vectors[columns["id"].to_list().index(IDS[0]), 0], FLAT[0], rtol=1e-6)

@@ -273,6 +273,7 @@ ENGINE = {
                 "rules",
                 "annotations",
                 "arrays",
+                "beside",
                 "corpus_stats",
                 "lists",
                 "unnamed",

@@ -42,6 +42,8 @@ ALIKE = {
         "patient", "patient_id", "client_id", "user_id")),
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
+    "start_s": ("where an item begins in its file, in seconds", ("start", "start_time", "begin", "onset", "offset")),
+    "end_s": ("where it ends", ("end", "end_time", "stop")),
 }  # fmt: skip
 """Column -> what it tells, and names that others give it."""
 

@@ -16,6 +16,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.config import EMBEDDINGS
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora.annotations import is_tagged_table, kind_of, read_classified
+from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import JSON, alike, read_table, read_text
 from daamctl.corpora.groups import with_test_part
@@ -25,6 +26,8 @@ from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
 
+DURATION = ("duration", "duration_s", "dur", "length")
+TIME = r"^(?:(\d+) days? )?(\d+):(\d+):(\d+(?:\.\d+)?)$"
 NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 
 
@@ -98,18 +101,32 @@ def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> It
         if kaldi := kaldi_parts(source):
             table, instead = with_test_part(read_kaldi(kaldi))
             return ItemTable(table, {}, [NO_TEST_PART] if instead else [])
-        return None
+        beside = read_beside(source)
+        if beside is None or "label" not in {*beside.columns, *_usual(beside, columns)}:
+            return None  # the labels may be in the names of the files
+        return _found_in(beside, columns)
+    if (cuts := read_cuts(source)) is not None:
+        if "label" not in {*cuts.columns, *_usual(cuts, columns)}:
+            raise CorpusError(
+                f"{source} has no column label; it has {first_few(cuts.columns, 20)}",
+                fix="name it: --columns label=NAME",
+            )
+        return _found_in(cuts, columns)
     if not columns and (unnamed := read_unnamed(source)) is not None:
         return ItemTable(unnamed, {}, [], named=False)
     if corpus != MANIFEST:
         return None
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
-    table, doubts = read_table(source), list[str]()
+    items = _found_in(read_table(source), columns)
+    has = {*items.columns, *items.table.columns}
+    return items if columns or (items.columns and "label" in has and has & {"path", "text"}) else None
+
+
+def _found_in(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
+    """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
     found = _usual(table, columns)
-    has = {*found, *table.columns}
-    if not columns and not (found and "label" in has and has & {"path", "text"}):
-        return None
+    table, doubts = _with_times(table, found)
     if "group" in found and "group" not in columns:
         group = found["group"]
         named, instead = with_test_part(table.select(group=pl.col(group).cast(pl.String).fill_null("")))
@@ -147,6 +164,45 @@ def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
         if usual:
             found[role] = usual[0]
     return found
+
+
+def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFrame, list[str]]:
+    """A table of recordings with `start_s` and `end_s` in seconds, if files occur several times; and doubts.
+
+    Where every file occurs once, times may be those within the recording that it was cut from.
+    """
+    path, names = found.get("path", "path"), table.columns
+    start = found.get("start_s") or alike("start_s", [name for name in names if name not in found.values()])
+    if path not in names or start is None or "start_s" in names:
+        return table, []
+    end = found.get("end_s") or alike("end_s", names) or ("offset" if start != "offset" and "offset" in names else None)
+    length = next((name for name in names if name.lower() in DURATION), None) if end is None else None
+    times = {name: _seconds(table[name]) for name in (start, end, length) if name is not None}
+    if any(one is None for one in times.values()):
+        return table, [f"the times in the column '{start}' are neither seconds nor 0 days 00:00:01.5"]
+    known = {name: one for name, one in times.items() if one is not None}
+    if not table[path].is_duplicated().any() and "start_s" not in found:
+        if known[start].is_null().all() or (known[start] == 0).all():
+            return table, []
+        return table, [f"the column '{start}' is not used, since each file occurs once; else --columns start_s={start}"]
+    ends = known[end] if end is not None else None if length is None else known[start] + known[length]
+    found["start_s"] = start
+    table = table.with_columns(known[start].alias(start))
+    if (last := end or length) is not None and ends is not None:
+        found["end_s"] = last
+        table = table.with_columns(ends.alias(last))
+    return table, []
+
+
+def _seconds(cells: pl.Series) -> pl.Series | None:
+    """Seconds, also from `0 days 00:00:01.5` or 00:00:01.5; null where a cell is empty or NaT; None: other texts."""
+    if cells.dtype == pl.Duration:
+        return cells.dt.total_microseconds() / 1e6
+    texts = cells.cast(pl.String).str.strip_chars().replace(["", "NaT", "nan", "NaN"], [None] * 4)
+    parts = texts.str.extract_groups(TIME).struct.unnest().cast(pl.Float64, strict=False)
+    found = parts.select(pl.col("1").fill_null(0) * 86_400 + pl.col("2") * 3600 + pl.col("3") * 60 + pl.col("4"))
+    seconds = texts.cast(pl.Float64, strict=False).fill_null(found.to_series())
+    return seconds if seconds.null_count() == texts.null_count() else None
 
 
 def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str, str], source: Path) -> ItemTable:

@@ -31,6 +31,7 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
+from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
@@ -288,8 +289,11 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
     convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
     if not of_kind[kind]:
+        split = next((file.parent for file in others if part_files(file.parent)), folder)
         tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
+        if split != folder:
+            rename = f"give the folder of one split, e.g. {split}"
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
@@ -549,6 +553,8 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
     first = str(next(iter(table["path"].drop_nulls()), ""))
+    if not (folder / first).is_file():  # perhaps from a folder above on, where a recipe ran
+        folder = next((top for top in folder.absolute().parents if (top / first).is_file()), folder)
     if not (folder / first).is_file():  # perhaps in a folder such as clips/, beside the tables
         near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
         folder = next((one for one in near if (one / first).is_file()), folder)

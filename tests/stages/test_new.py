@@ -303,6 +303,38 @@ def test_files_in_a_folder_beside_their_tables(project: Path, tmp_path: Path) ->
     assert made.facts["speakers"] == "6, with 2 items each"
 
 
+def test_paths_from_a_folder_above(project: Path, voices: Path) -> None:
+    """As EmoBox has them: lists of folds below, paths from where the recipe runs."""
+    found = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.wav"))
+    lists = voices / "data" / "fold_1"
+    lists.mkdir(parents=True)
+    for part, some in (("train", found[::2]), ("test", found[1::2])):
+        rows = [{"key": path, "wav": path, "emo": path.partition("/")[0]} for path in some]
+        pl.DataFrame(rows).write_ndjson(lists / f"{part}.jsonl")
+    rows = manifest_of(new.run(project, "voices", lists, encoder="wavlm-micro"))
+    assert sorted(rows["path"]) == [str(voices / path) for path in found]
+    assert set(rows["group"]) == {"train", "test"}
+    with pytest.raises(CorpusError) as caught:
+        new.run(project, "others", voices / "data")
+    assert caught.value.fix == f"give the folder of one split, e.g. {lists}"
+
+
+def test_pieces_of_recordings(project: Path, voices: Path) -> None:
+    """As audformat has them."""
+    found = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.wav"))]
+    rows = [
+        {"file": path, "start": f"0 days 00:00:00.{at}00", "end": f"0 days 00:00:00.{at + 1}00", "emotion": "ab"[at]}
+        for path in found
+        for at in range(2)
+    ]
+    pl.DataFrame(rows).write_csv(voices / "db.csv")
+    made = new.run(project, "pieces", voices / "db.csv", encoder="wavlm-micro")
+    assert made.facts["columns"] == "path = file, label = emotion, start_s = start, end_s = end"
+    rows = manifest_of(made)
+    assert rows["start_s"].to_list()[:2] == ["0.0", "0.1"]
+    assert rows["end_s"].to_list()[:2] == ["0.1", "0.2"]
+
+
 def test_a_validation_part_takes_the_place_of_a_test_part(project: Path, tmp_path: Path) -> None:
     for number in range(12):
         write_wav(tmp_path / ("train", "val")[number > 7] / "ab"[number % 2] / f"x{number}.wav", number)

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from daamctl.config.corpus_keys import COLUMNS
+from daamctl.corpora.annotations import kind_of, read_annotations
 from daamctl.corpora.conll import TABLES, read_columns, read_rows
 from daamctl.corpora.files import lines_of, read_text
 from daamctl.corpora.tags import Sentence, split_tag, to_bio
@@ -31,7 +32,8 @@ def read_sentences(inputs: Sequence[str]) -> pl.DataFrame:
 
     Args:
         inputs: files, folders and globs. A `.txt` file has one sentence per line, with spaces between its words;
-            others hold columns or are tables, as for the corpus `conll`. A table may lack tags.
+            others hold columns or are tables, as for the corpus `conll`. A table may lack tags. A folder of brat is read
+            as one corpus.
 
     Returns:
         Rows with the columns of `SCHEMA`, in the given order.
@@ -39,7 +41,13 @@ def read_sentences(inputs: Sequence[str]) -> pl.DataFrame:
     Raises:
         CorpusError: there is no such file or folder, it is of another kind or damaged, or no sentence is left.
     """
-    rows = [row for word in inputs for path in files_of(word, SUFFIXES) for row in _of_file(path)]
+    rows: list[Any] = []
+    for word in inputs:
+        folder = Path(word)
+        if folder.is_dir() and kind_of(folder):
+            rows += [_named(folder, one) for one in read_annotations(folder) or []]
+        else:
+            rows += [row for path in files_of(word, SUFFIXES) for row in _of_file(path)]
     if not rows:
         raise CorpusError("there is no sentence to tag")
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")

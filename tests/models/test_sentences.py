@@ -31,6 +31,16 @@ def test_files_of_columns_and_tables_may_have_tags_of_any_scheme(tmp_path: Path)
     assert read_sentences([str(tmp_path)])["item"].len() == 2  # of a folder, tables are left out
 
 
+def test_annotated_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ada ran.", encoding="utf-8")
+    (tmp_path / "a.ann").write_text("T1\tPER 0 3\tAda\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"text": "Ada ran.", "label": [[0, 3, "PER"]]}', encoding="utf-8")
+    for source in (tmp_path, tmp_path / "b.jsonl"):
+        rows = read_sentences([str(source)])
+        assert rows["words"].to_list() == [["Ada", "ran", "."]]
+        assert rows["tags"].to_list() == [["B-PER", "O", "O"]]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

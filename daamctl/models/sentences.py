@@ -32,8 +32,8 @@ def read_sentences(inputs: Sequence[str]) -> pl.DataFrame:
 
     Args:
         inputs: files, folders and globs. A `.txt` file has one sentence per line, with spaces between its words;
-            others hold columns or are tables, as for the corpus `conll`. A table may lack tags. A folder of brat is read
-            as one corpus.
+            others hold columns or are tables, as for the corpus `conll`. A table may lack tags. A folder of brat is
+            read as a whole.
 
     Returns:
         Rows with the columns of `SCHEMA`, in the given order.

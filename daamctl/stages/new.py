@@ -71,6 +71,7 @@ PART_LISTS = {"validation_list.txt": "dev", "testing_list.txt": "test"}
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
+ARRAYS, IMPORT = (".npy", ".pt", ".pth"), "of vectors, write a file first: daamctl import-vectors {source}"
 UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg")
 """Endings of recordings and films whose sound is not read."""
 
@@ -270,6 +271,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
                 fix = f"unpack it, and give the folder: python -m {packed} -e {folder} FOLDER"
             elif folder.suffix.lower() in (".xlsx", ".xls", ".ods"):
                 fix = "save it as CSV, and give that"
+            elif folder.suffix.lower() in ARRAYS:
+                fix = IMPORT.format(source=folder)
             raise CorpusError(f"{folder} is a file, but no list of items", fix=fix)
         fix = "correct the path after --from"
         if (name := HUB_NAME.fullmatch(folder.as_posix())) and folder.suffix.lower() not in TABLES:
@@ -292,6 +295,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
         split = next((file.parent for file in others if part_files(file.parent)), folder)
         tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
+        if any(file.suffix.lower() in ARRAYS for file in others):
+            rename = IMPORT.format(source=folder)
         if split != folder:
             rename = f"give the folder of one split, e.g. {split}"
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())

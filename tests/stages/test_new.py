@@ -507,6 +507,10 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
         new.run(project, "x", empty)
     assert refused.value.fix == "name the files of tagged words train, dev and test; it has emerging.dev.conll"
+    (empty / "a.npy").write_bytes(b"x")
+    with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
+        new.run(project, "x", empty)
+    assert refused.value.fix == f"of vectors, write a file first: daamctl import-vectors {empty}"
     with pytest.raises(CorpusError, match="no file or folder"):
         new.run(project, "x", tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="is a file, but no list of items"):
@@ -520,6 +524,7 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
         ("a.zip", "unpack it, and give the folder: python -m zipfile -e {source} FOLDER"),
         ("a.tar.gz", "unpack it, and give the folder: python -m tarfile -e {source} FOLDER"),
         ("a.xlsx", "save it as CSV, and give that"),
+        ("a.npy", "of vectors, write a file first: daamctl import-vectors {source}"),
         ("https://huggingface.co/datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
         ("hf://datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
         ("me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),

@@ -31,7 +31,7 @@ NPZ = (re.compile(r"(\w+?)_(images|labels)\.npy"), re.compile(r"([xy])_(\w+)\.np
 """Names of the arrays of a part: of MedMNIST, and of Keras."""
 IDX = re.compile(r"(.*?)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 PIXELS = "pixels"
-PARTS = {"t10k": "test", "privatetest": "test", "publictest": "dev", "training": "train"}
+PARTS = {"t10k": "test", "privatetest": "test", "publictest": "dev"}
 """Names of parts in these files only -> names of groups."""
 
 

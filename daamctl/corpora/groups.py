@@ -14,7 +14,11 @@ import polars as pl
 from daamctl.artifacts.splits import PAIR, fold_groups, is_official
 from daamctl.artifacts.utterances import SENTENCE
 
-PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
+}
 """Names of the parts of an official split -> the name of the group."""
 
 
@@ -29,8 +33,8 @@ def part_of(folder: str) -> str | None:
 
 def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
     """Rename the groups of an official split to the names that the folds use; other groups stay as they are."""
-    names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
-    if not {"train", "test"} <= names <= set(PARTS):
+    parts = {PARTS.get(name.lower()) for name in rows["group"].unique().drop_nulls()}
+    if None in parts or not {"train", "test"} <= parts:
         return rows
     return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 

@@ -221,7 +221,7 @@ def _make(
     task = task_of(modality)
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
-    doubts += _class_doubts(rows, modality, task)
+    doubts += _group_doubts(rows) + _class_doubts(rows, modality, task)
     if modality == "embeddings" and encoder is not None:
         raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
     extract = {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]}
@@ -476,6 +476,18 @@ def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, An
     return download, train
 
 
+def _group_doubts(rows: pl.DataFrame) -> list[str]:
+    """Whether groups that are folds have the names of parts, e.g. Train, Test1 and Test2."""
+    groups = sorted(set(rows["group"])) if "group" in rows.columns else []
+    named = [group for group in groups if group.lower().rstrip("0123456789_- ") in PARTS]
+    if not named or len({group.lower() for group in groups} - PARTS.keys()) == 0:
+        return []
+    return [
+        f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
+        "train, test and perhaps dev, and leave out the others"
+    ]
+
+
 def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:
     """What is doubtful about classes and speakers."""
     told = label_doubts(rows["label"].unique())
@@ -521,7 +533,7 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
         facts[f"{task.source}s"] = f"{len(sizes)}, with {items} items each"
     if "group" in rows.columns:
         groups = sorted(set(rows["group"]))
-        split = ", an official split" if all(group.lower() in PARTS for group in groups) else ""
+        split = ", an official split" if all(group.lower() in PARTS for group in groups) else ", a fold each"
         facts["groups"] = f"{first_few(groups)}{split}"
     return facts
 

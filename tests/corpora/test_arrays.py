@@ -15,6 +15,7 @@ from PIL import Image
 
 from daamctl.corpora.arrays import array_parts
 from daamctl.corpora.dataset import is_dataset, unpack
+from daamctl.corpora.groups import PARTS
 from daamctl.errors import CorpusError
 
 IMAGES: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 255, (6, 4, 4), dtype=np.uint8)
@@ -62,7 +63,11 @@ def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
     assert rows["label"].to_list() == [str(label) for label in LABELS]
     read = [np.asarray(Image.open(table.parent / path)) for path in rows["path"]]
     assert np.array_equal(np.stack(read), IMAGES)
-    assert set(rows["group"]) == ({"train", "val", "test"} if write is medmnist else {"train", "test"})
+    assert {PARTS[group.lower()] for group in rows["group"]} == {
+        "train",
+        "test",
+        *(["dev"] if write is medmnist else []),
+    }
     assert (facts, doubts) == ({"columns": "path = image"}, [])
 
 

@@ -162,7 +162,7 @@ def test_a_table_with_usual_names_of_columns(project: Path, voices: Path, tmp_pa
     pl.DataFrame(sounds).write_csv(voices / "sounds.csv")
     made = new.run(project, "sounds", voices / "sounds.csv", encoder="wavlm-micro")
     assert made.facts["columns"] == "path = filename, label = category, group = fold"
-    assert made.facts["groups"] == "0, 1, 2"
+    assert made.facts["groups"] == "0, 1, 2, a fold each"
     assert any(doubt.startswith("no speaker found") for doubt in made.doubts)
     config = load_config(project, "sounds")
     download.run(Layout.of(project, "sounds", config), config)
@@ -317,6 +317,28 @@ def test_paths_from_a_folder_above(project: Path, voices: Path) -> None:
     with pytest.raises(CorpusError) as caught:
         new.run(project, "others", voices / "data")
     assert caught.value.fix == f"give the folder of one split, e.g. {lists}"
+
+
+def test_several_test_parts_are_doubted(project: Path, voices: Path) -> None:
+    """As MSP-Podcast has them."""
+    found = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.wav"))
+    rows = [
+        {
+            "FileName": path,
+            "emotion": path.partition("/")[0],
+            "split": ("Train", "Development", "Test1", "Test2")[at % 4],
+        }
+        for at, path in enumerate(found)
+    ]
+    pl.DataFrame(rows).write_csv(voices / "labels.csv")
+    made = new.run(project, "podcast", voices / "labels.csv", encoder="wavlm-micro")
+    assert made.doubts[0].startswith("the groups Development, Test1, Test2, Train are folds of a cross-validation")
+    pl.DataFrame(rows).filter(pl.col("split") != "Test2").with_columns(
+        pl.col("split").replace("Test1", "Testing")
+    ).write_csv(voices / "labels.csv")
+    made = new.run(project, "podcast", voices / "labels.csv", encoder="wavlm-micro", force=True)
+    assert made.facts["groups"] == "dev, test, train, an official split"
+    assert not made.doubts[0].startswith("the groups")
 
 
 def test_pieces_of_recordings(project: Path, voices: Path) -> None:

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,8 +102,9 @@ def _values(text: str) -> Iterator[Any]:
     place = len(text) - len(re.sub(r"^\s*(\[(?=\s*[\[{]))?", "", text))  # a list of lists or objects; lines have none
     while (place := _after(r"[\s,]*", text, place)) < len(text) and text[place] != "]":
         value, place = decoder.raw_decode(text, place)
-        if isinstance(value, dict) and value.keys() <= {"classes", "annotations"}:
-            yield from value["annotations"]
+        listed = value.get("annotations") if isinstance(value, dict) else None
+        if isinstance(listed, list) and value.keys() <= {"classes", "annotations"}:
+            yield from listed
         else:
             yield value
 
@@ -139,15 +141,25 @@ def _class_of(value: Any) -> tuple[str, list[str]] | None:
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":
         return None
     text, given = value.get("text"), value.get("label", value.get("labels", value.get("accept")))
-    if isinstance(value.get("data"), dict) and isinstance(value.get("annotations"), list):  # Label Studio
-        done = [one for one in value["annotations"] if not one.get("was_cancelled")]
+    if isinstance(value.get("data"), dict):  # Label Studio
         text = value["data"].get("text")
-        given = [one for mark in (done[0]["result"] if done else []) for one in mark["value"].get("choices", [])]
+        given = [one for mark in _marks(value) or [] for one in mark.get("choices") or []]
     elif isinstance(value.get("cats"), dict):
-        given = [name for name, score in value["cats"].items() if score >= 0.5]
+        given = [name for name, score in value["cats"].items() if isinstance(score, int | float) and score >= 0.5]
     if isinstance(text, str) and isinstance(given, list) and all(isinstance(one, str) for one in given):
         return text, given
     return None
+
+
+def _marks(task: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """What the first annotator of a task of Label Studio has marked; None: nobody has finished it."""
+    given = task.get("annotations")
+    done = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    result = next((one.get("result") for one in done if not one.get("was_cancelled")), None)
+    if not isinstance(result, list):
+        return None
+    values = [one.get("value") for one in result if isinstance(one, Mapping)]
+    return [one for one in values if isinstance(one, Mapping)]
 
 
 def _of_value(value: Any) -> Document | None:
@@ -159,9 +171,7 @@ def _of_value(value: Any) -> Document | None:
     own = {name: str(value[name]) for name in ("id", "group", "speaker") if isinstance(value.get(name), str | int)}
     if isinstance(value.get("data"), dict):  # Label Studio
         texts = [one for one in value["data"].values() if isinstance(one, str)]
-        given = value.get("annotations")
-        done = [one for one in given if not one.get("was_cancelled")] if isinstance(given, list) else []
-        marks = [one.get("value") or {} for one in done[0].get("result", [])] if done else None
+        marks = _marks(value)
         spans = None if marks is None else [span for one in marks if (span := _span(one)) is not None]
         text = value["data"].get("text", texts[0] if len(texts) == 1 else None)
         return Document(text, spans, own=own) if isinstance(text, str) and spans is not None else None
@@ -176,9 +186,16 @@ def _of_value(value: Any) -> Document | None:
                 spans = [one for one in found if one is not None]
                 if listed and "tokenized_text" in value:  # the last word of GLiNER's spans is part of them
                     spans = [(start, end + 1, kind) for start, end, kind in spans]
-                ends = [(int(one["start"]), int(one["end"])) for one in words or [] if not listed]
-                return Document(text, spans, ends or None, own)
+                return Document(text, spans, None if listed else _ends(words), own)
     return None
+
+
+def _ends(words: Any) -> list[tuple[int, int]] | None:
+    """Start and end of the words that Prodigy gives; None if it gives none."""
+    given = words if isinstance(words, list) else []
+    ends = [(one.get("start"), one.get("end")) for one in given if isinstance(one, Mapping)]
+    known = [(start, end) for start, end in ends if isinstance(start, int) and isinstance(end, int)]
+    return known if known and len(known) == len(given) else None
 
 
 def _span(one: Any) -> Span | None:
@@ -270,8 +287,9 @@ def _lines(document: Document, told: Counter[str]) -> list[tuple[list[str], list
     places = [(place, place + 1) for place in range(len(text))] if isinstance(text, list) else document.words
     places = words_of(text) if places is None and isinstance(text, str) else places or []
     tags = [OUTSIDE] * len(places)
+    starts, ends = [first for first, _ in places], [last for _, last in places]
     for start, end, kind in sorted(document.spans, key=lambda span: (span[0], -span[1])):
-        held = [index for index, (first, last) in enumerate(places) if first < end and last > start]
+        held = range(bisect_right(ends, start), bisect_left(starts, end))
         if not held or any(tags[index] != OUTSIDE for index in held):
             told["left out (inside another, or without a word)"] += 1
             continue

@@ -194,6 +194,12 @@ def test_texts_with_several_classes(tmp_path: Path) -> None:
         [{"path": "a.wav", "label": "x", "speaker": "1"}],
         [[1, 2], [3, 4]],
         ["a", "b"],
+        [{"data": {"text": "x"}, "annotations": [1, {"x": 1}]}],
+        [{"data": {"text": "x"}, "annotations": [{"result": [{}, 1, {"value": {"choices": None}}]}]}],
+        [{"classes": 1, "annotations": 2}],
+        [{"text": "x", "cats": {"a": None}}],
+        [{"text": "x", "label": [[0, "1", "A"]], "tokens": [{"a": 1}]}],
+        [{"tokens": [{"a": 1}], "text": "x", "spans": []}],
     ],
 )
 def test_other_files(tmp_path: Path, values: list[Any]) -> None:

@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +39,8 @@ START, END = ("start", "start_offset"), ("end", "end_offset")
 KIND = ("label", "labels", "type", "entity", "entity_group", "tag")
 LOOKED_AT = 100
 """Texts among which one with a span must be, for a file to be read as one of annotations."""
+MANY_FILES = 1000
+"""Files of a folder among which one of brat must be."""
 SENTENCE = ("sentence #", "sentence_id", "sentence_idx", "sent_id", "sentence")
 WORD = ("word", "words", "token", "tokens")
 LISTED = (*WORD, "sentence", "text")
@@ -83,17 +86,18 @@ def read_annotations(path: Path) -> list[Sentence] | None:
 def kind_of(path: Path) -> Literal["spans", "classes"] | None:
     """What a JSON file, or a folder of brat, says of texts: looks at the first ones only; None: it is another file."""
     if path.is_dir():
-        brat = any(file.suffix == ".ann" and file.with_suffix(".txt").is_file() for file in files_below(path))
+        first = islice(files_below(path), MANY_FILES)
+        brat = any(file.suffix == ".ann" and file.with_suffix(".txt").is_file() for file in first)
         return "spans" if brat else None
     if path.suffix.lower() not in JSON:
         return None
     try:
-        first = [value for _, value in zip(range(LOOKED_AT), _values(read_text(path)), strict=False)]
+        values = list(islice(_values(read_text(path)), LOOKED_AT))
     except (ValueError, RecursionError):
         return None  # whoever reads it says what is wrong
-    if any(document.spans for value in first if (document := _of_value(value)) is not None):
+    if any(document.spans for value in values if (document := _of_value(value)) is not None):
         return "spans"
-    return "classes" if any(one[1] for value in first if (one := _class_of(value)) is not None) else None
+    return "classes" if any(one[1] for value in values if (one := _class_of(value)) is not None) else None
 
 
 def _values(text: str) -> Iterator[Any]:

@@ -32,8 +32,10 @@ def read_beside(folder: Path) -> pl.DataFrame | None:
         CorpusError: a file beside an item is no JSON object, or lacks values that others have.
     """
     known = {*SUFFIXES["speech"], *SUFFIXES["image"]}
-    items, rows = [file for file in files_below(folder) if file.suffix.lower() in known], []
-    for item in items:
+    rows = []
+    for item in files_below(folder):
+        if item.suffix.lower() not in known:
+            continue
         told = next((path for end in BESIDE if (path := item.with_suffix(end)).is_file()), None)
         if told is None:
             return None

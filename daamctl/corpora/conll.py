@@ -69,6 +69,9 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     numbered = len(rows) > 1 and all(NUMBER.fullmatch(fields[0]) for fields in rows)
     if numbered:  # as in Universal Dependencies, where 3-4 and 5.1 are no words
         rows = [fields for fields in rows if fields[0].isdecimal()]
+        if all("NER=" in fields[-1] for fields in rows):  # within the last column of CoNLL-U, as of hr500k
+            for fields in rows:
+                fields[-1] = fields[-1].partition("NER=")[2].partition("|")[0]
         tagged = [at for at in range(2, len(rows[0])) if all(split_tag((row[at:] or [""])[0]) for row in rows)]
         word_at, tag_at = 1, next(iter(tagged), -1)
     kinds = {fields[tag_at] for fields in rows}

@@ -95,6 +95,8 @@ def test_usual_names_of_columns(tmp_path: Path) -> None:
         # Universal NER
         "# sent_id = 1\n# text = Ann O\n1\tAnn\tB-PER\t-\n2-3\tran\t_\t-\n2\tran\tO\t-\n\n1\tRio\tB-LOC\t-",
         "0\tAnn\tB-PER\n1\tran\tO\n\n0\tRio\tB-LOC\n",  # WikiNEuRal
+        # CoNLL-U of hr500k
+        "# sent_id = 1\n1\tAnn\t_\tSpaceAfter=No|NER=B-PER\n2\tran\t_\tNER=O\n\n1\tRio\t_\tNER=B-LOC|x=1\n",
     ],
 )
 def test_comments_and_numbered_words(tmp_path: Path, text: str) -> None:

@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 
 FIELDS = ("spans", "entities", "label", "labels", "annotations", "ner")
 """Where a text has its spans."""
-START, END = ("start", "start_offset"), ("end", "end_offset")
-KIND = ("label", "labels", "type", "entity", "entity_group", "tag")
+START, END = ("start", "start_offset", "start_idx", "offset"), ("end", "end_offset", "end_idx")
+KIND = ("label", "labels", "type", "entity", "entity_group", "tag", "category")
+SURFACE = ("text", "entity", "name", "word", "mention")
+"""Where a span has its text, which tells whether its end is part of it."""
 LOOKED_AT = 100
 """Texts among which one with a span must be, for a file to be read as one of annotations."""
 MANY_FILES = 1000
@@ -176,7 +178,7 @@ def _of_value(value: Any) -> Document | None:
     if isinstance(value.get("data"), dict):  # Label Studio
         texts = [one for one in value["data"].values() if isinstance(one, str)]
         marks = _marks(value)
-        spans = None if marks is None else [span for one in marks if (span := _span(one)) is not None]
+        spans = None if marks is None else [span for one in marks if (span := _span(one, None)) is not None]
         text = value["data"].get("text", texts[0] if len(texts) == 1 else None)
         return Document(text, spans, own=own) if isinstance(text, str) and spans is not None else None
     words = value.get("tokenized_text") or value.get("tokens")
@@ -184,8 +186,15 @@ def _of_value(value: Any) -> Document | None:
     text = words if listed else value.get(alike("text", list(value)) or "text")
     for name in FIELDS:
         given = value.get(name)
+        if isinstance(given, dict):  # type -> text -> spans, as CLUENER has them
+            given = [
+                {"text": held, "span": span, "type": kind}
+                for kind, texts in given.items()
+                for held, spans in (texts.items() if isinstance(texts, dict) else ())
+                for span in (spans if isinstance(spans, list) else ())
+            ]
         if isinstance(text, str if not listed else list) and isinstance(given, list):
-            found = [_span(one) for one in given]
+            found = [_span(one, text) for one in given]
             if all(found):
                 spans = [one for one in found if one is not None]
                 if listed and "tokenized_text" in value:  # the last word of GLiNER's spans is part of them
@@ -202,16 +211,26 @@ def _ends(words: Any) -> list[tuple[int, int]] | None:
     return known if known and len(known) == len(given) else None
 
 
-def _span(one: Any) -> Span | None:
+def _span(one: Any, text: Any) -> Span | None:
     """A span, as a list of start, end and type, or as an object; None: it is something else."""
+    surface = None
     if isinstance(one, dict):
-        one = [next((one[name] for name in names if name in one), None) for names in (START, END, KIND)]
-    if not isinstance(one, list) or len(one) < 3:
+        start, end, kind = (next((one[name] for name in names if name in one), None) for names in (START, END, KIND))
+        if isinstance(one.get("span"), list) and len(one["span"]) == 2:
+            start, end = one["span"]
+        if end is None and isinstance(start, int) and isinstance(one.get("length"), int):
+            end = start + one["length"]
+        surface = next((one[name] for name in SURFACE if isinstance(one.get(name), str) and one[name] != kind), None)
+    elif isinstance(one, list) and len(one) > 2:
+        start, end, kind = one[:3]
+    else:
         return None
-    start, end, kind = one[:3]
     kind = kind[0] if isinstance(kind, list) and kind else kind
-    whole = isinstance(start, int) and isinstance(end, int)
-    return (start, end, kind.strip()) if whole and isinstance(kind, str) and kind.strip() else None
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(kind, str) and kind.strip()):
+        return None
+    if isinstance(text, str) and surface and text[start:end] != surface == text[start : end + 1]:
+        end += 1
+    return start, end, kind.strip()
 
 
 def _of_brat(folder: Path) -> list[Document]:

@@ -4,7 +4,7 @@ Every tag is `O` (outside) or a prefix, a dash and a type. How prefixes mark ent
 
 - BIO (IOB2): B begins an entity, I continues it.
 - IOB1: I begins and continues; B begins an entity right after one of the same type (CoNLL-2003).
-- IOBES (BIOES): B begins, I continues and E ends an entity of several words; S is an entity of one.
+- IOBES (BIOES): B begins, I continues and E ends an entity of several words; S is an entity of one. BMES has M for I.
 - BILOU: as IOBES, with L for E and U for S.
 
 A tag that is none of `ALLOWED` is a ValueError; readers have refused it before.
@@ -20,7 +20,7 @@ from daamctl.data.spans import OUTSIDE
 
 Scheme = Literal["BIO", "IOB1", "IOBES", "BILOU"]
 
-PREFIXES = "BIESLU"
+PREFIXES = "BIMESLU"
 ALLOWED = f"O, or {', '.join(f'{prefix}-' for prefix in PREFIXES)} and a type"
 """Which tags there are, for messages."""
 _ENDS = ("E", "L", "S", "U")
@@ -84,7 +84,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
             before = kind
     if prefixes & {"L", "U"}:
         return "BILOU"
-    if prefixes & {"E", "S"}:
+    if prefixes & {"E", "S", "M"}:
         return "IOBES"
     return "IOB1" if begins_with_i and not needless_b else "BIO"
 
@@ -103,7 +103,7 @@ def broken(tags: Sequence[str], scheme: Scheme) -> list[int]:
     for index, (prefix, _) in enumerate(parts):
         lone = begins[index] and prefix not in ("B", *_SINGLE)
         last = index + 1 == len(parts) or parts[index + 1][0] == OUTSIDE or begins[index + 1]
-        unfinished = scheme != "BIO" and prefix in ("B", "I") and last
+        unfinished = scheme != "BIO" and prefix in ("B", "I", "M") and last
         if lone or unfinished:
             found.append(index)
     return found

@@ -42,6 +42,19 @@ def write(path: Path, values: list[Any]) -> Path:
     return path
 
 
+MORE: dict[str, Any] = {
+    "cluener": {"PER": {"Ann Lee": [[0, 6]], "Bo": [[17, 18]]}, "LOC": {"Rio": [[12, 14]]}},
+    "cmeee": [
+        {"start_idx": start, "end_idx": end - 1, "type": kind, "entity": TEXT[start:end]} for start, end, kind in SPANS
+    ],
+    "stockmark": [{"name": TEXT[start:end], "span": [start, end], "type": kind} for start, end, kind in SPANS],
+    "azure": [{"category": kind, "offset": start, "length": end - start} for start, end, kind in SPANS],
+}
+TOOLS |= {
+    name: {"id": 7, "text": TEXT, "label" if name == "cluener" else "entities": one} for name, one in MORE.items()
+}
+
+
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 @pytest.mark.parametrize("tool", TOOLS)
 def test_tools(tmp_path: Path, tool: str, suffix: str) -> None:

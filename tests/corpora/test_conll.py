@@ -126,7 +126,7 @@ def test_a_split_without_a_test_part(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("Ann\n", r"mine.conll:1: a single column \('Ann'\); 2 are expected"),
         ("Ann\tB-PER\n\nLee\tNN\tO\n", r"mine.conll:3: 3 columns \('Lee\tNN\tO'\); 2 are expected"),
         ("Ann B-PER\nthe New York B-LOC\n", "mine.conll:2: 4 columns"),
-        ("Ann\tX-PER\n", "mine.conll:1: tag 'X-PER' is none of O, or B-, I-, E-, S-, L-, U- and a type"),
+        ("Ann\tX-PER\n", "mine.conll:1: tag 'X-PER' is none of O, or B-, I-, M-, E-, S-, L-, U- and a type"),
         ("O\tO\nAnn\tB-\n", "mine.conll:2: tag 'B-' is none of"),
         ("Ann\t\n", "mine.conll:1: tag '' is none of"),
         ("O\tO\n\tO\n", "mine.conll:2: no word"),

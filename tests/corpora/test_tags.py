@@ -43,6 +43,7 @@ def test_any_sequence_keeps_the_entities_that_seqeval_finds(seed: int) -> None:
         ("B-X I-Y I-Y", "BIO", [1]),
         ("B-X I-X B-X", "IOBES", [1, 2]),
         ("E-X O I-X E-X S-X", "IOBES", [0, 2]),
+        ("B-X M-X E-X O M-X", "IOBES", [4]),
         ("B-X L-X I-X", "BILOU", [2]),
         ("I-X B-Y", "IOB1", []),
     ],
@@ -60,6 +61,7 @@ def test_broken_sequences(tags: str, scheme: Scheme, wrong: list[int]) -> None:
         (["I-X O", "I-X B-X"], "IOB1"),
         (["I-X B-Y"], "BIO"),  # IOB1 has a B only after the same type
         (["B-X E-X"], "IOBES"),
+        (["B-X M-X E-X"], "IOBES"),
         (["S-X", "B-X I-X"], "IOBES"),
         (["U-X"], "BILOU"),
     ],

@@ -258,22 +258,23 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if "id" not in table.columns and (name := alike("utterance_id", table.columns) or alike("path", table.columns)):
         usual["id"] = name
     table = table.rename({name: role for role, name in usual.items()})
-    written = [name for name, kind in table.schema.items() if kind == pl.String and _is_list(table[name])]
-    table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))  # as pandas writes lists
-    if {"custom_id", "response"} <= set(table.columns):  # answers of OpenAI's batches
-        answers = table["response"].to_list()
-        table = pl.DataFrame(
-            {"id": table["custom_id"], "embedding": [one["body"]["data"][0]["embedding"] for one in answers]}
-        )
+    try:  # as pandas writes lists, and OpenAI the answers of a batch
+        written = [name for name, kind in table.schema.items() if kind == pl.String and _is_list(table[name])]
+        table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))
+        if {"custom_id", "response"} <= set(table.columns):
+            vectors = [one["body"]["data"][0]["embedding"] for one in table["response"].to_list()]
+            table = pl.DataFrame({"id": table["custom_id"], "embedding": vectors})
+    except (pl.exceptions.PolarsError, TypeError, LookupError) as error:
+        raise CorpusError(f"{path}: a row has no vector: {str(error).splitlines()[0][:160]}") from error
     named = "id" in table.columns
     if not named:
         table = table.with_columns(id=pl.Series(_numbered(len(table))))
-    vectors = table.select(name for name, kind in table.schema.items() if kind.is_nested())
-    features = {} if vectors.width else _features(table)
+    nested = table.select(name for name, kind in table.schema.items() if kind.is_nested())
+    features = {} if nested.width else _features(table)
     lacks = None
     if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
-    elif not vectors.width and not features:
+    elif not nested.width and not features:
         lacks = "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
     if lacks is not None:
         raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix="rename the columns")
@@ -281,7 +282,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
 
     def read(number: int) -> dict[str, Any]:
         found = {name: values[number] for name, values in features.items()}
-        for name, values in vectors.row(number, named=True).items() if vectors.width else ():
+        for name, values in nested.row(number, named=True).items() if nested.width else ():
             with suppress(ValueError, TypeError):  # texts, or lists of different lengths
                 found[name] = np.array(values, dtype=np.float32)
         return found

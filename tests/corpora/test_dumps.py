@@ -412,3 +412,13 @@ def test_answers_of_a_batch(tmp_path: Path) -> None:
     found = dict(zip(columns["id"], columns["label"], strict=True))
     assert found == dict(zip(IDS, LABELS, strict=True))
     np.testing.assert_allclose(vectors[columns["id"].to_list().index(IDS[0]), 0], FLAT[0], rtol=1e-6)
+    failed = {"custom_id": "x", "response": {"status_code": 429, "body": None}}
+    source.write_text("\n".join(map(json.dumps, [*lines, failed])))
+    with pytest.raises(CorpusError, match=r"answers\.jsonl: a row has no vector"):
+        import_vectors(source, tmp_path / "out.parquet", table=table(tmp_path))
+
+
+def test_a_text_that_is_no_vector(tmp_path: Path) -> None:
+    pl.DataFrame({"id": ["a", "b"], "label": ["x", "y"], "v": ["[1, 2]", "[1, 2"]}).write_csv(tmp_path / "all.csv")
+    with pytest.raises(CorpusError, match=r"all\.csv: a row has no vector"):
+        import_vectors(tmp_path / "all.csv", tmp_path / "out.parquet")

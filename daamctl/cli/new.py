@@ -31,7 +31,7 @@ def command(
         ),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(metavar="CODE=NAME,...", help="Class names for the labels in the paths.")
+        str | None, typer.Option(metavar="CODE=NAME,...", help="Names of the classes for the labels that are there.")
     ] = None,
     columns: Annotated[
         str | None,

@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
 from daamctl.corpora.arrays import array_parts
-from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below
+from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
@@ -62,12 +62,15 @@ def is_dataset(path: Path) -> bool:
     return "path" not in schema.names and any(_names(feature) for feature in features.values())
 
 
-def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path, dict[str, str], list[str]]:
+def unpack(
+    source: Path, folder: Path, columns: Mapping[str, str], labels: Mapping[str, str] | None = None
+) -> tuple[Path, dict[str, str], list[str]]:
     """Write the items of a data set to a new folder: a table of the same name, and the files that they hold.
 
     Args:
         folder: replaced if it exists.
         columns: column of the table -> column of the data set; the others are found by their names.
+        labels: other names of classes, see `relabelled`.
 
     Returns:
         The table (.csv, or .parquet for tagged words), facts by heading, and doubts.
@@ -104,6 +107,7 @@ def unpack(source: Path, folder: Path, columns: Mapping[str, str]) -> tuple[Path
             raise CorpusError(f"no item of {source} has a label", fix="name its column: --columns label=NAME")
         missing = len(rows) - len(table)
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+        table = relabelled(table, labels or {})
         table, instead = with_test_part(table)
         doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
         if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():

@@ -13,7 +13,7 @@ import polars as pl
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.images import FORMATS
-from daamctl.errors import CorpusError, first_few
+from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.store.tables import decoded, read_separated, rows_of_json, written_name
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
@@ -103,6 +103,23 @@ def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, co
                 f"--columns has {role}={name}; {source} has the columns {first_few(columns, 20)}",
                 fix=f"known: {', '.join(known)}",
             )
+
+
+def relabelled(rows: pl.DataFrame, labels: Mapping[str, str]) -> pl.DataFrame:
+    """Rows whose labels have the names that `daamctl new --labels` gives; words have no `label`.
+
+    Raises:
+        ConfigError: there is no such label.
+    """
+    if not labels:
+        return rows
+    known = rows["label"].cast(pl.String) if "label" in rows.columns else pl.Series(dtype=pl.String)
+    if unknown := sorted(set(labels) - set(known)):
+        found = first_few(sorted(set(known.drop_nulls())), 20) or "none"
+        raise ConfigError(
+            f"--labels names {first_few(unknown)}, but the labels are {found}", fix="correct --labels or --pattern"
+        )
+    return rows.with_columns(label=known.replace(dict(labels)))
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:

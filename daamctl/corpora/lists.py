@@ -80,7 +80,9 @@ def _columns_of(source: Path) -> list[str]:
         return []
 
 
-def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> ItemTable | None:
+def table_of(
+    source: Path, corpus: str | None, columns: Mapping[str, str], *, relabelled: bool = False
+) -> ItemTable | None:
     """Items in a form that becomes a manifest; None: it is another kind of file or folder.
 
     That is: tables of an official split, a list whose columns have no names or other names, or data folders of Kaldi.
@@ -88,6 +90,7 @@ def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> It
     Args:
         corpus: what reads it as it is, see `corpus_of`.
         columns: our columns -> those of the table; others are found by their usual names.
+        relabelled: labels will get other names, so a table with our columns becomes one of items, too.
 
     Raises:
         CorpusError: a table cannot be read, or has no label.
@@ -120,7 +123,7 @@ def table_of(source: Path, corpus: str | None, columns: Mapping[str, str]) -> It
         return ItemTable(read_classified(source), {}, [])
     items = _found_in(read_table(source), columns)
     has = {*items.columns, *items.table.columns}
-    return items if columns or (items.columns and "label" in has and has & {"path", "text"}) else None
+    return items if columns or relabelled or (items.columns and "label" in has and has & {"path", "text"}) else None
 
 
 def _found_in(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:

@@ -35,7 +35,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import SUFFIXES, check_named, files_below, lines_of, match_names, read_text
+from daamctl.corpora.files import SUFFIXES, check_named, files_below, lines_of, match_names, read_text, relabelled
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
 from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
@@ -123,7 +123,7 @@ def run(
             (`corpora.conll`), a file of embeddings (`corpora.vector_file`), or a data set of the Hugging Face hub
             (`corpora.dataset`).
         pattern: where the label and the speaker are in a path; None: look at the names.
-        labels: label in the names -> class name.
+        labels: label in the names or the table -> class name.
         columns: column of a manifest -> column of the table or data set; the others of a data set are found by their
             names.
         encoder: preset, Hugging Face id or folder; None: one for the kind of data.
@@ -175,9 +175,11 @@ def _make(
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
     corpus = None if held else corpus_of(folder)
-    listed = None if held or pattern is not None else table_of(folder, corpus, columns)
+    listed = None if held or pattern is not None else table_of(folder, corpus, columns, relabelled=bool(labels))
     corpus = None if listed is not None else corpus
-    if (held or listed is not None or corpus is not None) and (pattern is not None or labels):
+    if ((held or listed is not None) and pattern is not None) or (
+        corpus is not None and (pattern is not None or labels)
+    ):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
     if columns and not held and listed is None:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
@@ -185,7 +187,7 @@ def _make(
     _check_name(name, [path] if corpus else [path, made], force=force)
     written = None  # the table, where none was given
     if held:
-        folder, facts, doubts = unpack(folder, made, columns)
+        folder, facts, doubts = unpack(folder, made, columns, labels)
         corpus, written = corpus_of(folder), folder
     elif listed is not None:
         table, columns, doubts, named = listed
@@ -193,7 +195,8 @@ def _make(
         if not named:
             label, first = table.select("label", "text").row(0)
             facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
-        write_text(manifest, _renamed(table, columns, folder, manifest.parent, root).write_csv())
+        table = relabelled(_renamed(table, columns, folder, manifest.parent, root), labels)
+        write_text(manifest, table.write_csv())
         folder, written, corpus = manifest, manifest, MANIFEST
     known, files = None, folder
     if corpus is not None:
@@ -348,13 +351,7 @@ def _rows(
             f"no file in {folder} fits the pattern '{pattern.text}', e.g. {paths[0]}", fix="correct --pattern"
         )
     rows = pl.DataFrame([{"path": path, **values} for path, values in fitting.items()])
-    unknown = sorted(set(labels) - set(rows["label"]))
-    if unknown:
-        raise ConfigError(
-            f"--labels names {first_few(unknown)}, but the labels are {first_few(sorted(set(rows['label'])), 20)}",
-            fix="correct --labels or --pattern",
-        )
-    rows = rows.with_columns(label=pl.col("label").replace(dict(labels)))
+    rows = relabelled(rows, labels)
     if "group" in rows.columns and all(parts := [part_of(one) for one in rows["group"]]):
         rows = rows.with_columns(group=pl.Series(parts))
     return rows, [path for path, values in read.items() if values is None]

@@ -458,6 +458,17 @@ def test_codes_get_names(project: Path, voices: Path) -> None:
         new.run(project, "more", voices, labels={"angry": "x"})
 
 
+def test_codes_of_a_table_get_names(project: Path, tmp_path: Path) -> None:
+    """Also of a table with our names of columns, of which nothing else would be written."""
+    rows = [{"text": f"notice {number}", "label": number % 2} for number in range(12)]
+    for name, columns in (("ours", {}), ("theirs", {"label": "class"})):
+        pl.DataFrame(rows).rename(columns).write_csv(tmp_path / "table.csv")
+        made = new.run(project, name, tmp_path / "table.csv", labels={"0": "calm"}, encoder="llama-micro")
+        assert set(manifest_of(made)["label"]) == {"calm", "1"}
+    with pytest.raises(ConfigError, match="--labels names 7, but the labels are 0, 1"):
+        new.run(project, "wrong", tmp_path / "table.csv", labels={"7": "calm"}, encoder="llama-micro")
+
+
 def test_without_speakers_the_danger_is_told(project: Path, voices: Path) -> None:
     made = new.run(project, "voices", voices, pattern="{label}/{_}.wav")
     assert any(doubt.startswith("no speaker found in the names: the same voice may be") for doubt in made.doubts)
@@ -669,8 +680,10 @@ def test_a_data_set_of_the_hub_becomes_a_pipeline(project: Path) -> None:
     download.run(Layout.of(project, "reviews", config), config)
     with pytest.raises(ConfigError, match=r"pipelines/reviews\.yaml, .*manifests/reviews exist already"):
         new.run(project, "reviews", project / "train.parquet")
-    with pytest.raises(ConfigError, match=r"train\.parquet gives the labels itself"):
+    with pytest.raises(ConfigError, match="--labels names a, but the labels are bad, good"):
         new.run(project, "other", project / "train.parquet", labels={"a": "b"})
+    made = new.run(project, "other", project / "train.parquet", labels={"bad": "poor"}, encoder="llama-micro")
+    assert made.facts["classes"] == "poor 6, good 6"
 
 
 @pytest.mark.parametrize("inside", [True, False])

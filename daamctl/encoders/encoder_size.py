@@ -67,6 +67,12 @@ def check_name(name: str) -> None:
         if not (folder / "config.json").is_file():
             inner = (*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json"))  # also of the hub's cache
             found = f", {first_few([str(path.parent) for path in inner])}" if inner else ""
+            if (folder / "adapter_config.json").is_file():
+                raise EncoderError(
+                    f"folder {name} holds an adapter of PEFT, not a model",
+                    fix="merge it: PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OUT), and "
+                    "save the tokenizer or feature extractor there, too",
+                )
             raise EncoderError(
                 f"folder {name} holds no config.json, so it is not a Hugging Face model",
                 fix=f"pass the folder that holds it{found}, or, with network, put a model there: {fetch}",

@@ -193,6 +193,11 @@ def test_options_reach_the_encoder(folder: Path) -> None:
     assert found.facts["storage"] == "float32"
 
 
+def test_an_adapter_must_be_merged(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert refused(str(tmp_path)).startswith(f"folder {tmp_path} holds an adapter of PEFT, not a model\n  merge it: ")
+
+
 def test_folder_without_config(tmp_path: Path) -> None:
     fetch = f"hf download OWNER/NAME --local-dir {tmp_path}"
     assert refused(str(tmp_path)) == (

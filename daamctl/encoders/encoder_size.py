@@ -70,8 +70,8 @@ def check_name(name: str) -> None:
             if (folder / "adapter_config.json").is_file():
                 raise EncoderError(
                     f"folder {name} holds an adapter of PEFT, not a model",
-                    fix="merge it: PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OUT), and "
-                    "save the tokenizer or feature extractor there, too",
+                    fix="merge it: PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OUT), "
+                    "and save the tokenizer or feature extractor there, too",
                 )
             raise EncoderError(
                 f"folder {name} holds no config.json, so it is not a Hugging Face model",

@@ -157,6 +157,20 @@ def full_float32() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def seed_torch(number: int) -> None:
+    """Seed the generators of the CPU and of a GPU that is there.
+
+    `torch.manual_seed` also keeps a stack trace for every kind of device that is not, which takes longer than a small
+    model does.
+    """
+    import torch
+
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
 def choose_gpu_kernels() -> None:
     """Full float32, and no attention of cuDNN, which plans anew for every shape of a batch and is not deterministic."""
     import torch

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from daamctl.artifacts.utterances import Modality, encoder_input
-from daamctl.compute.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered
+from daamctl.compute.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered, seed_torch
 from daamctl.compute.threads import one_thread
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
@@ -177,7 +177,7 @@ def _random(
     if preset.modality != "speech":
         _plan_memory(name, config, dtype, device, spread=False)
     state = torch.get_rng_state()
-    torch.manual_seed(seed)
+    seed_torch(seed)
     try:
         with one_thread():  # so that sums over random numbers are the same whatever the number of threads
             model = AutoModel.from_config(config, **_without_head(class_of(config)))

@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daamctl.compute.cpu_formats import cpu_formats
-from daamctl.compute.devices import autocast, exact_dtype
+from daamctl.compute.devices import autocast, exact_dtype, seed_torch
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.fit.features import BatchedPart, InMemorySplit, Part, on_device, pass_seed
@@ -120,7 +120,7 @@ class Stack(Fit):
         """See `Fit.run`; the unit of work is a step of one model."""
         config, first, recorded = self.config, self.fusions[0], len(self.trained[0].history)
         size, order = config.batch_size, pass_seed(first.seed, recorded)
-        torch.manual_seed(order)  # so that dropout repeats too
+        seed_torch(order)  # so that dropout repeats too
         if self.generators is not None:
             restore_generators(self.generators)
             self.generators = None

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
-from daamctl.compute.devices import choose_gpu_kernels, is_out_of_memory
+from daamctl.compute.devices import choose_gpu_kernels, is_out_of_memory, seed_torch
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.fit.features import Part, on_device
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 def seed_everything(seed: int, device: str) -> None:
     """Seed torch before a model is built; on a GPU also request deterministic kernels and full float32."""
-    torch.manual_seed(seed)
+    seed_torch(seed)
     if device.startswith("cuda"):
         choose_gpu_kernels()  # evaluation is float32 whatever the precision of the training step
         torch.backends.cudnn.benchmark = False
@@ -47,7 +47,7 @@ def seed_everything(seed: int, device: str) -> None:
 
 def seed_generators(number: int) -> None:
     """Seed all that draw in a step: torch dropout and layer drop, numpy time masks; Python what an encoder likes."""
-    torch.manual_seed(number)
+    seed_torch(number)
     np.random.seed(number % 2**32)
     random.seed(number)
 

@@ -130,7 +130,7 @@ class Case:
         num_layers, embed_dim, num_classes = sizes or self.sizes
         wanted = {**self.settings, **(settings or {})}
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed if seed is None else seed)
+            torch.default_generator.manual_seed(self.seed if seed is None else seed)
             return build(self.method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **wanted)
 
     def make(self, seed: int | None = None) -> FusionClassifier:

@@ -20,6 +20,7 @@ import torch
 from daamctl.artifacts.layer_sets import ABLATION, ALL, Ablation, Contrast, minus, over_runs, write_layer_sets
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
+from daamctl.compute.devices import seed_torch
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.fairness import judge
@@ -247,7 +248,7 @@ def _method_notes(method: str, config: Config, features: Features, sets: Mapping
         weights = []
         for seed in STARTS:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                seed_torch(seed)
                 model = build_method(method, config, k, features.head.embed_dim, len(features.head.classes))
             weights.append(constant_weight(model, x))
             if weights[-1] is None:  # it weights its inputs differently; of most methods, the first start shows it

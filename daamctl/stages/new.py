@@ -31,7 +31,6 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
-from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
@@ -295,13 +294,13 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
     example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
     convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
     if not of_kind[kind]:
-        split = next((file.parent for file in others if part_files(file.parent)), folder)
+        lists = [file.parent for file in others if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
         tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
         if any(file.suffix.lower() in ARRAYS for file in others):
             rename = IMPORT.format(source=folder)
-        if split != folder:
-            rename = f"give the folder of one split, e.g. {split}"
+        if lists and folder not in lists:
+            rename = f"give the folder of one split, e.g. {lists[0]}"
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import polars as pl
 
 from daamctl.artifacts.terms import counted
-from daamctl.corpora.files import JSON, alike, files_below, lines_of, read_text
+from daamctl.corpora.files import JSON, alike, files_below, lines_of, read_table, read_text
 from daamctl.corpora.groups import part_of
 from daamctl.corpora.tags import Sentence
 from daamctl.data.spans import OUTSIDE
@@ -349,6 +349,14 @@ def is_tagged_table(table: pl.DataFrame) -> bool:
     if (table[tag][0] or "").startswith("["):
         return column_of(table.columns, LISTED) is not None
     return bool(column_of(table.columns, WORD) and column_of(table.columns, SENTENCE))
+
+
+def is_tagged_list(path: Path) -> bool:
+    """Whether a CSV file is a table of tagged words; whoever reads it says what is wrong with it."""
+    try:
+        return is_tagged_table(read_table(path))
+    except CorpusError:
+        return False
 
 
 def with_lists(table: pl.DataFrame) -> pl.DataFrame:

@@ -15,7 +15,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.config import EMBEDDINGS
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
-from daamctl.corpora.annotations import is_tagged_table, kind_of, read_classified
+from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import JSON, alike, read_table, read_text
@@ -58,7 +58,7 @@ def corpus_of(source: Path) -> str | None:
             return EMBEDDINGS
         return CONLL if "tokens" in names or (alike("tokens", names) and alike("tags", names)) else MANIFEST
     if suffix == ".csv":
-        return CONLL if is_tagged_table(read_table(source)) else MANIFEST
+        return CONLL if is_tagged_list(source) else MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
     first = text.partition("\n")[0]
     names = [name.strip(' "\r') for name in first.split(separator_of(text))]

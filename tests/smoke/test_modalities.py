@@ -39,6 +39,7 @@ QUICK = {
     "train.steps": 20,
     "train.passes": 0,
     "finetune.epochs": 1,
+    "finetune.max_tokens": 64,
     "finetune.batch_size": 14,
     "train.search": "none",
     "train.refit": False,

@@ -144,6 +144,9 @@ def test_lists_without_names_of_columns(project: Path, tmp_path: Path) -> None:
     download.run(Layout.of(project, "topics", config), config)
     made = new.run(project, "alone", tmp_path / "train.csv", encoder="llama-micro")
     assert manifest_of(made).height == 8
+    (tmp_path / "train.csv").write_text("\n".join(f'{number % 2 + 1},"A text","A text"' for number in range(8)))
+    made = new.run(project, "equal", tmp_path / "train.csv", encoder="llama-micro")  # as names, they would be refused
+    assert manifest_of(made).height == 8
 
 
 def test_a_table_with_usual_names_of_columns(project: Path, voices: Path, tmp_path: Path) -> None:

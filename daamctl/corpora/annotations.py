@@ -149,7 +149,8 @@ def _class_of(value: Any) -> tuple[str, list[str]] | None:
     text, given = value.get("text"), value.get("label", value.get("labels", value.get("accept")))
     if isinstance(value.get("data"), dict):  # Label Studio
         text = value["data"].get("text")
-        given = [one for mark in _marks(value) or [] for one in mark.get("choices") or []]
+        choices = [mark.get("choices") for mark in _marks(value) or []]
+        given = [one for some in choices if isinstance(some, list) for one in some]
     elif isinstance(value.get("cats"), dict):
         given = [name for name, score in value["cats"].items() if isinstance(score, int | float) and score >= 0.5]
     if isinstance(text, str) and isinstance(given, list) and all(isinstance(one, str) for one in given):
@@ -343,12 +344,13 @@ def column_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
 
 def is_tagged_table(table: pl.DataFrame) -> bool:
     """Whether a table of texts has tagged words: a word in each row, or lists written as text."""
-    tag = column_of(table.columns, TAG)
-    if tag is None or not len(table) or table[tag].dtype != pl.String:
+    texts = [name for name, kind in table.schema.items() if kind == pl.String]
+    tag = column_of(texts, TAG)
+    if tag is None or not len(table):
         return False
     if (table[tag][0] or "").startswith("["):
-        return column_of(table.columns, LISTED) is not None
-    return bool(column_of(table.columns, WORD) and column_of(table.columns, SENTENCE))
+        return column_of(texts, LISTED) is not None
+    return bool(column_of(texts, WORD) and column_of(texts, SENTENCE))
 
 
 def is_tagged_list(path: Path) -> bool:
@@ -364,6 +366,7 @@ def with_lists(table: pl.DataFrame) -> pl.DataFrame:
 
     The name of a sentence may be in its first row alone.
     """
+    table = table.select(name for name, kind in table.schema.items() if kind == pl.String)
     tag = column_of(table.columns, TAG) or ""
     if table[tag][0].startswith("["):
         word = column_of(table.columns, LISTED) or ""

@@ -49,7 +49,9 @@ def array_parts(source: Path) -> list[Part]:
     elif source.suffix.lower() == ".npz" and zipfile.is_zipfile(source):
         medmnist, keras = NPZ
         members = {}
-        for name in zipfile.ZipFile(source).namelist():
+        with zipfile.ZipFile(source) as archive:
+            inside = archive.namelist()
+        for name in inside:
             if found := keras.fullmatch(name):
                 members[found[2], "images" if found[1] == "x" else "labels"] = partial(_open_npz, source, name)
             elif found := medmnist.fullmatch(name):
@@ -82,9 +84,9 @@ def _open_idx(path: Path, files: ExitStack) -> Opened:
     if path.suffix == ".gz":
         file = files.enter_context(gzip.GzipFile(fileobj=file))
     head = file.read(4)
-    sizes = np.frombuffer(file.read(4 * head[3]), ">u4")
-    if head[:3] != b"\0\0\x08":
+    if len(head) < 4 or head[:3] != b"\0\0\x08":
         raise CorpusError(f"{path} is no file of bytes in the format IDX")
+    sizes = np.frombuffer(file.read(4 * head[3]), ">u4")
     return file, tuple(map(int, sizes)), np.dtype(np.uint8)
 
 
@@ -131,13 +133,21 @@ def _pixel_parts(source: Path) -> list[Part]:
         def rows(_: list[str], many: int, items: Any = items) -> Iterator[pa.Table]:
             for some in items.iter_slices(many):
                 with reading(source):
-                    images = [np.array(one.split(), np.uint8) for one in some[lower[PIXELS]]]
-                    side = int(images[0].size ** 0.5)
-                    held = _table([one.reshape(side, side) for one in images], some[label].to_list())
+                    images = [_square(one or "") for one in some[lower[PIXELS]]]
+                    held = _table(images, some[label].to_list())
                 yield held
 
         parts.append(_with_schema(str(name), len(items), rows))
     return parts
+
+
+def _square(pixels: str) -> np.ndarray[Any, Any]:
+    """A square image from its grey values as text; raises ValueError."""
+    values = np.array(pixels.split(), np.int64)
+    side = int(len(values) ** 0.5)
+    if not len(values) or side**2 != len(values) or values.min() < 0 or values.max() > 255:
+        raise ValueError(f"{len(values)} pixels; a square of values from 0 to 255 is expected")
+    return values.astype(np.uint8).reshape(side, side)
 
 
 def _with_schema(name: str, number: int, rows: Callable[[list[str], int], Iterator[pa.Table]]) -> Part:

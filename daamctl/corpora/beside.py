@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,28 +63,38 @@ def read_cuts(path: Path) -> pl.DataFrame | None:
     Paths begin where the recipe ran; they stay as they are.
 
     Raises:
-        CorpusError: a cut has several supervisions, or no file.
+        CorpusError: a cut has several supervisions, or no file, or is damaged.
     """
-    if not path.name.lower().endswith(CUTS):
+    if not path.name.lower().endswith(CUTS) or not path.is_file():
         return None
-    content = path.read_bytes()
-    text = gzip.decompress(content).decode() if path.suffix == ".gz" else read_text(path)
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        cut = json.loads(line) if line.strip().startswith("{") else {}
-        if "supervisions" not in cut or "recording" not in cut:
+    rows: list[dict[str, Any]] = []
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            for line in lines:
+                cut = json.loads(line)
+                if not rows and not (isinstance(cut, dict) and {"supervisions", "recording"} <= cut.keys()):
+                    return None
+                rows.append(_of_cut(cut, f"{path}:{len(rows) + 1}"))
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        if not rows:  # perhaps a table; whoever reads it says what is wrong
             return None
-        sources = [one for one in cut["recording"].get("sources", []) if one.get("type") == "file"]
-        if len(cut["supervisions"]) != 1 or len(sources) != 1:
-            raise CorpusError(
-                f"{path}:{number}: a cut with {len(cut['supervisions'])} supervisions and {len(sources)} files; one of "
-                "each is expected",
-                fix="cut the recordings: cuts.trim_to_supervisions()",
-            )
-        told = cut["supervisions"][0]
-        start = cut["start"] + told["start"]
-        plain = {name: told[name] for name in ("speaker", "gender", "language") if told.get(name)}
-        custom = {name: one for name, one in (told.get("custom") or {}).items() if not isinstance(one, list | Mapping)}
-        ends = {"start_s": start, "end_s": start + told["duration"]}
-        rows.append({"utterance_id": cut["id"], "path": sources[0]["source"], **custom, **plain, **ends})
+        raise CorpusError(f"{path}:{len(rows) + 1}: no cut of Lhotse: {str(error)[:160]}") from error
     return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else None
+
+
+def _of_cut(cut: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Path, times and values of a cut."""
+    told, files = cut["supervisions"], [one for one in cut["recording"]["sources"] if one.get("type") == "file"]
+    if len(told) != 1 or len(files) != 1:
+        raise CorpusError(
+            f"{place}: a cut with {len(told)} supervisions and {len(files)} files; one of each is expected",
+            fix="cut the recordings: cuts.trim_to_supervisions()",
+        )
+    start = cut["start"] + told[0]["start"]
+    values = {
+        **(told[0].get("custom") or {}),
+        **{name: told[0].get(name) for name in ("speaker", "gender", "language")},
+    }
+    plain = {name: one for name, one in values.items() if one is not None and not isinstance(one, list | Mapping)}
+    ends = {"start_s": start, "end_s": start + told[0]["duration"]}
+    return {"utterance_id": cut["id"], "path": files[0]["source"], **plain, **ends}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -159,6 +160,6 @@ def reading(source: Path) -> Iterator[None]:
     """Turn what a library raises for a damaged file into a CorpusError."""
     try:
         yield
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ArrowInvalid is a ValueError
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:  # ArrowInvalid is a ValueError
         reason = " ".join(str(error).split())[:300]
         raise CorpusError(f"{source} is not a complete copy of a data set: {reason}", fix="copy it again") from error

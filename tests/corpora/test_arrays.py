@@ -107,9 +107,22 @@ def test_damaged_files(tmp_path: Path) -> None:
         unpack(source, tmp_path / "out", {})
     assert not (tmp_path / "out").exists()
     pixels = fer2013(tmp_path)
-    pixels.write_text(pixels.read_text() + "\n1,1 2 3 x,Training")
+    whole = pixels.read_text()
+    for wrong in ("1 2 3 x", "1 2 3", "1 2 3 300", ""):
+        pixels.write_text(f"{whole}\n1,{wrong},Training")
+        with pytest.raises(CorpusError, match="is not a complete copy"):
+            unpack(pixels, tmp_path / "out", {})
+    images.write_bytes(b"x")
+    (source / "train-images-idx3-ubyte").write_bytes(b"\0\0")
+    images.unlink()
+    with pytest.raises(CorpusError, match="is no file of bytes in the format IDX"):
+        array_parts(source)
+    np.savez(tmp_path / "mine.npz", train_images=IMAGES, train_labels=LABELS)
+    content = bytearray((tmp_path / "mine.npz").read_bytes())
+    content[200] ^= 1  # a pixel: zip files have a checksum
+    (tmp_path / "mine.npz").write_bytes(content)
     with pytest.raises(CorpusError, match="is not a complete copy"):
-        unpack(pixels, tmp_path / "out", {})
+        unpack(tmp_path / "mine.npz", tmp_path / "out", {})
 
 
 def test_other_files(tmp_path: Path) -> None:

@@ -100,8 +100,13 @@ def test_cuts_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(double))
     with pytest.raises(CorpusError, match=r"cuts\.jsonl:1: a cut with 2 supervisions and 1 files"):
         read_cuts(path)
-    path.write_text(json.dumps({"path": "a.wav", "label": "x"}))
-    assert read_cuts(path) is None
+    path.write_text(f"{json.dumps(cut(0, emotion='joy'))}\n{{}}")
+    with pytest.raises(CorpusError, match=r"cuts\.jsonl:2: no cut of Lhotse"):
+        read_cuts(path)
+    for text in (json.dumps({"path": "a.wav", "label": "x"}), "{", "", "[1]"):
+        path.write_text(text)
+        assert read_cuts(path) is None
+    assert read_cuts(tmp_path / "absent.jsonl") is None
 
 
 FILES = ["a.wav", "a.wav", "b.wav"]

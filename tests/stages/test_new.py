@@ -565,6 +565,8 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
         ("hf://datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
         ("me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
         ("me/moods.csv", "correct the path after --from"),
+        ("me/moods.jsonl", "correct the path after --from"),
+        ("me/moods.npz", "correct the path after --from"),
     ],
 )
 def test_what_to_do_with_other_sources(project: Path, source: str, fix: str) -> None:

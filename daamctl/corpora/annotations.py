@@ -16,11 +16,11 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 
@@ -48,7 +48,10 @@ WORD = ("word", "words", "token", "tokens")
 LISTED = (*WORD, "sentence", "text")
 """Names of columns, lower case: the sentence of a word, the word, and lists of words."""
 TAG = ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags")
+OPENING, GAP = re.compile(r"\s*(\[(?=\s*[\[{]))?"), re.compile(r"[\s,]*")
+"""What is before the first item of JSON, with the bracket of a list of lists or objects; and between two items."""
 QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+Read = TypeVar("Read")
 Span = tuple[int, int, str]
 """Start, end (excluded) and type of an entity."""
 
@@ -78,11 +81,7 @@ def read_annotations(path: Path) -> list[Sentence] | None:
         return _sentences(path, _of_brat(path))
     if kind_of(path) != "spans":
         return None
-    try:
-        found = [document for value in _values(read_text(path)) if (document := _of_value(value)) is not None]
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
-    return _sentences(path, found)
+    return _sentences(path, _all(path, _of_value))
 
 
 def kind_of(path: Path) -> Literal["spans", "classes"] | None:
@@ -103,21 +102,34 @@ def kind_of(path: Path) -> Literal["spans", "classes"] | None:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The items of a JSON list, of JSON lines, or of an object that has them as `annotations`, one at a time."""
-    decoder = json.JSONDecoder()
-    place = len(text) - len(re.sub(r"^\s*(\[(?=\s*[\[{]))?", "", text))  # a list of lists or objects; lines have none
-    while (place := _after(r"[\s,]*", text, place)) < len(text) and text[place] != "]":
+    """The items of a JSON list, of JSON lines, or of an object that has them as `annotations`, one at a time.
+
+    Pairs of a text and what spaCy knows of it become objects, as those of other tools.
+    """
+    decoder, place = json.JSONDecoder(), _end(OPENING, text, 0)
+    while (place := _end(GAP, text, place)) < len(text) and text[place] != "]":
         value, place = decoder.raw_decode(text, place)
-        listed = value.get("annotations") if isinstance(value, dict) else None
-        if isinstance(listed, list) and value.keys() <= {"classes", "annotations"}:
-            yield from listed
-        else:
-            yield value
+        wrapped = isinstance(value, dict) and value.keys() <= {"classes", "annotations"}
+        listed = value.get("annotations") if wrapped else None
+        for one in listed if isinstance(listed, list) else [value]:
+            if isinstance(one, list) and len(one) == 2 and isinstance(one[1], dict):
+                yield {"text": one[0], **one[1]}
+            else:
+                yield one
 
 
-def _after(pattern: str, text: str, place: int) -> int:
-    found = re.compile(pattern).match(text, place)
+def _end(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Where a pattern ends that matches anywhere, perhaps nothing."""
+    found = pattern.match(text, place)
     return place if found is None else found.end()
+
+
+def _all(path: Path, read: Callable[[Any], Read | None]) -> list[Read]:
+    """What a function reads from the items of a JSON file; None: an item is something else."""
+    try:
+        return [one for value in _values(read_text(path)) if (one := read(value)) is not None]
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
 
 
 def read_classified(path: Path) -> pl.DataFrame:
@@ -126,10 +138,7 @@ def read_classified(path: Path) -> pl.DataFrame:
     Raises:
         CorpusError: the file is damaged, or a text has several classes.
     """
-    try:
-        found = [one for value in _values(read_text(path)) if (one := _class_of(value)) is not None]
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
+    found = _all(path, _class_of)
     several = [text for text, classes in found if len(classes) > 1]
     if several:
         raise CorpusError(
@@ -142,8 +151,6 @@ def read_classified(path: Path) -> pl.DataFrame:
 
 def _class_of(value: Any) -> tuple[str, list[str]] | None:
     """A text and its classes, as one of the tools writes them; None: something else, or not annotated."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # spaCy
-        value = {"text": value[0], **value[1]}
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":
         return None
     text, given = value.get("text"), value.get("label", value.get("labels", value.get("accept")))
@@ -171,8 +178,6 @@ def _marks(task: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
 
 def _of_value(value: Any) -> Document | None:
     """A text with spans, as one of the tools writes it; None: something else, or not annotated."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # spaCy
-        value = {"text": value[0], **value[1]}
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":  # Prodigy keeps what is rejected
         return None
     own = {name: str(value[name]) for name in ("id", "group", "speaker") if isinstance(value.get(name), str | int)}
@@ -185,6 +190,8 @@ def _of_value(value: Any) -> Document | None:
     words = value.get("tokenized_text") or value.get("tokens")
     listed = isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
     text = words if listed else value.get(alike("text", list(value)) or "text")
+    if not isinstance(text, str) and not (listed and isinstance(text, list)):
+        return None
     for name in FIELDS:
         given = value.get(name)
         if isinstance(given, dict):  # type -> text -> spans, as CLUENER has them
@@ -194,13 +201,13 @@ def _of_value(value: Any) -> Document | None:
                 for held, spans in (texts.items() if isinstance(texts, dict) else ())
                 for span in (spans if isinstance(spans, list) else ())
             ]
-        if isinstance(text, str if not listed else list) and isinstance(given, list):
-            found = [_span(one, text) for one in given]
-            if all(found):
-                spans = [one for one in found if one is not None]
-                if listed and "tokenized_text" in value:  # the last word of GLiNER's spans is part of them
-                    spans = [(start, end + 1, kind) for start, end, kind in spans]
-                return Document(text, spans, None if listed else _ends(words), own)
+        found = [_span(one, text) for one in given] if isinstance(given, list) else [None]
+        spans = [one for one in found if one is not None]
+        if len(spans) < len(found):
+            continue
+        if listed and "tokenized_text" in value:  # the last word of GLiNER's spans is part of them
+            spans = [(start, end + 1, kind) for start, end, kind in spans]
+        return Document(text, spans, None if listed else _ends(words), own)
     return None
 
 

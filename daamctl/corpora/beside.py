@@ -30,7 +30,7 @@ def read_beside(folder: Path) -> pl.DataFrame | None:
         Columns path (relative to the folder), and label, or the values of the JSON files that are no lists or objects.
 
     Raises:
-        CorpusError: a file beside an item is no JSON object, or lacks values that others have.
+        CorpusError: a `.json` file beside an item is no JSON object.
     """
     known = {*SUFFIXES["speech"], *SUFFIXES["image"]}
     rows = []
@@ -40,12 +40,13 @@ def read_beside(folder: Path) -> pl.DataFrame | None:
         told = next((path for end in BESIDE if (path := item.with_suffix(end)).is_file()), None)
         if told is None:
             return None
-        values: Any = {"label": read_text(told).strip()}
-        if "\n" in values["label"] and told.suffix != ".json":  # e.g. times of phones
+        content = read_text(told).strip()
+        values: Any = {"label": content}
+        if told.suffix != ".json" and "\n" in content:  # e.g. times of phones
             return None
         if told.suffix == ".json":
             try:
-                values = json.loads(read_text(told))
+                values = json.loads(content)
             except ValueError as error:
                 raise CorpusError(f"{told} cannot be read as JSON: {error}") from error
             if not isinstance(values, Mapping):

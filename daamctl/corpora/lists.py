@@ -39,6 +39,11 @@ class ItemTable(NamedTuple):
     doubts: list[str]
     named: bool = True
 
+    @property
+    def has(self) -> set[str]:
+        """Columns that it has, under our names or its own."""
+        return {*self.columns, *self.table.columns}
+
 
 def corpus_of(source: Path) -> str | None:
     """The corpus that reads a list of items, or of tagged words; None: a folder of items, or nothing of these."""
@@ -98,35 +103,36 @@ def table_of(
     if source.is_dir():
         if (split := _split_of(source)) is not None:
             return _joined(*split, columns, source)
-        if (pairs := read_pairs(source)) is not None:
-            pairs, instead = with_test_part(pairs)
-            return ItemTable(pairs, {}, [NO_TEST_PART] if instead else [])
-        if kaldi := kaldi_parts(source):
-            table, instead = with_test_part(read_kaldi(kaldi))
+        table = read_pairs(source)
+        if table is None and (kaldi := kaldi_parts(source)):
+            table = read_kaldi(kaldi)
+        if table is not None:
+            table, instead = with_test_part(table)
             return ItemTable(table, {}, [NO_TEST_PART] if instead else [])
-        beside = read_beside(source)
-        if beside is None or "label" not in {*beside.columns, *_usual(beside, columns)}:
-            return None  # the labels may be in the names of the files
-        return _found_in(beside, columns)
+        if (beside := read_beside(source)) is None:
+            return None
+        items = _items_of(beside, columns)
+        return items if "label" in items.has else None  # the labels may be in the names of the files
     if (cuts := read_cuts(source)) is not None:
-        if "label" not in {*cuts.columns, *_usual(cuts, columns)}:
+        items = _items_of(cuts, columns)
+        if "label" not in items.has:
             raise CorpusError(
                 f"{source} has no column label; it has {first_few(cuts.columns, 20)}",
                 fix="name it: --columns label=NAME",
             )
-        return _found_in(cuts, columns)
+        return items
     if not columns and (unnamed := read_unnamed(source)) is not None:
         return ItemTable(unnamed, {}, [], named=False)
     if corpus != MANIFEST:
         return None
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
-    items = _found_in(read_table(source), columns)
-    has = {*items.columns, *items.table.columns}
-    return items if columns or relabelled or (items.columns and "label" in has and has & {"path", "text"}) else None
+    items = _items_of(read_table(source), columns)
+    usual = items.columns and "label" in items.has and items.has & {"path", "text"}
+    return items if columns or relabelled or usual else None
 
 
-def _found_in(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
+def _items_of(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
     found = _usual(table, columns)
     table, doubts = _with_times(table, found)

@@ -22,7 +22,7 @@ from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.annotations import is_tagged_table, kind_of, read_annotations, with_lists
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
-from daamctl.corpora.groups import PARTS, official_groups
+from daamctl.corpora.groups import PARTS, official_groups, with_test_part
 from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import OUTSIDE, word_id
 from daamctl.errors import CorpusError, first_few
@@ -218,14 +218,11 @@ def prepare(root: Path) -> pl.DataFrame:
     """
     files: dict[str | None, Path] = {None: root}
     if root.is_dir() and kind_of(root):
-        return official_groups(token_rows([(None, root, read_annotations(root) or [])]))
+        return _with_test_part(token_rows([(None, root, read_annotations(root) or [])]), root)
     if root.is_dir():
         files = dict(part_files(root).items())
         if not files:
             raise CorpusError(f"{root} has no files named train, dev and test, with or without a suffix", fix=GET_IT)
-        if files.keys() == {"train", "dev"}:
-            log.warning("%s: no test part, so the dev part is the test part", root)
-            files = {"train": files["train"], "test": files["dev"]}
     elif not root.is_file():
         raise CorpusError(f"no file {root}", fix=GET_IT)
     elif root.suffix.lower() not in (*TABLES, *COLUMNS):
@@ -233,7 +230,15 @@ def prepare(root: Path) -> pl.DataFrame:
             f"{root} is of an unknown kind (allowed: {', '.join((*COLUMNS, *TABLES))}, or a folder)", fix=GET_IT
         )
     reader = {path: read_rows if path.suffix.lower() in TABLES else read_columns for path in files.values()}
-    return official_groups(token_rows([(part, path, reader[path](path)) for part, path in files.items()]))
+    return _with_test_part(token_rows([(part, path, reader[path](path)) for part, path in files.items()]), root)
+
+
+def _with_test_part(rows: pl.DataFrame, root: Path) -> pl.DataFrame:
+    """Rows with the names of groups that folds use; without a test part, the dev part is it."""
+    if set(rows["group"].unique()) == {"train", "dev"}:
+        log.warning("%s: no test part, so the dev part is the test part", root)
+        rows, _ = with_test_part(rows)
+    return official_groups(rows)
 
 
 def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sentence]:

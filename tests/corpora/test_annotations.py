@@ -84,7 +84,9 @@ def test_brat(tmp_path: Path) -> None:
     assert (rows["text"].to_list(), rows["label"].to_list()) == (WORDS * 2, LABELS * 2)
     assert rows["group"].to_list() == ["test"] * 8 + ["train"] * 8
     assert corpus_of(tmp_path) == "conll"
-    (tmp_path / "test" / "one.ann").write_text("T1\tPER none\tx")
+    (tmp_path / "test").rename(tmp_path / "dev")
+    assert set(conll.prepare(tmp_path)["group"]) == {"train", "test"}  # without a test part, the dev part is it
+    (tmp_path / "dev" / "one.ann").write_text("T1\tPER none\tx")
     with pytest.raises(CorpusError, match=r"one\.ann:1: no start and end in 'T1"):
         conll.prepare(tmp_path)
 

@@ -162,6 +162,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
         fix = f"{name_them}{texts}; or {GET_IT}"
         is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
+        if not renamed and (guessed := _by_values(rows.drop(_LINE))):
+            columns = ",".join(f"{name}={other}" for name, other in guessed.items())
+            fix = f"name them, by their values perhaps so: daamctl new NAME --from {path} --columns {columns}"
         if len(missing) == len(REQUIRED[modality]) and is_item:
             note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
@@ -188,6 +191,19 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     if rows.is_empty():
         faults.add("has no rows", GET_IT)
     return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
+
+
+def _by_values(rows: pl.DataFrame) -> dict[str, str]:
+    """What may be the items and their labels: the longest values that differ, and the fewest that repeat."""
+    rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
+    counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
+    items = [name for name, count in counts.items() if 2 * count > len(rows)]
+    labels = [name for name, count in counts.items() if 2 <= count <= len(rows) // 3]
+    if not items or not labels:
+        return {}
+    item = max(items, key=lambda name: rows[name].str.len_chars().sum())
+    is_file = rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all()
+    return {"path" if is_file else "text": item, "label": min(labels, key=lambda name: counts[name])}
 
 
 def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:

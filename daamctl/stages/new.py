@@ -55,6 +55,8 @@ FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 UNREADABLE = "unreadable and left out"
 SHORT_S = 0.1
+MANY_FOLDS = 30
+"""More groups than people make as folds on purpose; leave-one-speaker-out has rarely more."""
 MANY_ITEMS = 20_000
 """With more, a batch is larger than usual: ten passes are steps enough, and they take a fraction of the time."""
 IMBALANCE = 3.0
@@ -473,8 +475,13 @@ def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, An
 
 
 def _group_doubts(rows: pl.DataFrame) -> list[str]:
-    """Whether groups that are folds have the names of parts, e.g. Train, Test1 and Test2."""
+    """Whether groups that are folds have the names of parts, e.g. Train, Test1 and Test2, or are many."""
     groups = sorted(set(rows["group"])) if "group" in rows.columns else []
+    if len(groups) > MANY_FOLDS:
+        return [
+            f"{len(groups):,} groups are as many folds, each with a training of every method; if the column says what "
+            "belongs together (speaker, author, document), name it speaker, not group"
+        ]
     named = [group for group in groups if group.lower().rstrip("0123456789_- ") in PARTS]
     if not named or len({group.lower() for group in groups} - PARTS.keys()) == 0:
         return []

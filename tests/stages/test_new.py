@@ -393,10 +393,22 @@ def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     with pytest.raises(CorpusError) as caught:
         new.run(project, "unusual", voices / "other.csv", encoder="wavlm-micro")
     assert caught.value.fix is not None
-    assert f"daamctl new NAME --from {voices}/other.csv --columns path=COLUMN,label=COLUMN" in caught.value.fix
+    assert f"daamctl new NAME --from {voices}/other.csv --columns path=recorded_as,label=kind" in caught.value.fix
+    found = {"path": "recorded_as", "label": "kind"}
+    made = new.run(project, "unusual", voices / "other.csv", columns=found, encoder="wavlm-micro")
+    assert manifest_of(made)["label"].to_list() == table["label"].to_list()
     new.run(project, "named", voices, pattern="{label}/{speaker}_{_}", encoder="wavlm-micro")  # not by the list
     (voices / "metadata.csv").write_bytes("s0_0|was er erzählt\n".encode("latin-1"))  # another kind of list
     assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"
+
+
+def test_many_groups_may_be_what_belongs_together(project: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "group": f"page{n // 2}"} for n in range(80)]
+    pl.DataFrame(rows).write_csv(tmp_path / "pages.csv")
+    doubts = new.run(project, "pages", tmp_path / "pages.csv", encoder="bert-micro").doubts
+    assert any(doubt.startswith("40 groups are as many folds") and "name it speaker" in doubt for doubt in doubts)
+    kept = {"speaker": "group"}
+    assert not new.run(project, "kept", tmp_path / "pages.csv", columns=kept, encoder="bert-micro").doubts
 
 
 @pytest.mark.parametrize("name", ["off", "2024", "1.5", "null"])

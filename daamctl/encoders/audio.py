@@ -45,7 +45,9 @@ class AudioEncoder(SpeechEncoder):
         if self.options.normalize == "never":
             reader.do_normalize = False
         self.taken = set(inspect.signature(model.forward).parameters)
-        self.input_name = str(model.main_input_name)
+        self.input_name = getattr(model, "main_input_name", "")
+        if not self.input_name:  # as of EnCodec
+            raise EncoderError(f"{self.what} is no transformer: it does not say what it reads")
         named = inspect.signature(reader.__call__).parameters
         options = {"sampling_rate": self.sampling_rate, "return_attention_mask": True, "return_tensors": "pt"}
         self.asked = {name: value for name, value in options.items() if name in named}

@@ -12,6 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.compute.devices import autocast
 from daamctl.config import ExtractConfig
 from daamctl.encoders.cut import cut_of, skip
-from daamctl.encoders.discovery import ModelLayers, find_layers, first_of, hook_layers
+from daamctl.encoders.discovery import ModelLayers, by_position, find_layers, first_of, hook_layers, library_states
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
@@ -106,6 +107,7 @@ class Encoder(ABC):
         layers: layer numbers that `pool` returns, in order.
         embed_dim: D.
         has_final_norm: whether the last layer is followed by a norm; in a cut encoder it is not.
+        ends_in_layer: whether the model's output is that of its last layer, or of the norm after it.
         equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
             result.
     """
@@ -116,9 +118,10 @@ class Encoder(ABC):
     layers: tuple[int, ...]
     embed_dim: int
     has_final_norm: bool
+    ends_in_layer: bool
     equal_length_batches: bool = False
 
-    pooler: LayerPooler
+    pooler: LayerPooler | StatePooler
     _copies: torch.cuda.Stream | None = None
 
     def __init__(
@@ -193,10 +196,10 @@ class Encoder(ABC):
         Raises:
             EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
         """
-        inputs, _ = self.collate(trial)
+        inputs, mask = self.collate(trial)
         try:
             with torch.inference_mode(), autocast(self.device, self.precision):
-                found = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
+                found = self._find(lambda: self.model(**inputs, output_hidden_states=True), mask.shape[-1])
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
             reason = " ".join(str(error).split())[:300]
             half = "use --set extract.weights_dtype=float32" if self.model.dtype != torch.float32 else None
@@ -210,21 +213,39 @@ class Encoder(ABC):
             if found.final_norm is not None:
                 skip(found.final_norm)
             found = replace(found, final_norm=None, normed=found.states[-1])
-        norm = found.final_norm if self.options.final_norm else None
         first = 0 if self.options.layer_00 else 1
-        self.has_final_norm = found.final_norm is not None
-        self.embed_dim = int(found.normed.shape[2])
-        self.layers = tuple(range(first, len(found.layers) + 1))
-        self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
-        # The hooks of the pooler must give the same as averaging the hidden states, which are all in memory here.
-        last = found.normed if norm is not None else found.states[-1]
-        states = [state.float().cpu() for state in (*found.states[first:-1], last)]
-        hidden = torch.stack(states, dim=1)  # (B, L, T, D)
-        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]  # again: `set_token_mask` may have changed it
-        means = (mask * hidden).sum(2) / mask.sum(2)
+        if found.states[first].shape[1] == 0:
+            raise EncoderError(f"{self.what} gives no layer 0", fix="use --set extract.layer_00=false")
+        self.ends_in_layer = found.ends_in_layer
+        self.has_final_norm = found.normed is not found.states[-1]
+        self.embed_dim = max(int(state.shape[2]) for state in found.states)
+        self.layers = tuple(range(first, len(found.states)))
+        normed = self.has_final_norm and self.options.final_norm
+        if found.layers:
+            norm = found.final_norm if normed else None
+            self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
+        else:
+            self.pooler = StatePooler(len(self.layers), self.embed_dim, normed=normed)
+        # The pooler must give the same as averaging the hidden states, which are all in memory here.
+        weights = weighted(self.collate(trial)[1])  # again: `set_token_mask` may have changed the mask
+        states = [*found.states[first:-1], found.normed if normed else found.states[-1]]
+        means = torch.stack([averaged(state, *weights, self.embed_dim).cpu() for state in states], dim=1)
         pooled, _ = self.pool(trial)
         if not self.is_close(pooled, means):
             raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
+
+    def _find(self, forward: Callable[[], Any], num_positions: int) -> ModelLayers:
+        """Find the layers by running a trial; where there are none, take the library's hidden states."""
+        try:
+            return find_layers(self.model, forward, self.what)
+        except EncoderError:
+            found = library_states(forward(), len(getattr(self.model.config, "depths", ())))
+            if found is None or self.modality == "speech":
+                raise
+            # with other numbers of tokens, padding could not be told from them; images have none
+            if self.modality != "image" and any(state.shape[1] != num_positions for state in found.states):
+                raise
+            return found
 
     def is_close(self, ours: Float[Tensor, "B L D"], theirs: Float[Tensor, "B L D"]) -> bool:
         """Whether pooled vectors (B, L, D) are equal up to rounding."""
@@ -240,13 +261,26 @@ class Encoder(ABC):
         return self.send(*self._staged(*self.collate_cpu(items)))
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
-        """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
+        """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast.
+
+        Raises:
+            EncoderError: the model does not end in its last layer.
+        """
+        if not self.ends_in_layer:
+            raise EncoderError(f"the output of {self.what} is not that of its last layer, so it cannot be fine-tuned")
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
     def hidden_layers(self, inputs: Mapping[str, Tensor]) -> list[Float[Tensor, "B T D"]]:
-        """Run the model once; return the hidden states of layers 1 to L, see `layer_states`."""
-        return layer_states(self.model(**inputs, output_hidden_states=True))
+        """Run the model once; return the hidden states of layers 1 to L, see `layer_states`.
+
+        Raises:
+            EncoderError: the model is hierarchical.
+        """
+        output = self.model(**inputs, output_hidden_states=True)
+        if len({state.shape for state in output.hidden_states[1:]}) > 1:
+            raise EncoderError(f"the layers of {self.what} differ in shape, so no method can fuse their frames")
+        return layer_states(output)
 
     def pool(self, items: Sequence[Tensor]) -> tuple[Float32[Tensor, "R L D"], Shaped[Tensor, " R"]]:
         """Run a batch; return (R, L, D) float32 and the number of averaged positions (R,), on CPU, see `Batch`."""
@@ -276,7 +310,7 @@ class Encoder(ABC):
         """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
         inputs, mask = self.send(batch.inputs, batch.mask)
         with autocast(self.device, self.precision):
-            pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
+            pooled = self.pooler.run(lambda: self.model(**inputs, **self.pooler.asked), mask)
         return PooledBatch.of(pooled, storage).to_cpu()
 
     def _staged(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -311,6 +345,9 @@ class LayerPooler:
         layer_00: also pool the input of the first layer.
     """
 
+    asked: Mapping[str, bool] = MappingProxyType({})
+    """Arguments of the model, besides its inputs."""
+
     def __init__(self, layers: Sequence[nn.Module], final_norm: nn.Module | None, *, layer_00: bool) -> None:
         self.layers, self.final_norm, self.layer_00 = layers, final_norm, layer_00
 
@@ -323,19 +360,12 @@ class LayerPooler:
         Returns:
             (R, L, D) float32, where R is B, or the number of words that have positions.
         """
-        words = mask.any(-1) if mask.ndim == 3 else None  # (B, W)
-        counts = mask.sum(-1, keepdim=True)
-        weights = mask.float() / (counts if words is None else counts.clamp(min=1))
+        weights, words = weighted(mask)
         pooled: dict[int, Tensor] = {}
 
         def average(number: int, frames: Any) -> None:
             hidden = first_of(frames)[:, : mask.shape[-1]]  # (B, T, D), without what a model pads itself
-            with torch.autocast(hidden.device.type, enabled=False):
-                if words is None:
-                    mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
-                else:
-                    mean = torch.bmm(weights.to(hidden.device), hidden.float())[words.to(hidden.device)]
-            pooled[number] = mean.to(mask.device)  # layers may be on different GPUs
+            pooled[number] = averaged(hidden, weights, words).to(mask.device)  # layers may be on different GPUs
 
         handles = hook_layers(self.layers, average, with_input=self.layer_00)
         if self.final_norm is not None:
@@ -352,6 +382,62 @@ class LayerPooler:
             for handle in handles:
                 handle.remove()
         return torch.stack([pooled[number] for number in sorted(pooled)], dim=1)
+
+
+class StatePooler:
+    """Averages the hidden states that the library returns, of a model without layers that hooks could read.
+
+    All of them are in memory at once. The vectors of a hierarchical model, e.g. Swin, ConvNeXt or ResNet, have the
+    width of its widest layer; those of the others end in zeros.
+
+    Args:
+        num_layers: how many of the states to pool, counted from the last.
+        width: D.
+        normed: whether the last hidden state, which is the norm of the last layer, takes its place.
+    """
+
+    layers: tuple[nn.Module, ...] = ()
+    final_norm: nn.Module | None = None
+    asked: Mapping[str, bool] = MappingProxyType({"output_hidden_states": True})
+
+    def __init__(self, num_layers: int, width: int, *, normed: bool) -> None:
+        self.num_layers, self.width, self.normed = num_layers, width, normed
+
+    def run(self, forward: Any, mask: Shaped[Tensor, "B *W T"]) -> Float32[Tensor, "R L D"]:
+        """Call `forward()`, which returns the model's output, and return the pooled layers; see `LayerPooler.run`."""
+        output, weights = forward(), weighted(mask)
+        states = list(output.hidden_states)[-self.num_layers :]
+        if self.normed:
+            states[-1] = output.last_hidden_state
+        return torch.stack([averaged(by_position(state), *weights, self.width) for state in states], dim=1)
+
+
+def weighted(mask: Shaped[Tensor, "B *W T"]) -> tuple[Float32[Tensor, "B *W T"], Bool[Tensor, "B W"] | None]:
+    """Weights of positions in the mean over those that a mask has; for words also which have any."""
+    words = mask.any(-1) if mask.ndim == 3 else None
+    counts = mask.sum(-1, keepdim=True)
+    return mask.float() / (counts if words is None else counts.clamp(min=1)), words
+
+
+def averaged(
+    hidden: Float[Tensor, "B T D"],
+    weights: Float32[Tensor, "B *W P"],
+    words: Bool[Tensor, "B W"] | None,
+    width: int | None = None,
+) -> Float32[Tensor, "R F"]:
+    """Average positions of items or words, see `weighted`; all, if their number is another than that of the weights.
+
+    Args:
+        width: append zeros up to this number of features; None: none.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        if hidden.shape[1] != weights.shape[-1]:  # a lower layer of a hierarchical model
+            mean = hidden.float().mean(1)
+        elif words is None:
+            mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
+        else:
+            mean = torch.bmm(weights.to(hidden.device), hidden.float())[words.to(hidden.device)]
+    return mean if width is None else nn.functional.pad(mean, (0, width - mean.shape[1]))
 
 
 def layer_states(output: Any) -> list[Float[Tensor, "B T D"]]:

@@ -66,7 +66,7 @@ def _pass(encoder: Encoder, items: list[Tensor]) -> list[float]:
     try:
         mark()
         with torch.inference_mode(), autocast(encoder.device, encoder.precision):
-            encoder.hidden(inputs)
+            encoder.model(**inputs)
     finally:
         for handle in handles:
             handle.remove()

@@ -78,6 +78,8 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     number = getattr(config, depth, None)
     if not isinstance(number, int):
         raise EncoderError(f"{what} cannot be cut: its configuration gives no number of layers")
+    if hasattr(config, "depths"):
+        raise EncoderError(f"{what} cannot be cut: it is hierarchical")
     if not 1 <= highest_layer <= number:
         raise EncoderError(f"{what} has layers 1 to {number}, so it cannot be cut after layer {highest_layer}")
     if highest_layer == number:

@@ -29,15 +29,18 @@ class ModelLayers:
 
     Args:
         layers: the N transformer layers, in the order in which they run; a module that runs several times is repeated.
+            Empty: the library's hidden states are taken, see `library_states`.
         final_norm: the norm after the last layer; None if there is none.
         states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, all before the final norm.
         normed: (B, T, D) output of the final norm, or of the last layer if there is none.
+        ends_in_layer: whether it is the model's output.
     """
 
     layers: list[nn.Module]
     final_norm: nn.Module | None
     states: list[Tensor]
     normed: Tensor
+    ends_in_layer: bool = True
 
 
 def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayers:
@@ -84,8 +87,9 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
             if module in projections and _same(out, end) and any(_same(given, one) for one in ends):
                 skip(module)
                 return find_layers(model, forward, what)
-        raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     theirs = getattr(output, "hidden_states", None) or states  # the library may return none
+    if not _same(normed, end) and not _same(states[-1], theirs[-1]):  # SEW's last hidden state is an upsampled layer
+        raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     if len(theirs) != len(states):
         raise EncoderError(
             f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
@@ -96,7 +100,32 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         last = number == len(states) - 1  # the library's may be before or after the norm
         if not (_same(ours, known) or (last and _same(normed, known))):
             raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
-    return ModelLayers(layers, norm, states, normed)
+    return ModelLayers(layers, norm, states, normed, _same(normed, end))
+
+
+def library_states(output: Any, stages: int) -> ModelLayers | None:
+    """Hidden states as the library returns them, of a model whose layers cannot be found or differ in width.
+
+    Args:
+        stages: of a hierarchical model, else 0; where the library returns a state for each, none is an embedding.
+
+    Returns:
+        States (B, T, D), T and D their own, of which the first may have no positions; None if there are no such states.
+    """
+    states = [by_position(state) for state in getattr(output, "hidden_states", None) or ()]
+    end = getattr(output, "last_hidden_state", None)
+    if len(states) < 2 or end is None or any(state.ndim != 3 or not bool(state.isfinite().all()) for state in states):
+        return None
+    if len(states) == stages:
+        states.insert(0, states[0][:, :0])
+    as_long = end.shape == states[-1].shape
+    normed = end if as_long and not torch.equal(end, states[-1]) else states[-1]
+    return ModelLayers([], None, states, normed, ends_in_layer=as_long)
+
+
+def by_position(state: Tensor) -> Tensor:
+    """A hidden state (B, T, D); a map (B, D, H, W) becomes one, with a position for each pixel."""
+    return state.flatten(2).transpose(1, 2) if state.ndim == 4 else state
 
 
 def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

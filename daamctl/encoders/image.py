@@ -110,6 +110,9 @@ class ImageEncoder(Encoder):
 
     def set_token_mask(self, found: ModelLayers) -> None:
         """Distinguish patches from class and register tokens, whose input is the same for two different images."""
+        if not found.layers:  # their numbers of positions may differ
+            self.num_class_tokens, self.counted = 0, torch.ones(found.normed.shape[1], dtype=torch.bool)
+            return
         one, other = found.states[0]  # (T, D) each
         patches = (one != other).any(1).cpu()
         if not bool(patches.any()):

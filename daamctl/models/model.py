@@ -280,7 +280,7 @@ def open_for(
                 f"SHA-256 {str(here)[:12]}, not {str(there)[:12]}",
                 fix=f"give a copy of {named(record)} with --encoder FOLDER",
             )
-    if highest < max(opened.encoder.layers):
+    if highest < max(opened.encoder.layers) and opened.encoder.pooler.layers:
         return open_encoder(config, device=device, highest_layer=highest, **options)
     return opened
 

@@ -75,6 +75,8 @@ class Graph(nn.Module):
         self.weighs = all(member.weighs_layers for member in members)
         if encoder.options.layer_00 or encoder.options.pooling == "all-frames":
             raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
+        if not encoder.pooler.layers:
+            raise EncoderError(f"{encoder.what}: layers that hooks cannot read cannot be part of an ONNX graph")
         if isinstance(encoder, (FilterbankEncoder, ParakeetEncoder, SpectrogramEncoder)):
             raise EncoderError(f"{encoder.what}: its mel spectrogram cannot be part of an ONNX graph")
         if isinstance(encoder, AudioTowerEncoder) and encoder.has_mask:

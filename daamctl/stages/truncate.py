@@ -172,6 +172,8 @@ def _measured(config: Config, features: Features, modality: Any) -> _Cost:
         precision=resolve_precision(config.extract.precision, device, work="encoder"),
         weights_sha256="not needed",
     )
+    if not opened.encoder.pooler.layers:
+        raise EncoderError("hooks cannot read its layers")
     parameters = _matching(parameter_shares(opened.encoder), features)
     time = _matching(time_shares(opened.encoder), features)
     if time is None:

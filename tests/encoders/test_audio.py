@@ -90,6 +90,26 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, tmp_path: Path) -> 
         assert encoder.positions(samples) == (1500 if case == "glmasr_encoder" else counts[0])
 
 
+def test_layers_that_the_output_is_not_made_of(tmp_path: Path) -> None:
+    """SEW's layers see every second frame; its output, which is as long as the input, is none of them."""
+    front = {"conv_dim": [16] * 3, "conv_kernel": [10, 3, 3], "conv_stride": [5, 2, 2], "num_conv_pos_embeddings": 8}
+    torch.manual_seed(0)
+    model = hf.SEWModel(hf.SEWConfig(**SIZES, **front, num_conv_pos_embedding_groups=4)).eval()
+    model.save_pretrained(tmp_path)
+    hf.Wav2Vec2FeatureExtractor().save_pretrained(tmp_path)
+    encoder = opened(tmp_path, layer_00=True)
+    clip = trial_clip(16000)
+    with torch.inference_mode():
+        output = model(**encoder.collate([clip])[0], output_hidden_states=True)
+    pooled, counts = encoder.pool([clip])
+    assert int(counts[0]) == encoder.positions(16000) == output.last_hidden_state.shape[1] // 2
+    means = torch.stack([state[0].mean(0) for state in output.hidden_states])
+    torch.testing.assert_close(pooled[0], means, atol=2e-5, rtol=1e-4)
+    assert not encoder.has_final_norm
+    with pytest.raises(EncoderError, match="is not that of its last layer, so it cannot be fine-tuned"):
+        encoder.hidden(encoder.collate([clip])[0])
+
+
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_shortest_clips_are_padded(case: str, tmp_path: Path) -> None:
     saved(tmp_path, case)

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from daamctl.config import ExtractConfig
+from daamctl.encoders.cut import cut_config
 from daamctl.encoders.image import ImageEncoder, plain_processor, processor_facts
 from daamctl.errors import EncoderError
 
@@ -105,6 +106,73 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, class_token: bool, 
     assert encoder.num_class_tokens == prefix
     assert encoder.has_final_norm == CASES[case][3]
     assert not encoder.equal_length_batches
+
+
+BLOCKS = {"depths": [1, 1, 1]}
+MAPS = {**BLOCKS, "hidden_sizes": [8, 16, 24]}
+# model type, settings, widths of its states, whether the first is the embedding, whether the output is a norm of them
+HIERARCHICAL: dict[str, tuple[str, dict[str, Any], list[int], bool, bool]] = {
+    "swin": (
+        "swin",
+        {**BLOCKS, "image_size": 32, "patch_size": 2, "embed_dim": 8, "num_heads": [1, 2, 2], "window_size": 2},
+        [8, 16, 32, 32],
+        True,
+        True,
+    ),
+    "convnext": ("convnext", {**MAPS, "num_stages": 3, "patch_size": 2}, [8, 8, 16, 24], True, False),
+    "resnet": ("resnet", {**MAPS, "embedding_size": 8, "layer_type": "basic"}, [8, 8, 16, 24], True, False),
+    "pvt_v2": (
+        "pvt_v2",
+        {
+            **MAPS, "num_encoder_blocks": 3, "num_attention_heads": [1, 2, 2], "sr_ratios": [2, 2, 1],
+            "mlp_ratios": [2, 2, 2], "patch_sizes": [3, 3, 3], "strides": [2, 2, 2],
+        },
+        [8, 16, 24],
+        False,
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(HIERARCHICAL))
+def test_hierarchical_models(case: str) -> None:
+    """Every state that the library returns, averaged over its own positions; narrower ones end in zeros."""
+    kind, settings, widths, embedded, normed = HIERARCHICAL[case]
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(0)
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **settings)).eval()
+    options: dict[str, Any] = {"device": "cpu", "precision": "float32"}
+    encoder = ImageEncoder(case, model, plain_processor(32), options=ExtractConfig(), **options)
+    pixels = [encoder.pixels(image) for image in pictures()]
+    pooled, _ = encoder.pool(pixels)
+    with torch.inference_mode():
+        output = model(torch.stack(pixels), output_hidden_states=True)
+    states = [*output.hidden_states[:-1], output.last_hidden_state]
+    assert [state.shape[1 if state.ndim == 4 else 2] for state in states] == widths
+    means = [state.flatten(2).mean(2) if state.ndim == 4 else state.mean(1) for state in states][embedded:]
+    for layer, mean in enumerate(means):
+        torch.testing.assert_close(pooled[:, layer, : mean.shape[1]], mean, **TOLERANCE)
+        assert not pooled[:, layer, mean.shape[1] :].any()
+    assert encoder.layers == tuple(range(1, len(means) + 1))
+    assert encoder.embed_dim == pooled.shape[2] == max(widths)
+    assert encoder.has_final_norm == normed
+    if embedded:
+        first = ImageEncoder(case, model, plain_processor(32), options=ExtractConfig(layer_00=True), **options)
+        torch.testing.assert_close(first.pool(pixels)[0][:, 1:], pooled)
+    else:
+        with pytest.raises(EncoderError, match="gives no layer 0"):
+            ImageEncoder(case, model, plain_processor(32), options=ExtractConfig(layer_00=True), **options)
+    inputs, mask = encoder.collate(pixels)
+    if kind == "swin":
+        assert encoder.hidden(inputs).shape == (3, mask.shape[1], 32)
+    else:  # maps, which a classifier over positions cannot read
+        with pytest.raises(EncoderError, match="is not that of its last layer, so it cannot be fine-tuned"):
+            encoder.hidden(inputs)
+    with pytest.raises(EncoderError, match="differ in shape, so no method can fuse their frames"):
+        encoder.hidden_layers(inputs)
+    with pytest.raises(EncoderError, match="cannot be cut"):
+        cut_config(model.config, 2, encoder.what)
 
 
 @pytest.mark.parametrize("case", ["beit", "vit"])

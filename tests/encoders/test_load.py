@@ -707,12 +707,12 @@ def test_a_model_that_reads_something_else_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_hierarchical_encoder_is_refused_in_one_line(tmp_path: Path) -> None:
-    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
-    path = saved(tmp_path, "SwinModel", "SwinConfig", **sizes)
-    assert refused(path, "image") == (
-        f"encoder '{path}' is hierarchical: its layers have no common width, from layer 0 on 256x8, 64x16, 64x16"
-    )
+def test_model_without_layers_or_states_is_refused_in_one_line(tmp_path: Path) -> None:
+    transformers.EncodecModel(
+        transformers.EncodecConfig(num_filters=4, hidden_size=8, codebook_size=8)
+    ).save_pretrained(tmp_path)
+    transformers.EncodecFeatureExtractor().save_pretrained(tmp_path)
+    assert refused(str(tmp_path)) == f"encoder '{tmp_path}' is no transformer: it does not say what it reads"
 
 
 @pytest.mark.parametrize(

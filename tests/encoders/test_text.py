@@ -48,6 +48,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "distilbert": ("distilbert", {"vocab_size": 300, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24}, ""),
     "modernbert": ("modernbert", {**SIZES, "global_attn_every_n_layers": 2}, "final_norm"),
     "t5": ("t5", T5, "final_layer_norm"),
+    # without layers that hooks can read: these keep time first, those in several lists
+    "xlnet": ("xlnet", {"vocab_size": 300, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24}, ""),
+    "flaubert": ("flaubert", {"vocab_size": 300, "emb_dim": 16, "n_layers": 3, "n_heads": 2}, ""),
 }
 NAMES = list(CASES)
 TEXTS = ("Stocks fell.", "A longer text about nothing at all", "äöü")

@@ -4,8 +4,8 @@ There is no list of model families. The layers are the module list whose modules
 together: once each, or again and again, as the layers of ALBERT, which share their weights.
 The final norm is a norm called after the last layer, on exactly that layer's output, whose own output is the model's.
 A projection after that, as of OPT-350m, is skipped from then on, so that all vectors have the width of the layers.
-The modules found must reproduce the library's hidden states on that input. Otherwise the model is refused, because its
-vectors would not match their layer numbers.
+The modules found must reproduce the library's hidden states on that input, because the vectors must match their layer
+numbers. Otherwise the hidden states themselves are taken (`library_states`) if padding can be told from tokens in them.
 """
 
 from __future__ import annotations

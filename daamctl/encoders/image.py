@@ -1,4 +1,4 @@
-"""Vision encoders: any Hugging Face base model with a list of equally wide transformer layers.
+"""Vision encoders: any Hugging Face base model with a list of equally wide layers, or that returns its hidden states.
 
 The time axis holds patches. Positions whose input to the first layer does not depend on the image are class and
 register tokens; a setting decides whether they are averaged (D47). The encoder's own processor resizes and normalises

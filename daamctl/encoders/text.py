@@ -1,4 +1,4 @@
-"""Text encoders, causal or bidirectional: any Hugging Face base model with a list of equally wide transformer layers.
+"""Text encoders, causal or bidirectional: any Hugging Face base model whose layers are found or returned.
 
 Batches are padded on the right with an attention mask, and padding is never averaged. Whether the tokens added by the
 tokenizer are averaged is a setting (D45). Language-model heads, decoders and caches are not used.

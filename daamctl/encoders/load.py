@@ -297,7 +297,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
         raise _reads_something_else(source, reads, modality)
     raise EncoderError(
         f"encoder '{source}' is of type '{kind}', which is not a speech, text or vision encoder known here",
-        fix="any model works that reads waveforms, mel features, tokens or pixels and whose layers transformers returns",
+        fix="any model works that reads waveforms, mel features, tokens or pixels and whose hidden states are returned",
     )
 
 

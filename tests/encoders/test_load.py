@@ -703,7 +703,7 @@ def test_a_model_that_reads_something_else_is_refused(tmp_path: Path) -> None:
     transformers.TimesFmConfig().save_pretrained(tmp_path)
     assert refused(str(tmp_path)) == (
         f"encoder '{tmp_path}' is of type 'timesfm', which is not a speech, text or vision encoder known here\n"
-        "  any model works that reads waveforms, mel features, tokens or pixels and whose layers transformers returns"
+        "  any model works that reads waveforms, mel features, tokens or pixels and whose hidden states are returned"
     )
 
 

@@ -1,8 +1,9 @@
 """Frozen encoders: named presets, and one class per family of models.
 
 `--encoder` takes a preset from `ENCODERS`, a Hugging Face id or a local folder. The layers of every model are found by
-running it once (`discovery`), so any model works whose layers have equal width. Speech models differ in their inputs;
-those whose model type is not in `FAMILIES` are read clip by clip, or several of equal length at once (`audio`).
+running it once (`discovery`), or its hidden states are taken as transformers returns them. Speech models differ in
+their inputs; those whose model type is not in `FAMILIES` are read clip by clip, or several of equal length at once
+(`audio`).
 Importing this package imports neither torch nor transformers; opening an encoder does.
 """
 
@@ -31,6 +32,7 @@ FAMILIES = Registry(
         "qwen2_audio_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
         "audioflamingo3_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
         "voxtral_encoder": "daamctl.encoders.whisper:AudioTowerEncoder",
+        "speecht5": "daamctl.encoders.audio:SpeechT5Encoder",
         "speech": "daamctl.encoders.audio:AudioEncoder",
         "text": "daamctl.encoders.text:TextEncoder",
         "image": "daamctl.encoders.image:ImageEncoder",

@@ -22,6 +22,8 @@ from daamctl.errors import EncoderError
 
 SHORTEST_S, LONGEST_S = 0.1, 1.0
 """Bounds of the length to which shorter clips are zero-padded: the shortest, doubled until it gives a frame."""
+SPEECHT5_ENCODER = r"^(speecht5\.)?encoder\."
+"""What names of its weights have in front."""
 OUTLINES = threading.Lock()
 """Held while a model runs on shapes; several threads collate."""
 
@@ -36,6 +38,7 @@ class AudioEncoder(SpeechEncoder):
     """
 
     poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
+    any_positions = True
     equal_length_batches = True
 
     def set_up(self, model: Any, reader: Any) -> None:
@@ -54,11 +57,22 @@ class AudioEncoder(SpeechEncoder):
         self.shortest = round(SHORTEST_S * self.sampling_rate)
         self.longest: int = getattr(reader, "n_samples", sys.maxsize)  # Whisper's cuts off what is longer
         self.outline: Any = None  # the model without numbers; known after the trial
+        self.has_frames = True  # False: every layer has a number of its own, and is averaged over all of them
         self.known_frames: dict[int, tuple[int, int]] = {}
         self.discover([trial_clip(self.sampling_rate)])
 
     def set_token_mask(self, found: ModelLayers) -> None:
-        """Find the first layer, whose input tells the number of frames, and the shortest clip; see `Encoder`."""
+        """Find the first layer, whose input tells the number of frames, and the shortest clip; see `Encoder`.
+
+        Raises:
+            EncoderError: frames and padding cannot be told apart.
+        """
+        if not found.layers:
+            _, share = self._read([trial_clip(self.sampling_rate)])
+            if share < 1:
+                raise EncoderError(f"which frames of {self.what} are padding cannot be told: its layers are not found")
+            self.has_frames = False
+            return
         place = next(name for name, module in self.model.named_modules() if module is found.layers[0])
         with torch.device("meta"):  # only shapes, and apart from the model, which may be at work
             self.outline = type(self.model)(self.model.config).eval()
@@ -85,7 +99,7 @@ class AudioEncoder(SpeechEncoder):
         clips = [padded_to(self.normalized(clip), self.shortest) for clip in items]
         self.refuse_longer(len(clips[0]), self.longest)
         inputs, _ = self._read(clips)
-        valid, every = (0, 0) if self.outline is None else self.frames_of(len(clips[0]))
+        valid, every = (0, 0) if self.has_frames and self.outline is None else self.frames_of(len(clips[0]))
         return inputs, (torch.arange(every) < valid).repeat(len(clips), 1)
 
     def _read(self, clips: Sequence[Tensor]) -> tuple[dict[str, Tensor], float]:
@@ -106,6 +120,8 @@ class AudioEncoder(SpeechEncoder):
 
     def frames_of(self, samples: int) -> tuple[int, int]:
         """Numbers of frames of a clip, without and with padding, by the shapes of what reaches the first layer."""
+        if not self.has_frames:
+            return 1, 1
         if samples not in self.known_frames:
             inputs, share = self._read([trial_clip(samples)])
             try:
@@ -117,6 +133,17 @@ class AudioEncoder(SpeechEncoder):
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 raise EncoderError(f"{self.what} does not tell its number of frames: {error}") from error
         return self.known_frames[samples]
+
+
+class SpeechT5Encoder(AudioEncoder):
+    """The encoder of SpeechT5 with what it reads speech by; a checkpoint for text to speech lacks that."""
+
+    @staticmethod
+    def load_model(source: str, **options: Any) -> Any:
+        """Load the encoder alone; see `Encoder`."""
+        from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithSpeechPrenet
+
+        return SpeechT5EncoderWithSpeechPrenet.from_pretrained(source, key_mapping={SPEECHT5_ENCODER: ""}, **options)
 
 
 class _FirstLayerReached(Exception):

@@ -115,6 +115,8 @@ class Encoder(ABC):
     modality: ClassVar[Modality]
     poolings: ClassVar[tuple[str, ...]] = ("valid-frames",)
     """Values of `extract.pooling` that it knows."""
+    any_positions: ClassVar[bool] = False
+    """Whether layers may have any numbers of positions, of which all count: no item of a batch is padded."""
     layers: tuple[int, ...]
     embed_dim: int
     has_final_norm: bool
@@ -216,7 +218,8 @@ class Encoder(ABC):
         first = 0 if self.options.layer_00 else 1
         if found.states[first].shape[1] == 0:
             raise EncoderError(f"{self.what} gives no layer 0", fix="use --set extract.layer_00=false")
-        self.ends_in_layer = found.ends_in_layer
+        mask = self.collate(trial)[1]  # again: `set_token_mask` may have changed it
+        self.ends_in_layer = found.ends_in_layer and found.normed.shape[1] == mask.shape[-1]
         self.has_final_norm = found.normed is not found.states[-1]
         self.embed_dim = max(int(state.shape[2]) for state in found.states)
         self.layers = tuple(range(first, len(found.states)))
@@ -227,7 +230,7 @@ class Encoder(ABC):
         else:
             self.pooler = StatePooler(len(self.layers), self.embed_dim, normed=normed)
         # The pooler must give the same as averaging the hidden states, which are all in memory here.
-        weights = weighted(self.collate(trial)[1])  # again: `set_token_mask` may have changed the mask
+        weights = weighted(mask)
         states = [*found.states[first:-1], found.normed if normed else found.states[-1]]
         means = torch.stack([averaged(state, *weights, self.embed_dim).cpu() for state in states], dim=1)
         pooled, _ = self.pool(trial)
@@ -240,10 +243,9 @@ class Encoder(ABC):
             return find_layers(self.model, forward, self.what)
         except EncoderError:
             found = library_states(forward(), len(getattr(self.model.config, "depths", ())))
-            if found is None or self.modality == "speech":
+            if found is None:
                 raise
-            # with other numbers of tokens, padding could not be told from them; images have none
-            if self.modality != "image" and any(state.shape[1] != num_positions for state in found.states):
+            if not self.any_positions and any(state.shape[1] != num_positions for state in found.states):
                 raise
             return found
 

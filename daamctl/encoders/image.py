@@ -50,6 +50,7 @@ class ImageEncoder(Encoder):
     """
 
     modality: ClassVar[Modality] = "image"
+    any_positions = True
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Measure the images that the processor makes; see `Encoder`."""

@@ -38,7 +38,7 @@ PREFIXES = {
     "text": r"^(model\.)?(language_model|text_model)\.(model\.)?"
     r"(?=(layers|embed_tokens|norm|embeddings|encoder|decoder|pooler)\.)",
     "image": r"^(model\.)?(vision_tower|vision_model)\.(vision_model\.)?",
-    "speech": r"^(model\.)?(audio_tower|encoder)\.",
+    "speech": r"^(model\.)?(audio_tower|audio_model|encoder)\.",
 }
 """What names of weights of a larger model, e.g. Gemma 3, have before those of its part for a modality."""
 READERS = {

@@ -110,6 +110,61 @@ def test_layers_that_the_output_is_not_made_of(tmp_path: Path) -> None:
         encoder.hidden(encoder.collate([clip])[0])
 
 
+def test_speecht5_reads_speech_through_its_prenet(tmp_path: Path) -> None:
+    front = {"conv_dim": [16] * 3, "conv_kernel": [10, 3, 3], "conv_stride": [5, 2, 2], "num_conv_pos_embeddings": 8}
+    sizes = {name: {"layers": 2, "attention_heads": 4, "ffn_dim": 48} for name in ("encoder", "decoder")}
+    settings = {f"{part}_{name}": value for part, own in sizes.items() for name, value in own.items()}
+    config = hf.SpeechT5Config(
+        **settings, **front, hidden_size=32, vocab_size=50, num_conv_pos_embedding_groups=4, apply_spec_augment=False
+    )
+    torch.manual_seed(0)
+    model = hf.SpeechT5ForSpeechToText(config).eval()
+    model.save_pretrained(tmp_path / "asr")
+    hf.SpeechT5ForTextToSpeech(config).save_pretrained(tmp_path / "tts")
+    for name in ("asr", "tts"):
+        hf.SpeechT5FeatureExtractor().save_pretrained(tmp_path / name)
+    encoder = opened(tmp_path / "asr", layer_00=True)
+    clip = trial_clip(16000)
+    with torch.inference_mode():
+        output = model.speecht5.encoder(
+            input_values=encoder.collate([clip])[0]["input_values"], output_hidden_states=True
+        )
+    means = torch.stack([state[0].mean(0) for state in output.hidden_states])
+    torch.testing.assert_close(encoder.pool([clip])[0][0], means, atol=2e-5, rtol=1e-4)
+    assert encoder.layers == (0, 1, 2)
+    with pytest.raises(EncoderError, match=r"lacks weights that its config\.json asks for: prenet"):
+        opened(tmp_path / "tts")
+
+
+def test_the_hierarchical_audio_tower_of_clap(tmp_path: Path) -> None:
+    tower = hf.ClapAudioConfig(
+        patch_embeds_hidden_size=8, hidden_size=32, depths=[1, 1, 1], num_attention_heads=[1, 2, 2], projection_dim=8
+    )
+    words = {
+        "vocab_size": 60,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    torch.manual_seed(0)
+    config = hf.ClapConfig(text_config=words, audio_config=tower.to_dict(), projection_dim=8)
+    model = hf.ClapModel(config).eval()
+    model.save_pretrained(tmp_path)
+    hf.ClapFeatureExtractor(truncation="rand_trunc").save_pretrained(tmp_path)
+    encoder = opened(tmp_path)
+    assert (encoder.layers, encoder.embed_dim, encoder.sampling_rate) == ((1, 2, 3), 32, 48000)
+    clips = [trial_clip(30000), 3 * trial_clip(30000).flip(0)]
+    pooled, _ = encoder.pool(clips)
+    for row, clip in enumerate(clips):
+        with torch.inference_mode():
+            states = model.audio_model(**encoder.collate([clip])[0], output_hidden_states=True).hidden_states
+        for layer, state in enumerate(states[1:]):
+            width = state.shape[1]
+            torch.testing.assert_close(pooled[row, layer, :width], state[0].flatten(1).mean(1), atol=2e-5, rtol=1e-4)
+            assert not pooled[row, layer, width:].any()
+
+
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_shortest_clips_are_padded(case: str, tmp_path: Path) -> None:
     saved(tmp_path, case)

@@ -217,9 +217,8 @@ def test_features_of_another_model(tmp_path: Path) -> None:
 
 
 def test_a_model_whose_inputs_are_no_features(tmp_path: Path) -> None:
-    """SpeechT5's encoder alone reads hidden states, not waveforms."""
-    sizes = {**SIZES, "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    hf.SpeechT5Model(hf.SpeechT5Config(**sizes)).save_pretrained(tmp_path)
-    hf.SpeechT5FeatureExtractor().save_pretrained(tmp_path)
+    """A CLAP without fusion reads one spectrogram of a clip, the feature extractor of another gives four."""
+    hf.ClapAudioModel(hf.ClapAudioConfig(patch_embeds_hidden_size=8, hidden_size=64)).save_pretrained(tmp_path)
+    hf.ClapFeatureExtractor(truncation="fusion").save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"^encoder '.*' cannot be run on a trial input: "):
         opened(tmp_path)

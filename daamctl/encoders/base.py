@@ -198,8 +198,8 @@ class Encoder(ABC):
         Raises:
             EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
         """
-        inputs, mask = self.collate(trial)
         try:
+            inputs, mask = self.collate(trial)
             with torch.inference_mode(), autocast(self.device, self.precision):
                 found = self._find(lambda: self.model(**inputs, output_hidden_states=True), mask.shape[-1])
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
@@ -228,7 +228,8 @@ class Encoder(ABC):
             norm = found.final_norm if normed else None
             self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
         else:
-            self.pooler = StatePooler(len(self.layers), self.embed_dim, normed=normed)
+            last = found.channels_last
+            self.pooler = StatePooler(len(self.layers), self.embed_dim, normed=normed, channels_last=last)
         # The pooler must give the same as averaging the hidden states, which are all in memory here.
         weights = weighted(mask)
         states = [*found.states[first:-1], found.normed if normed else found.states[-1]]
@@ -242,7 +243,8 @@ class Encoder(ABC):
         try:
             return find_layers(self.model, forward, self.what)
         except EncoderError:
-            found = library_states(forward(), len(getattr(self.model.config, "depths", ())))
+            depths = getattr(self.model.config, "depths", getattr(self.model.config, "depth", ()))
+            found = library_states(forward(), len(depths) if isinstance(depths, (list, tuple)) else 0)
             if found is None:
                 raise
             if not self.any_positions and any(state.shape[1] != num_positions for state in found.states):
@@ -396,14 +398,16 @@ class StatePooler:
         num_layers: how many of the states to pool, counted from the last.
         width: D.
         normed: whether the last hidden state, which is the norm of the last layer, takes its place.
+        channels_last: see `by_position`.
     """
 
     layers: tuple[nn.Module, ...] = ()
     final_norm: nn.Module | None = None
     asked: Mapping[str, bool] = MappingProxyType({"output_hidden_states": True})
 
-    def __init__(self, num_layers: int, width: int, *, normed: bool) -> None:
-        self.num_layers, self.width, self.normed = num_layers, width, normed
+    def __init__(self, num_layers: int, width: int, *, normed: bool, channels_last: bool) -> None:
+        self.num_layers, self.width = num_layers, width
+        self.normed, self.channels_last = normed, channels_last
 
     def run(self, forward: Any, mask: Shaped[Tensor, "B *W T"]) -> Float32[Tensor, "R L D"]:
         """Call `forward()`, which returns the model's output, and return the pooled layers; see `LayerPooler.run`."""
@@ -411,7 +415,8 @@ class StatePooler:
         states = list(output.hidden_states)[-self.num_layers :]
         if self.normed:
             states[-1] = output.last_hidden_state
-        return torch.stack([averaged(by_position(state), *weights, self.width) for state in states], dim=1)
+        states = [by_position(state, channels_last=self.channels_last) for state in states]
+        return torch.stack([averaged(state, *weights, self.width) for state in states], dim=1)
 
 
 def weighted(mask: Shaped[Tensor, "B *W T"]) -> tuple[Float32[Tensor, "B *W T"], Bool[Tensor, "B W"] | None]:

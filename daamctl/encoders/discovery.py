@@ -34,6 +34,7 @@ class ModelLayers:
         states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, all before the final norm.
         normed: (B, T, D) output of the final norm, or of the last layer if there is none.
         ends_in_layer: whether it is the model's output.
+        channels_last: whether maps among the library's hidden states are (B, H, W, D), not (B, D, H, W).
     """
 
     layers: list[nn.Module]
@@ -41,6 +42,7 @@ class ModelLayers:
     states: list[Tensor]
     normed: Tensor
     ends_in_layer: bool = True
+    channels_last: bool = False
 
 
 def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayers:
@@ -112,20 +114,29 @@ def library_states(output: Any, stages: int) -> ModelLayers | None:
     Returns:
         States (B, T, D), T and D their own, of which the first may have no positions; None if there are no such states.
     """
-    states = [by_position(state) for state in getattr(output, "hidden_states", None) or ()]
+    states = list(getattr(output, "hidden_states", None) or ())
     end = getattr(output, "last_hidden_state", None)
-    if len(states) < 2 or end is None or any(state.ndim != 3 or not bool(state.isfinite().all()) for state in states):
+    if end is None or len(states) < 2 or any(not isinstance(one, Tensor) or one.ndim not in (3, 4) for one in states):
+        return None
+    maps = [state.shape for state in states if state.ndim == 4]  # square, of square images
+    last = any(shape[1] == shape[2] != shape[3] for shape in maps)
+    if any(shape[1] != shape[2] if last else shape[2] != shape[3] for shape in maps):
+        return None  # which axis is D is not clear
+    states = [by_position(state, channels_last=last) for state in states]
+    if not all(bool(state.isfinite().all()) for state in states):
         return None
     if len(states) == stages:
         states.insert(0, states[0][:, :0])
     as_long = end.shape == states[-1].shape
     normed = end if as_long and not torch.equal(end, states[-1]) else states[-1]
-    return ModelLayers([], None, states, normed, ends_in_layer=as_long)
+    return ModelLayers([], None, states, normed, ends_in_layer=as_long, channels_last=last)
 
 
-def by_position(state: Tensor) -> Tensor:
-    """A hidden state (B, T, D); a map (B, D, H, W) becomes one, with a position for each pixel."""
-    return state.flatten(2).transpose(1, 2) if state.ndim == 4 else state
+def by_position(state: Tensor, *, channels_last: bool) -> Tensor:
+    """A hidden state (B, T, D); a map (B, D, H, W), or (B, H, W, D), becomes one with a position for each pixel."""
+    if state.ndim == 3:
+        return state
+    return state.flatten(1, 2) if channels_last else state.flatten(2).transpose(1, 2)
 
 
 def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

@@ -175,6 +175,24 @@ def test_hierarchical_models(case: str) -> None:
         cut_config(model.config, 2, encoder.what)
 
 
+def test_maps_with_features_last() -> None:
+    """SAM's layers give (B, H, W, D), and a neck follows them."""
+    from transformers import SamVisionConfig, SamVisionModel
+
+    sizes: dict[str, Any] = {name: SIZES[name] for name in SIZES if name != "intermediate_size"}
+    torch.manual_seed(0)
+    config = SamVisionConfig(**sizes, mlp_dim=24, output_channels=16, global_attn_indexes=[1], window_size=2)
+    model = SamVisionModel(config).eval()
+    options: dict[str, Any] = {"device": "cpu", "precision": "float32", "options": ExtractConfig()}
+    encoder = ImageEncoder("sam", model, plain_processor(32), **options)
+    pixels = [encoder.pixels(image) for image in pictures()]
+    with torch.inference_mode():
+        states = model(torch.stack(pixels), output_hidden_states=True).hidden_states
+    means = torch.stack([state.mean((1, 2)) for state in states[1:]], dim=1)
+    torch.testing.assert_close(encoder.pool(pixels)[0], means, **TOLERANCE)
+    assert (encoder.layers, encoder.embed_dim, encoder.has_final_norm) == ((1, 2, 3), 16, False)
+
+
 @pytest.mark.parametrize("case", ["beit", "vit"])
 def test_class_token_matters(case: str) -> None:
     within, without = (encoder_of(case, pool_class_token=flag) for flag in (True, False))

@@ -515,10 +515,11 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[st
         told.append(f"1 {task.source}: none is left to train on; without the speaker, every item counts alone")
     elif speakers < FEW_SPEAKERS:
         told.append(f"{counted(speakers, task.source)}: with so few hardly any difference of methods can be shown")
-    classes = rows.group_by("speaker").agg(pl.col("label").n_unique())
-    if (single := (classes["label"] == 1).sum()) * 2 > speakers:
+    classes = rows.group_by("speaker").agg(pl.col("label").n_unique(), pl.len()).filter(pl.col("len") > 1)
+    if (single := (classes["label"] == 1).sum()) * 2 > len(classes):
         told.append(
-            f"{single} of {speakers} {task.source}s have one class only: a method may learn the {task.source} instead"
+            f"{single} of {len(classes)} {task.source}s with several items have one class only: a method may learn the "
+            f"{task.source} instead"
         )
     owners = rows.group_by("label").agg(pl.col("speaker").n_unique())
     alone = sorted(owners.filter(pl.col("speaker") < 3)["label"])

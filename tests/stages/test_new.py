@@ -409,6 +409,9 @@ def test_many_groups_may_be_what_belongs_together(project: Path, tmp_path: Path)
     assert any(doubt.startswith("40 groups are as many folds") and "name it speaker" in doubt for doubt in doubts)
     kept = {"speaker": "group"}
     assert not new.run(project, "kept", tmp_path / "pages.csv", columns=kept, encoder="bert-micro").doubts
+    own = pl.DataFrame({**row, "group": f"page{number}"} for number, row in enumerate(rows))
+    own.write_csv(tmp_path / "own.csv")  # nobody with one text alone can have two classes
+    assert not new.run(project, "own", tmp_path / "own.csv", columns=kept, encoder="bert-micro").doubts
 
 
 @pytest.mark.parametrize("name", ["off", "2024", "1.5", "null"])
@@ -679,7 +682,8 @@ def test_folds_have_several_classes_where_a_speaker_has_one(project: Path) -> No
         name = f"{'ill' if number < 9 else 'well'}_p{number // 3}_{number}.wav"
         sf.write(folder / name, 0.1 * np.random.default_rng(number).normal(size=RATE), RATE)
     made = new.run(project, "patients", folder, pattern="{label}_{speaker}_{_}.wav", encoder="wavlm-micro")
-    assert "6 of 6 speakers have one class only: a method may learn the speaker instead" in made.doubts
+    doubt = "6 of 6 speakers with several items have one class only: a method may learn the speaker instead"
+    assert doubt in made.doubts
     config = load_config(project, "patients")
     assert (config.download.folds, config.download.num_groups) == ("stratified", 3)
     download.run(Layout.of(project, "patients", config), config)

@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
 from daamctl.corpora.arrays import array_parts
-from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, relabelled
+from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
@@ -83,17 +83,22 @@ def unpack(
     if unlike := next((part.name for part in parts if set(part.schema.names) != set(first.schema.names)), None):
         raise CorpusError(f"{source}: the parts {first.name} and {unlike} have different columns")
     taken = _columns(source, first.schema, columns, one_part=len(parts) == 1)
-    free = set(first.schema.names) - set(taken.values()) - {*TAKEN, *taken, "group"}
+    columns_of = {role: named_columns(name, first.schema.names) for role, name in taken.items()}
+    read = [name for found in columns_of.values() for name in found]
+    free = set(first.schema.names) - set(read) - {*TAKEN, *taken, "group"}
     kept = [field.name for field in first.schema if field.name in free and not _is_nested(field.type)]
-    names = {name: _names(first.features.get(name)) for name in (*taken.values(), *kept)}
+    names = {name: _names(first.features.get(name)) for name in (*read, *kept)}
     label = "label" if "label" in taken else "tags"
     rows: list[dict[str, Any]] = []
     with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
         new.mkdir()
         for part in parts:
             start = re.sub(r"[^\w.-]", "_", part.name)  # no folder
-            for number, values in enumerate(_rows(part, [*taken.values(), *kept]), 1):
-                row = {role: _told(values[name], names[name]) for role, name in taken.items() if role != "path"}
+            for number, values in enumerate(_rows(part, [*read, *kept]), 1):
+                row = {role: _told(values[taken[role]], names[taken[role]])
+                       for role, found in columns_of.items() if role != "path" and len(found) == 1}  # fmt: skip
+                if len(joined := columns_of.get("text", [])) > 1:
+                    row["text"] = " ".join(str(values[name]) for name in joined if values[name] is not None)
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"

@@ -92,17 +92,23 @@ def renaming(found: Mapping[str, str]) -> str:
 
 
 def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, columns: Sequence[str]) -> None:
-    """Check the columns that `daamctl new --columns` names: ours -> that of the source.
+    """Check the columns that `daamctl new --columns` names: ours -> that of the source, or several for `text`.
 
     Raises:
         CorpusError: one is not known, or the source lacks it.
     """
     for role, name in given.items():
-        if role not in known or name not in columns:
+        lacking = set(named_columns(name, columns)) - set(columns)
+        if role not in known or lacking or (role != "text" and name not in columns):
             raise CorpusError(
                 f"--columns has {role}={name}; {source} has the columns {first_few(columns, 20)}",
                 fix=f"known: {', '.join(known)}",
             )
+
+
+def named_columns(name: str, columns: Sequence[str]) -> list[str]:
+    """The columns whose values one text joins: `title+body` names two, unless a column has that name."""
+    return [name] if name in columns else name.split("+")
 
 
 def relabelled(rows: pl.DataFrame, labels: Mapping[str, str]) -> pl.DataFrame:

@@ -194,16 +194,19 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
 
 
 def _by_values(rows: pl.DataFrame) -> dict[str, str]:
-    """What may be the items and their labels: the longest values that differ, and the fewest that repeat."""
+    """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat."""
     rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
     items = [name for name, count in counts.items() if 2 * count > len(rows)]
     labels = [name for name, count in counts.items() if 2 <= count <= len(rows) // 3]
     if not items or not labels:
         return {}
+    label = min(labels, key=lambda name: counts[name])
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
-    is_file = rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all()
-    return {"path" if is_file else "text": item, "label": min(labels, key=lambda name: counts[name])}
+    if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all():
+        return {"path": item, "label": label}
+    texts = [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
+    return {"text": "+".join(texts) if 2 <= len(texts) <= 3 else item, "label": label}
 
 
 def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:

@@ -300,9 +300,8 @@ def _many_speakers(evaluation: Evaluation, found: Speakers, number: int) -> Tabl
         for name, part in found.items()
     ]
     caption = f"Accuracy per {evaluation.item} in percent: quantiles over {count(number)} {said.source}s"
-    return Table(
-        "speakers", caption, ["Method", *QUANTILES], rows, note=f"A {said.source} with one {said.item} has 0 or 100."
-    )
+    note = f"{said.source.capitalize()}s with one {said.item} have 0 or 100."
+    return Table("speakers", caption, ["Method", *QUANTILES], rows, note=note)
 
 
 def _speaker_table(evaluation: Evaluation, found: Speakers, known: Mapping[str, int]) -> Table:

@@ -34,7 +34,16 @@ from daamctl.corpora.base import check_labels, class_counts, label_doubts
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
-from daamctl.corpora.files import SUFFIXES, check_named, files_below, lines_of, match_names, read_text, relabelled
+from daamctl.corpora.files import (
+    SUFFIXES,
+    check_named,
+    files_below,
+    lines_of,
+    match_names,
+    named_columns,
+    read_text,
+    relabelled,
+)
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
 from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
@@ -561,6 +570,8 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
     check_named(columns, known, source, table.columns)
     nested = [name for name in table.columns if table[name].dtype.is_nested()]
+    if len(joined := named_columns(columns.get("text", ""), table.columns)) > 1:
+        table = table.with_columns(pl.concat_str(joined, separator=" ", ignore_nulls=True).alias(columns["text"]))
     if listed := next((name for name in columns.values() if name in nested), None):
         raise CorpusError(
             f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"

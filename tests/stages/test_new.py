@@ -402,6 +402,19 @@ def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"
 
 
+def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
+    rows = [{"title": f"T{n}", "text": None if n == 3 else f"body {n}", "kind": "ab"[n % 2]} for n in range(12)]
+    pl.DataFrame(rows).write_csv(tmp_path / "news.csv")
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "news"))
+    columns = {"text": "title+text", "label": "kind"}
+    expected = [row["title"] if row["text"] is None else f"{row['title']} {row['text']}" for row in rows]
+    for name, source in (("table", tmp_path / "news.csv"), ("dataset", tmp_path / "news")):
+        made = new.run(project, name, source, columns=columns, encoder="bert-micro")
+        assert manifest_of(made)["text"].to_list() == expected
+        with pytest.raises(CorpusError, match=r"--columns has text=title\+no; .* has the columns title, text, kind"):
+            new.run(project, "no", source, columns={**columns, "text": "title+no"}, encoder="bert-micro")
+
+
 def test_many_groups_may_be_what_belongs_together(project: Path, tmp_path: Path) -> None:
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "group": f"page{n // 2}"} for n in range(80)]
     pl.DataFrame(rows).write_csv(tmp_path / "pages.csv")

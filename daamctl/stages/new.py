@@ -282,6 +282,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
             fix = f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
             if packed := next((PACKED[end] for end in folder.suffixes if end in PACKED), None):
                 fix = f"unpack it, and give the folder: python -m {packed} -e {folder} FOLDER"
+            elif folder.suffix == ".gz":
+                fix = f"unpack it, and give {folder.with_suffix('')}: python -m gzip -d {folder}"
             elif folder.suffix.lower() in (".xlsx", ".xls", ".ods"):
                 fix = "save it as CSV, and give that"
             elif folder.suffix.lower() in ARRAYS:
@@ -525,10 +527,11 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[st
     elif speakers < FEW_SPEAKERS:
         told.append(f"{counted(speakers, task.source)}: with so few hardly any difference of methods can be shown")
     classes = rows.group_by("speaker").agg(pl.col("label").n_unique(), pl.len()).filter(pl.col("len") > 1)
-    if (single := (classes["label"] == 1).sum()) * 2 > len(classes):
+    single = classes.filter(pl.col("label") == 1)
+    if single["len"].sum() * 2 > len(rows):
         told.append(
-            f"{single} of {len(classes)} {task.source}s with several items have one class only: a method may learn the "
-            f"{task.source} instead"
+            f"{len(single)} of {len(classes)} {task.source}s with several items have one class only: a method may "
+            f"learn the {task.source} instead"
         )
     owners = rows.group_by("label").agg(pl.col("speaker").n_unique())
     alone = sorted(owners.filter(pl.col("speaker") < 3)["label"])

@@ -588,6 +588,7 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
         ("a.zip", "unpack it, and give the folder: python -m zipfile -e {source} FOLDER"),
         ("a.tar.gz", "unpack it, and give the folder: python -m tarfile -e {source} FOLDER"),
         ("a.xlsx", "save it as CSV, and give that"),
+        ("a.csv.gz", "unpack it, and give a.csv: python -m gzip -d {source}"),
         ("a.npy", "of vectors, write a file first: daamctl import-vectors {source}"),
         ("https://huggingface.co/datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),
         ("hf://datasets/me/moods", "hf download me/moods --repo-type dataset --local-dir FOLDER"),

@@ -228,6 +228,7 @@ class Truncation(LayerSets):
         Hothorn and Lehmacher 1995; Westfall and Krishen 2001).
         """
         found: dict[str, bool] = {}
+        # from the longest on, which is the most likely to be enough: the order is fixed before the data are seen
         for row in reversed(self.prefixes):
             if row.p is None:
                 break
@@ -250,10 +251,12 @@ def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Pat
     """Write the table, then the record with the hashes of the table and of the folds in the same folder."""
     from daamctl.artifacts.results import RESULT  # imports the settings, which tables do not need
 
+    # before the record, which holds their hashes
     tables = [write_rows(path.parent, found.run, found.rows)]
     if isinstance(found, Ablation):
         tables.append(audit.write_tests(path.parent, found.run, found.tests))
     results = sorted(fold.folder / RESULT for fold in folds if fold.folder.is_relative_to(path.parent))
+    # `asdict` would copy thousands of rows, which the table has
     record = asdict(replace(found, rows=()))
     content = {name: value for name, value in record.items() if name not in ("rows", "tests")}
     Artifact(path, type(found)).seal(path.parent, content, [*tables, *results])

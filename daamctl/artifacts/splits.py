@@ -86,6 +86,7 @@ def make_split(
     """
     names = fold_groups(clips["group"])
     official = is_official(clips["group"])
+    # the groups stand in a ring: each is held out while the one before it is tested
     needed, rings = 3 if dev_group else 2, names if official else dev_groups(clips["group"])
     if len(rings) < needed and not official:
         fix = (
@@ -111,6 +112,7 @@ def make_split(
     parts = {"test": np.flatnonzero(group == test)}
     if official:
         parts["train"] = np.flatnonzero(group == "train")
+        # a dev part that is tested cannot choose the settings
         held_out = dev_group and test_part is None
         parts["dev"] = np.flatnonzero(group == "dev") if held_out else np.empty(0, np.int64)
         dev = "dev" if dev_group else None
@@ -153,7 +155,9 @@ def cross_validated(
     """
     held, sentences = (pair_part(groups, name).to_numpy() for name in ("speaker", "sentence"))
     tested = (groups == test).to_numpy()
+    # any row of the test group tells its speakers and sentences
     place, ring = int(tested.argmax()), dev_groups(groups)
+    # groups without pairs are their own speakers and sentences, so this is every other group
     others = (held != held[place]) & (sentences != sentences[place])
     dev = ring[(ring.index(held[place]) + 1) % len(ring)] if dev_group else None
     out = others & (held == (dev or ""))

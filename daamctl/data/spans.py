@@ -210,6 +210,7 @@ def count_entities(
     spans = [_spans(codes, ids, classes, rule) for ids in (true, guess)]
 
     def table(found: _Spans) -> Counts:
+        # one bincount for the table: cell (sentence, type)
         cells = codes[found.starts] * len(types) + found.types
         return np.bincount(cells, minlength=len(names) * len(types)).reshape(len(names), len(types))
 
@@ -232,6 +233,7 @@ def span_errors(
     same_type, same_bounds = (
         np.bincount(owner, weights=agree, minlength=len(low)) > 0 for agree in (type_agrees, bounds_agree)
     )
+    # minus the number of true entities that each predicted one overlaps
     backward = np.subtract(*_overlaps(second, first))
     return SpanErrors(
         exact=int((same_bounds & same_type).sum()),
@@ -302,8 +304,10 @@ def _spans(sentences: Ids, ids: Ids, classes: Sequence[str], rule: Rule) -> _Spa
     begins = prefixes == "B"
     inside = prefixes == "I"
     continues = np.zeros(len(ids), dtype=bool)
+    # after O the kind is -1, so an I- tag there begins an entity
     continues[1:] = inside[1:] & (kinds[1:] == kinds[:-1]) & (sentences[1:] == sentences[:-1])
     starts = np.flatnonzero(begins | (inside & ~continues))
+    # an entity ends before the next word that continues none
     stops = np.append(np.flatnonzero(~continues), len(ids))
     ends = stops[np.searchsorted(stops, starts, side="right")]
     if rule == "strict":  # an entity that begins with I- counts for nothing, and changes no other
@@ -320,6 +324,7 @@ def _common(first: _Spans, second: _Spans) -> _Spans:
 
 def _overlaps(first: _Spans, second: _Spans) -> tuple[Ids, Ids]:
     """For each entity of `first`, the range of those of `second` that share a word with it."""
+    # entities of one kind of tags never overlap, so both their starts and their ends ascend
     low = np.searchsorted(second.ends, first.starts, side="right")
     return low, np.searchsorted(second.starts, first.ends, side="left")
 

@@ -124,6 +124,7 @@ def _num_train(fold: Fold, folds: Sequence[Fold]) -> int:
 
 def speakers_known(table: pl.DataFrame) -> bool:
     """Whether an `item_table` has speakers; False if every item is its own speaker or has none."""
+    # a corpus of unknown speakers names each utterance as its own
     own = pl.col("item").str.replace(r"#\d+$", "")  # utterance of a clip
     known = table.filter(pl.col("speaker").is_not_null())
     return not known.filter(pl.col("speaker").ne(pl.col("item")) & pl.col("speaker").ne(own)).is_empty()
@@ -158,6 +159,7 @@ def compare_methods(
     averaged = {method: _averaged(method, table) for method, table in tables.items()}
     if not same_folds:
         none = [pl.lit(0, pl.Int64).alias(name) for name in ("fold", "n_test", "n_train")]
+        # folds and sizes that agree by name would pair items of different trainings
         averaged = {method: table.with_columns(none).sort("item") for method, table in averaged.items()}
     _check_same(averaged)
     data = _data(next(iter(averaged.values())), task, same_folds=same_folds)
@@ -315,6 +317,7 @@ def _data(table: pl.DataFrame, task: Task, *, same_folds: bool = True) -> _Data:
     sizes = table.group_by("fold").agg(pl.col("n_test", "n_train").first()).sort("fold")
     names, folds = table["speaker"], table["fold"].to_numpy()
     unit, word, reason = _unit(table, task, same_folds=same_folds)
+    # where every item is a unit of its own, a number of speakers would mislead
     known = unit != "item" and not names.null_count()
     units = None
     if unit is not None:
@@ -347,6 +350,7 @@ def _unit(table: pl.DataFrame, task: Task, *, same_folds: bool) -> tuple[str | N
             task.item,
             f"{task.unknown[0].lower()}{task.unknown[1:]}, so each {task.item} is its own unit",
         )
+    # then speakers and folds are the same units
     elif folds > 1 and table.select("fold", "speaker").n_unique() == speakers == folds:
         why = f"each fold tests one {task.source}"
     elif speakers < MIN_SPEAKERS:
@@ -376,9 +380,11 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
         row |= flip_columns(test, data.design.unit_word)
         # A large unit has a large sum also where all units agree; only what is left of that is chance.
         row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
+        # methods that agree on every item have no differences whose signs could be flipped
         alike = None if (first - second).any() else _number(data, metric)
         if interval := flip_interval(sums, sizes, level=1 - alpha, alike=alike, seed=seed):
             row |= interval_columns(interval)
+    # balanced accuracy over the classes that a fold tests
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:
         row["p_folds"] = nadeau_bengio(folds, data.n_test, data.n_train).p

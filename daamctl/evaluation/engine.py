@@ -79,6 +79,7 @@ def intervals(
         samples, method = resamples, "bootstrap"
     else:
         columns, ends = sparse.csc_array(sums), np.cumsum([0, *blocks(number, len(totals))])
+        # the sums without each unit, in blocks that fit in memory
         parts = [statistic(totals - columns[:, start:end].toarray()) for start, end in pairwise(ends)]
         without = np.concatenate(parts, axis=1)
         error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
@@ -98,6 +99,7 @@ def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, leve
     """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
     size = _independent_items(values * (1 - values), error, items, reach, level)
     right, wrong = values * size, (1 - values) * size
+    # the beta quantile has no value at 0 right or wrong items, where the end is 0 or 1 anyway
     low = np.where(values > 0, special.betaincinv(np.maximum(right, SMALL), wrong + 1, (1 - level) / 2), 0.0)
     high = np.where(values < 1, special.betaincinv(right + 1, np.maximum(wrong, SMALL), (1 + level) / 2), 1.0)
     return low, high
@@ -135,6 +137,7 @@ def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
     """Blocks of samples with replacement: how many times each of the units is in each sample, (number, samples)."""
     rng = np.random.default_rng(seed)
     for size in blocks(resamples, number):
+        # one bincount for all samples: unit u of sample s is counted in cell u * size + s
         flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
         yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
 
@@ -208,18 +211,22 @@ def flip_interval(
     number, value = len(array), round(float(array.mean()), SAME) + 0.0
     rows = np.stack([array, np.ones(number) if sizes is None else sizes], axis=1)
     every = number <= EXACT_FLIPS_UP_TO
+    # combinations of signs that may be as large for p <= 1 - level, half of them at each end; a set and its complement
+    # stand for one combination
     rank = int(np.floor((1 - level) * (2.0 ** (number - 1) if every else RANDOM_FLIPS + 1) + 1e-9))
     if rank < 1:
         return None
     if alike is not None:
         return equal_interval(alike, number, level)
     if every:
+        # without the empty set, which has no ratio
         sets = all_sets(rows)[1:]
         samples = len(sets)
     else:
         half = random_sets(rows, RANDOM_FLIPS, seed)
         sets, samples = np.concatenate([half, rows.sum(0) - half]), RANDOM_FLIPS
     sums, parts = sets.T
+    # sets of units that count nothing say nothing about the mean
     ratios = np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9)
     # one end at a time: numpy takes three times as long to find both at once
     ends = [np.partition(ratios, end)[end] for end in (rank - 1, len(ratios) - rank)]
@@ -269,6 +276,7 @@ def non_inferiority(
     error = np.sqrt(((sums - value * sizes) ** 2).sum(keepdims=True) / (units * (units - 1)))
     reach = float(special.stdtrit(units - 1, (1 + level) / 2))
     size = float(_independent_items(variance, error, np.array([items]), reach, level)[0])
+    # the same shares of as many independent items as tell as much
     lost, won = lost * size / items, won * size / items
     low, high = _score_end(lost, won, size, level), -_score_end(won, lost, size, level)
     low, value, high = np.round([low, value, high], SAME).tolist()

@@ -95,6 +95,7 @@ def assess_method(
     ended = [one for fold in own if (one := _finished(fold)) is not None]
     unfinished = len(ended) - sum(ended) if ended and method not in CLOSED_FORM else None
     chosen, edges, highest = _searched(own)
+    # a gap of exactly the margin is allowed, however it was rounded
     below = gap is not None and gap < -margin - ROUNDING
     nothing = _learned_nothing(method, own, items, tables[method], reached=gap is not None and not below)
     status: Status = "fair"
@@ -117,6 +118,7 @@ def assess_method(
         else:
             status = "overfitted"
             reasons += [*_beside(train_gap, "the training parts"), *_beside(dev_gap, "what was held out")]
+    # without a probe, only the course of the training itself can tell
     elif gap is None:
         reasons = _held_back(unfinished, edges, len(own))
         if reasons:
@@ -168,6 +170,7 @@ def identical_groups(
         folds: method -> its finished folds.
         items: method -> items of each fold, in any unit. They tell most methods apart without reading logits.
     """
+    # by predictions first: logits are read only of methods that may be equal
     alike: dict[tuple[Any, ...], list[str]] = {}
     for method, part in folds.items():
         runs = tuple(
@@ -260,6 +263,7 @@ def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[st
             chosen.setdefault(name, Counter())[value if isinstance(value, str) else f"{value:g}"] += 1
             tried = {one["settings"].get(name) for one in search["candidates"]}
             numbers = [number for number in tried if isinstance(number, int | float)]
+            # then higher values may help
             highest[name] += len(numbers) > 1 and value == max(numbers)
         edges.update(search["edges"])
     return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges), dict(+highest)
@@ -415,6 +419,7 @@ def _num_heads(fold: Fold) -> int | None:
         return None
     try:
         with safe_open(weights, framework="np") as file:
+            # the shape alone: reading the tensor would take as long as the file is large
             return int(file.get_slice("fusion.offset").get_shape()[0])
     except (SafetensorError, OSError):
         return None

@@ -61,12 +61,14 @@ def judge(
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
     number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
+    # labels that hardly repeat are answers, e.g. of a language model
     has_classes = 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
     if metric == "balanced_accuracy" and not has_classes:
         raise ConfigError(
             f"there is no balanced accuracy: {len(labels)} items have {number} labels, and 2 to "
             f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
         )
+    # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
     if not has_classes:
@@ -74,12 +76,14 @@ def judge(
     classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
     tables = {}
     for file, table in zip(files, rows, strict=True):
+        # an item may be tested in several folds and seeds: all of them are repeats, which are averaged
         repeats = table.select(pl.struct("fold", "seed").rank("dense").cast(pl.Int64)).to_series()
         known = table.select("item").join(group, on="item", how="left", maintain_order="left")["group"]
         tables[file.name] = pl.DataFrame(
             {
                 "item": table["item"],
                 "speaker": table["item"] if word is None else "group " + known,  # no item has this name
+                # a test over folds would need the training sizes, which no file tells
                 "fold": 0,
                 "seed": repeats,
                 "target": _codes(table, labels, classes),
@@ -96,11 +100,13 @@ def judge(
     for one in compared:
         values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
     models = sorted(names, key=lambda name: (-values[metric][name], name))
+    # the better model comes first in every pair
     pairs = [one if models.index(one.first) < models.index(one.second) else one.turned() for one in compared]
     best = next(one for one in pairs if (one.metric, one.first, one.second) == (metric, *models[:2]))
     needed = best.units_needed
     if needed is not None and best.units is not None and best.p is not None:
         level = ALPHA / (len(models) - 1)  # see `tie_tiers`
+        # with fewer units, no combination of signs is rare enough, however large the lead
         needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
         needed = None if best.p <= level or needed <= best.units else needed
     tests: dict[str, NonInferiority] = {}
@@ -130,6 +136,7 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
         names = [file.name for file in files if note in file.notes]
         notes.append(note if len(names) == len(files) else f"{', '.join(names)}: {note}")
     by_order = any(file.by_order for file in files)
+    # tools write the same file with other folders and endings
     if not by_order and (short := by_last_part([table["item"] for table in rows])):
         rows = [table.with_columns(one) for table, one in zip(rows, short, strict=True)]
         notes.append("items are matched by the last part of their names, without the ending")

@@ -174,6 +174,7 @@ def probe_layers(
             figures[name].append(score(fold.test, logits))
             ranks[name].append(rank(chosen, held_out=len(fold.dev) > 0))
             on_step()
+        # scores that are highest for the most frequent class
         counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
         figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
     found = {

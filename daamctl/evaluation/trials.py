@@ -64,6 +64,8 @@ def trial_intervals(task: Task, methods: Sequence[Trials]) -> list[Interval]:
     """
     given, tables = _stacked([list(trials.values()) for trials in methods])
     means = [_mean(task, len(given), len(trials)) for trials in methods]
+    # All methods are redrawn together: the rows of their sums stand below each other, first the true answers that they
+    # share.
     ends = np.cumsum([len(given), *map(len, tables)])[:-1]
 
     def statistic(sums: Floats) -> Floats:
@@ -149,6 +151,7 @@ def trials_not_worse(
     """
     sums, gap, sides, _ = _pair(task, first, second)
     floor = 1 / (resamples + 1)
+    # every draw would have a difference of 0, however few the units
     if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
         return interval, max(equal_p(interval, margin), floor)
     (interval,) = intervals(sums, gap, level=1 - 2 * alpha, resamples=resamples, seed=seed)
@@ -225,6 +228,7 @@ def _mean(task: Task, given: int, trials: int) -> Statistic:
     """Mean of the figure over trials, (1, R), from R sums of one method as `_stacked` arranges them."""
 
     def mean(sums: Floats) -> Floats:
+        # (K, T, R): `_stacked` puts the trials of a sum next to each other
         own = sums[given:].reshape(-1, trials, sums.shape[1])
         found = [task.figure(np.vstack([sums[:given], own[:, trial]])) for trial in range(trials)]
         return np.asarray(np.mean(found, axis=0, keepdims=True))

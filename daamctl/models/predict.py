@@ -152,6 +152,7 @@ def _key(model: Model, rows: pl.DataFrame) -> str:
             state = Path(path).stat() if path else None
         except OSError:
             state = None
+        # hashing many hours of sound takes minutes, and a resumed run should start at once
         states.append([state.st_size, state.st_mtime_ns] if state else None)
     record = model.record
     return content_key(
@@ -176,11 +177,13 @@ def _predict_chunks(
             chunk.clips = _clips_of(model, chunk)
             items = open_items(chunk.clips, model.record.modality, Path("/"), encoder, model.config)
             if batch_size is not None and len(items.sizes):
+                # the budget is in samples, tokens or images, so a number of clips is that many of the longest
                 items.budget = min(items.budget, batch_size * encoder.padded(int(items.sizes.max())))
             return items, chunk.clips["clip_id"].to_list(), None
 
         return open_chunk
 
+    # results come in the order of the chunks
     waiting = iter(chunks)
     storage = str(model.record.encoder["storage"])
     for embedded in embed_sets(
@@ -203,6 +206,7 @@ class PartialPrediction:
     def __init__(self, model: Model, rows: pl.DataFrame) -> None:
         self.model, self.chunk, self.done = model, _Chunk(0, rows), 0
         self.chunk.clips = _clips_of(model, self.chunk)
+        # the words of a sentence go through the encoder together
         parts = self.chunk.owner if model.record.modality == "tokens" else np.arange(len(self.chunk.clips))
         self.ends = np.flatnonzero(np.diff(parts, append=-1)) + 1
         size, storage = len(self.chunk.clips), model.record.encoder["storage"]
@@ -248,6 +252,7 @@ def embed_next(parts: Sequence[tuple[PartialPrediction, int]]) -> None:
         one.embedded.unreadable |= {row + shift: why for row, why in found.unreadable.items() if row in own}
         for mark, rows in found.marks.items():
             one.embedded.marks.setdefault(mark, []).extend(row + shift for row in rows if row in own)
+        # set at the end: if the encoder fails, the same clips are tried again
         one.done, start = one.done + size, start + size
 
 
@@ -337,6 +342,7 @@ def _frame(model: Model, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame
     )
     if model.record.modality != "speech":
         return _with_sets(model, items).drop("clip", "start_s", "duration_s")
+    # row of the first clip of the same item: owners ascend
     first = np.searchsorted(chunk.owner, chunk.owner)
     clips = pl.DataFrame(
         {
@@ -352,6 +358,7 @@ def _frame(model: Model, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame
         },
         schema=dict[str, Any](items.schema),
     )
+    # each item, then its clips
     order = np.argsort(np.concatenate([np.arange(size), chunk.owner]), kind="stable")
     return pl.concat([_with_sets(model, items), clips], how="diagonal")[order]
 
@@ -420,6 +427,7 @@ def predict_vectors(model: Model, inputs: Sequence[str]) -> pl.DataFrame:
             weights += [] if outputs.layer_weights is None else [outputs.layer_weights]
         parts = [np.concatenate(part) for part in (logits, weights) if part]
         means = [means_of_clips(part, owner, np.ones(len(owner)), len(items)) for part in parts]
+        # an utterance with one bad vector has no mean
         known = np.bincount(owner, ~np.concatenate(finite), len(items)) == 0
         reasons = [None if one else "its vector holds values that are not numbers" for one in known]
         columns = _columns(model, means[0], means[1] if len(means) > 1 else None, known)
@@ -444,6 +452,7 @@ def _columns(
     columns = {"class": pl.Series([classes[index] for index in top], dtype=pl.String)}
     values: dict[str, Any] = {f"p_{name}": probabilities[:, index] for index, name in enumerate(classes)}
     values["entropy"] = entr(probabilities).sum(axis=1)
+    # share of the folds' models that answer another class than their mean
     others = (logits.argmax(axis=2) != top[:, None]).mean(axis=1)
     values["disagreement"] = others if logits.shape[1] > 1 else np.full(len(mean), np.nan)
     if weights is not None:

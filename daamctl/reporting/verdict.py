@@ -174,9 +174,11 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         short = "no other method"
     elif family is None or best in compared.left_out:
         short, one = "not tested", None
+    # then the question is whether the others are worse
     elif best == reference:
         short = "it is the reference"
         below = [name for name, pair in others.items() if pair.p_holm is not None and pair.p_holm <= family.alpha]
+        # of a doubtful reference every difference is in doubt, else those of the doubtful methods
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
     elif one is None or one.p is None or one.p_holm is None:
         short = "not tested"
@@ -184,6 +186,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         short = "training may explain it"
     elif one.p_holm <= family.alpha and one.difference > 0:
         short = "significant"
+    # no result could have been significant, so "not significant" would say too much
     elif family.floor_holm is not None and family.floor_holm > family.alpha:
         short = "too few data to test"
     else:

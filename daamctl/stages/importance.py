@@ -119,11 +119,13 @@ def run(layout: Layout, config: Config) -> Path:
     write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
     write_frame(folder / CURVES_FILE, curves, {"run": layout.run_name})
     resampled, probed = _probe_rows(probes, unit) if probes else ("", [])
+    # tables and pictures come before the record, which holds their hashes
     tables = [
         write_rows(folder, layout.run_name, [*probed, *_score_rows(scores, maps)]),
         write_tests(folder, layout.run_name, tests),
     ]
     drawn = set(curves["method"].unique())
+    # probes, and methods with weights of layers only
     without = [method for method in folds if method not in maps]
     note = f"Importance Factor of {', '.join(maps)}"
     note += f"; methods without a density: {', '.join(without)}." if without else "."
@@ -197,6 +199,7 @@ def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[Laye
             rows.append(row)
             row = probe(task.primary, f1[index].value, low=f1[index].low, high=f1[index].high)
         gap = against.get(index)
+        # this layer minus the best one
         row = row._replace(difference=-gap.difference if gap else 0.0)
         if gap is not None and gap.floor is not None:
             row = row._replace(p=gap.p_holm, floor=min(1.0, len(others) * gap.floor))
@@ -260,6 +263,7 @@ def _summary(config: Config, method: str, parts: list[FoldMaps], scored: MethodL
 def _num_heads(config: Config, method: str, fold: Fold) -> int:
     """Number of heads that split the layers; 1 if all layers, or features, are standardised together."""
     settings = METHODS.defaults(resolve_method(method)[0])
+    # what the fold was trained with counts, not what the pipeline says now
     settings |= {**settings_of(method, config.method_settings), **fold.result["run"]["config"].get("method", {})}
     if settings.get("norm_axis") == "features":
         return 1

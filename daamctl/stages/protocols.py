@@ -175,7 +175,9 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     rows: list[ProtocolScore] = []
     for name, probe in cells:
         protocol, own = PROTOCOLS[name], tables[name, probe]
+        # each alone: protocols may test other items
         intervals = method_intervals({name: own}, task=task)[name]
+        # the price of a protocol is its difference to the reference, for the same probe
         pairs = [(one, tables[one, probe]) for one in (reference, *PRICES.get(name, ())) if one in chosen]
         gaps = [(against, *_compared(own, other, task)) for against, other in pairs if against != name]
         for metric in task.over_items:
@@ -260,8 +262,10 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
         told = "no two items have the same sentence"
     else:
         grouped = clips.with_columns(group=pair_part(own, "sentence"))
+        # the folds of the pipeline already share no sentence
         given = not official and not shared(grouped, SENTENCE)
         grouped = grouped if given else assign_groups(clips, number, unit=SENTENCE)
+        # a class whose sentences nobody else says, as in a corpus with one text per emotion
         within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
         if len(within):
             told = f"the sentences of '{within[0]}' would all be tested together, and none would be left to train on"
@@ -274,6 +278,7 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
             made["both"] = [cross_groups(clips.with_columns(group=made["speakers"][0]), number)["group"]]
     if told:
         why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}
+    # groups are dealt out by a hash of these names, so another prefix gives other groups
     seeded = [clips.with_columns(_own=f"{seed} " + pl.col("utterance_id")) for seed in range(REPEATS)]
     made["random"] = [assign_groups(one, number, stratify=True, unit="_own")["group"] for one in seeded]
     made |= {"random-less": made["random"]} if "both" in made else {}
@@ -290,6 +295,7 @@ def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFra
     size = 0.0
     if protocol.folds == "random-less":
         both = folds_of("both", groups, clips, config)
+        # the share of the clips that `both` trains on, so that only what is shared differs from it
         size = float(np.mean([len(part.train) + len(part.dev) for part in both])) / len(clips)
     found = []
     for seed in range(protocol.repeats):
@@ -301,16 +307,20 @@ def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFra
             else:
                 held = hold and len(dev_groups(one)) > 2
                 _, train, dev, test = cross_validated(one, test_group, dev_group=held)
+            # a generator per fold: leaving out a protocol or a repetition changes no other
             rng = np.random.default_rng([SEED, seed, number])
             every = np.sort(np.concatenate([train, dev]))
             if protocol.shots is not None:
                 every = _drawn(clips, every, rng, shots=protocol.shots)
             if protocol.chooses == "train":
+                # an empty held-out part: leave-one-out error chooses the penalty
                 found.append(Fold(every, dev[:0], test))
             elif protocol.chooses == "test":
+                # the choice sees the test items, which is what this protocol is to show
                 found.append(Fold(every, test, test, held=False))
             elif protocol.chooses == "random":
                 dev = _drawn(clips, every, rng, share=DEV_SHARE)
+                # not fitted again with what chose, as the benchmark does not
                 found.append(Fold(np.setdiff1d(every, dev), dev, test, held=False))
             elif size:
                 share = size * len(clips) / len(every)

@@ -102,14 +102,17 @@ def _fused(encoder: Any, fusion: nn.Module) -> Adaptation:
 
 
 def _layers(encoder: Any) -> int:
-    return int(encoder.model.config.num_hidden_layers)
+    return _stated(encoder, "num_hidden_layers", "how many layers it has")
 
 
 def _on_top(encoder: Any, number: int) -> LayersOnTop:
-    heads = getattr(encoder.model.config, "num_attention_heads", None)
-    if heads is None:
-        raise MethodError(
-            f"{type(encoder.model).__name__} does not say how many attention heads its layers have",
-            fix="use another encoder",
-        )
+    heads = _stated(encoder, "num_attention_heads", "how many attention heads its layers have")
     return LayersOnTop(TokenLayers(embed_dim=encoder.embed_dim, num_extra_layers=number, num_heads=heads))
+
+
+def _stated(encoder: Any, name: str, what: str) -> int:
+    """A number in the encoder's configuration; in that of a hierarchical one it may be missing, or one per layer."""
+    number = getattr(encoder.model.config, name, None)
+    if not isinstance(number, int):
+        raise MethodError(f"{type(encoder.model).__name__} does not say {what}", fix="use another encoder")
+    return number

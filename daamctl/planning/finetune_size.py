@@ -32,14 +32,14 @@ def finetune_size(name: str, config: ExtractConfig, modality: Modality, num_clas
     if (found := configuration_of(config, modality)) is None:
         return None
     part = found[0]
+    if (width := getattr(part, "hidden_size", None)) is None:  # of a hierarchical encoder
+        return None
     try:
         with torch.device("meta"):
             model: Any = AutoModel.from_config(part)
             if hasattr(model, "encoder") and hasattr(model, "decoder"):
                 model = model.get_encoder()
-            encoder: Any = SimpleNamespace(
-                model=model.to(finetune_dtype(config)), modality=modality, embed_dim=part.hidden_size
-            )
+            encoder: Any = SimpleNamespace(model=model.to(finetune_dtype(config)), modality=modality, embed_dim=width)
             tuned = build_finetune(name, encoder, num_classes=num_classes, seed=0)
     except (RuntimeError, NotImplementedError, ValueError):
         return None

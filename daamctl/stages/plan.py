@@ -163,7 +163,7 @@ class _Planner:
             return [words] if any(task.basis == "measured" for task in todo) else []
         has_size = known.encoder_size is not None or known.stats.modality is None or not config.has_encoder
         if stages & {"extract", "finetune"} and not has_size:
-            notes.append(f"the size of encoder '{config.extract.encoder}' is known once its files are here")
+            notes.append(f"the size of encoder '{config.extract.encoder}' is not known yet, or it is hierarchical")
         source = known.feature_source()
         if "train" in stages and source is not None and known.num_items is not None:
             how = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import copy
 
 import pytest
@@ -95,8 +97,16 @@ def test_parameters_are_those_of_the_paper() -> None:
     assert counts == [25_192_448, 25_166_848, 26_353_152]
 
 
-def test_an_encoder_that_hides_its_heads_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("config", "name", "lacking"),
+    [
+        ({"num_hidden_layers": 3}, "base-plus-1", "how many attention heads its layers have"),
+        ({"num_attention_heads": [1, 2, 4]}, "base-plus-1", "how many attention heads its layers have"),  # as Swin's
+        ({"num_attention_heads": 2}, "full-finetune-concat", "how many layers it has"),
+    ],
+)
+def test_an_encoder_that_hides_its_shape_is_refused(config: dict[str, Any], name: str, lacking: str) -> None:
     encoder = tiny("bert")
-    encoder.model.config = type("Config", (), {"num_hidden_layers": 3})()
-    with pytest.raises(MethodError, match="base-plus-1: BertModel does not say how many attention heads"):
-        build_finetune("base-plus-1", encoder, num_classes=3, seed=0)
+    encoder.model.config = type("Config", (), config)()
+    with pytest.raises(MethodError, match=f"{name}: BertModel does not say {lacking}"):
+        build_finetune(name, encoder, num_classes=3, seed=0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import ResNetConfig
 
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.utterances import Modality
@@ -50,3 +52,9 @@ def test_what_cannot_be_tuned_says_so() -> None:
 def test_shape_that_nothing_here_tells() -> None:
     config = Config.model_validate({"extract": {"encoder": "someone/unknown-model"}}).extract
     assert finetune_size("lora-r4", config, "text", 3) is None
+
+
+def test_a_hierarchical_encoder_has_no_single_width(tmp_path: Path) -> None:
+    ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]).save_pretrained(tmp_path)
+    config = Config.model_validate({"extract": {"encoder": str(tmp_path)}}).extract
+    assert finetune_size("full-finetune", config, "image", 3) is None

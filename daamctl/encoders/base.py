@@ -105,7 +105,8 @@ class Encoder(ABC):
     Attributes:
         modality: what it reads.
         layers: layer numbers that `pool` returns, in order.
-        embed_dim: D.
+        widths: number of features of each of these layers.
+        embed_dim: D, the largest of them.
         has_final_norm: whether the last layer is followed by a norm; in a cut encoder it is not.
         ends_in_layer: whether the model's output is that of its last layer, or of the norm after it.
         equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
@@ -118,6 +119,7 @@ class Encoder(ABC):
     any_positions: ClassVar[bool] = False
     """Whether layers may have any numbers of positions, of which all count: no item of a batch is padded."""
     layers: tuple[int, ...]
+    widths: tuple[int, ...]
     embed_dim: int
     has_final_norm: bool
     ends_in_layer: bool
@@ -221,7 +223,8 @@ class Encoder(ABC):
         mask = self.collate(trial)[1]  # again: `set_token_mask` may have changed it
         self.ends_in_layer = found.ends_in_layer and found.normed.shape[1] == mask.shape[-1]
         self.has_final_norm = found.normed is not found.states[-1]
-        self.embed_dim = max(int(state.shape[2]) for state in found.states)
+        self.widths = tuple(int(state.shape[2]) for state in found.states[first:])
+        self.embed_dim = max(self.widths)
         self.layers = tuple(range(first, len(found.states)))
         normed = self.has_final_norm and self.options.final_norm
         if found.layers:

@@ -150,6 +150,8 @@ def open_encoder(
         "storage": config.storage,
         **encoder.facts(),
     }
+    if min(encoder.widths) < encoder.embed_dim:
+        facts["widths"] = list(encoder.widths)
     if (cut := cut_of(model.config)) is not None:
         facts["cut"] = {"highest_layer": cut.highest_layer, "of_layers": cut.of_layers}
     if loaded.pooler is not None:

@@ -151,8 +151,20 @@ def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *,
     return HeadPositions(num_heads, (means + np.mean(scores)).tolist(), counts.tolist(), share, adjusted, p)
 
 
-def geometry_caution(correlation: float | None, positions: HeadPositions | None) -> str | None:
-    """Caution for a map that reflects geometry rather than learning, by `map_correlation` and `head_positions`."""
+def geometry_caution(
+    correlation: float | None, positions: HeadPositions | None, widths: Sequence[int] = ()
+) -> str | None:
+    """Caution for a map that reflects geometry rather than learning, by `map_correlation` and `head_positions`.
+
+    Args:
+        widths: numbers of features of the layers of a hierarchical encoder.
+    """
+    if widths:
+        return (
+            f"The encoder's layers have {min(widths)} to {max(widths)} features. Those that a layer lacks are 0, where "
+            "the density is highest, and features of two layers with the same number are not related. So the map says "
+            "little about the layers."
+        )
     found = []
     if correlation is not None and correlation > GEOMETRY_CORRELATION:
         found.append(f"it is almost equal to that of the untrained module (Pearson r = {correlation:.3f})")

@@ -254,7 +254,7 @@ def _summary(config: Config, method: str, parts: list[FoldMaps], scored: MethodL
         correlation_with_untrained=correlation,
         head_positions=positions,
         head_positions_untrained=before,
-        caution=geometry_caution(correlation, positions),
+        caution=geometry_caution(correlation, positions, scored.folds[0].result["meta"]["encoder"].get("widths", ())),
         heatmap=f"{method}-heatmap.png",
         layers_picture=f"{method}-layers.png",
     )

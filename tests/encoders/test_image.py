@@ -156,6 +156,7 @@ def test_hierarchical_models(case: str) -> None:
         assert not pooled[:, layer, mean.shape[1] :].any()
     assert encoder.layers == tuple(range(1, len(means) + 1))
     assert encoder.embed_dim == pooled.shape[2] == max(widths)
+    assert encoder.widths == tuple(widths[embedded:])
     assert encoder.has_final_norm == normed
     if embedded:
         first = ImageEncoder(case, model, plain_processor(32), options=ExtractConfig(layer_00=True), **options)

@@ -151,3 +151,9 @@ def test_random_scores_are_not_flagged():
     assert sum(flagged) <= 2
     assert geometry_caution(0.5, head_positions(rng.normal(size=24), 8)) is None
     assert geometry_caution(None, None) is None
+
+
+def test_caution_for_layers_of_unequal_width() -> None:
+    caution = geometry_caution(0.5, None, [16, 32, 96])
+    assert caution is not None
+    assert caution.startswith("The encoder's layers have 16 to 96 features. Those that a layer lacks are 0")

@@ -419,7 +419,8 @@ class StatePooler:
         if self.normed:
             states[-1] = output.last_hidden_state
         states = [by_position(state, channels_last=self.channels_last) for state in states]
-        return torch.stack([averaged(state, *weights, self.width) for state in states], dim=1)
+        pooled = [averaged(state, *weights, self.width).to(mask.device) for state in states]  # perhaps of several GPUs
+        return torch.stack(pooled, dim=1)
 
 
 def weighted(mask: Shaped[Tensor, "B *W T"]) -> tuple[Float32[Tensor, "B *W T"], Bool[Tensor, "B W"] | None]:

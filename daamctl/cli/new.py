@@ -27,7 +27,8 @@ def command(
         str | None,
         typer.Option(
             help="Where label and speaker are in the path of a file, e.g. '{label}/{speaker}_{_}.wav'; {_} skips a "
-            "part, {label:1} has one character, {label+}_ ends at the last _. Default: proposed from the names."
+            "part, {label:1} has one character, {_:#} digits, {label+}_ ends at the last _. Default: proposed from the "
+            "names."
         ),
     ] = None,
     labels: Annotated[

@@ -1,9 +1,9 @@
 """Read labels and speakers out of the names of files: by a pattern, which can be proposed from the names themselves.
 
 A pattern is a path in which fields stand in braces: `{label}/{speaker}_{_}.wav`. `{_}` skips a part; `{label:1}` has
-exactly one character. Parts end at the next literal character, `{label+}` at the last one, and never contain `/`. A
-pattern describes the end of a path, so `{label}/{_}.wav` takes the folder that holds a file. Without a suffix it fits
-any.
+exactly one character, `{_:#}` digits alone. Parts end at the next literal character or digits, `{label+}` at the last
+one, and never contain `/`. A pattern describes the end of a path, so `{label}/{_}.wav` takes the folder that holds a
+file. Without a suffix it fits any.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from daamctl.corpora.groups import part_of
 from daamctl.errors import ConfigError, CorpusError, first_few
 
-FIELD = re.compile(r"\{(\w+)(?::(\d+)|(\+))?\}")
+FIELD = re.compile(r"\{(\w+)(?::(\d+|#)|(\+))?\}")
 SKIPPED = "_"
 COLUMNS = ("label", "speaker", "group", "utterance_id")
 """Fields that a manifest gives a meaning; others are kept as further columns."""
@@ -30,6 +30,7 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
 EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
+WORD_AND_NUMBER = re.compile(r"([^\W\d_]{2,})\d+")
 NUMBERED = re.compile(
     r"(?i)(speaker|spk|actor|subject|sub|singer|female|male|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
 )
@@ -57,11 +58,12 @@ class NamePattern:
         end, is_open = 0, False  # whether the field before ends only at the next literal character
         for found in FIELD.finditer(text):
             name, width = found[1], found[2]
-            if is_open and found.start() == end:
+            if is_open and found.start() == end and width != "#":
                 raise _wrong(text, f"nothing separates {found[0]} from the field before it; give widths, {{label:1}}")
             if name in fields:
                 raise _wrong(text, f"{{{name}}} stands twice")
-            value = f"[^/]{{{width}}}" if width else "[^/]+" if found[3] else "[^/]+?"
+            fixed = r"\d+" if width == "#" else f"[^/]{{{width}}}"
+            value = fixed if width else "[^/]+" if found[3] else "[^/]+?"
             parts += [
                 re.escape(text[end : found.start()]),
                 f"(?:{value})" if name == SKIPPED else f"(?P<{name}>{value})",
@@ -95,11 +97,13 @@ class _Part:
     Args:
         place: index into the parts of a path.
         is_folder: whether it is a folder level.
+        numbered: whether digits that follow the values are left out of them.
     """
 
     place: int
     is_folder: bool
     values: tuple[str, ...]
+    numbered: bool = False
 
     @property
     def counts(self) -> Counter[str]:
@@ -115,6 +119,13 @@ class _Part:
             and times[len(times) // 2] > 1
             and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
         )
+
+    def words(self) -> _Part | None:
+        """The words in front of numbers, as in angry01; None: not all values have that form."""
+        found = [WORD_AND_NUMBER.fullmatch(value) for value in self.values]
+        if self.is_folder or None in found:
+            return None
+        return _Part(self.place, False, tuple(one[1] for one in found if one is not None), numbered=True)
 
     def could_name_speakers(self, labels: Sequence[str]) -> bool:
         """Whether its values look like names of speakers, most of whom have several labels."""
@@ -148,7 +159,8 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
         for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
     ]
     splits = [part for part in parts if part.is_folder and _is_split({value.lower() for value in part.counts})]
-    labels = [part for part in parts if part.could_label() and part not in splits]
+    worded = [one for part in parts if (one := part.words()) and not _is_split({word.lower() for word in one.counts})]
+    labels = [part for part in (*parts, *worded) if part.could_label() and part not in splits]
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
         return pattern
     if len(forms) > 1 and not any(part.is_folder for part in labels) and (pattern := _by_stem(paths)) is not None:
@@ -164,7 +176,11 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     label = emotions[-1] if emotions else folders[-1] if folders else labels[0]
     # numbers that begin anew in every folder are those of items
     inside = list(zip(*(part.values for part in parts if part.is_folder), strict=True)) or [()] * len(split)
-    others = [part for part in parts if part not in (label, *splits) and part.could_name_speakers(label.values)]
+    others = [
+        part
+        for part in parts
+        if part.place != label.place and part not in splits and part.could_name_speakers(label.values)
+    ]
     speakers = [
         part
         for part in others
@@ -173,7 +189,8 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
         or len(set(zip(inside, part.values, strict=True))) < len(split)
     ]
     speaker = max(speakers, key=lambda part: (part.is_folder, len(part.counts)), default=None)
-    names = {label.place: "label"} | ({} if speaker is None else {speaker.place: "speaker"})
+    names = {label.place: f"label}}{{{SKIPPED}:#" if label.numbered else "label"}  # within braces: {label}{_:#}
+    names |= {} if speaker is None else {speaker.place: "speaker"}
     names |= {part.place: "group" for part in splits[:1]}
     return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
 

@@ -27,6 +27,9 @@ from daamctl.errors import ConfigError, CorpusError
         ("{label}/{_}.wav", "x.wav", None),
         ("{label:1}.wav", "ab.wav", None),
         ("{label}+{_}.wav", "a+b.wav", {"label": "a"}),
+        ("{speaker}_{label}{_:#}", "DC_sa07.wav", {"speaker": "DC", "label": "sa"}),
+        ("{speaker:#}{label}.wav", "12calm.wav", {"speaker": "12", "label": "calm"}),
+        ("{label}{_:#}.wav", "calm.wav", None),
     ],
 )
 def test_what_a_pattern_reads(pattern: str, path: str, values: dict[str, str] | None) -> None:
@@ -47,6 +50,16 @@ def test_what_is_no_pattern(pattern: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NamePattern.parse(pattern)
     assert caught.value.message == f"pattern '{pattern}': {reason}"
+
+
+def test_words_in_front_of_numbers() -> None:
+    pairs = list(product(range(3), ("angry", "calm"), (1, 2)))
+    assert propose([f"{mood}{number:02}.wav" for number, (_, mood, _) in enumerate(pairs)]).text == "{label}{_:#}"
+    spoken = [f"p{who:02}_{mood}{take}.wav" for who, mood, take in pairs]
+    assert propose(spoken).text == "{speaker}_{label}{_:#}"
+    assert propose(spoken).read(spoken[-1]) == {"speaker": "p02", "label": "calm"}
+    with pytest.raises(CorpusError, match="nothing in the names of the files looks like a label"):
+        propose([f"{part}{number:03}.png" for part in ("train", "test") for number in range(9)])
 
 
 def test_classes_of_several_words() -> None:

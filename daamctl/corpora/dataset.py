@@ -57,7 +57,7 @@ def is_dataset(path: Path) -> bool:
         features = features_of(schema)
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
-    if any(_holds_files(field.type) for field in schema):
+    if any(map(_holds_files, schema)):
         return True
     return "path" not in schema.names and any(_names(feature) for feature in features.values())
 
@@ -133,7 +133,7 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
     shown = ", ".join(schema.names)[:200]
     known = ("path", "text", "tokens", "tags", *ROLES)
     check_named(given, known, source, schema.names)
-    held = [field.name for field in schema if _holds_files(field.type)]
+    held = [field.name for field in schema if _holds_files(field)]
     taken = dict(given)
     if "path" in taken and taken["path"] not in held:
         raise CorpusError(f"{source}: '{taken['path']}' holds no files; those that do: {first_few(held) or 'none'}")
@@ -185,20 +185,31 @@ def _told(value: Any, names: list[str] | None) -> Any:
     return names[value] if 0 <= value < len(names) else None
 
 
-def _holds_files(kind: pa.DataType) -> bool:
+def _holds_files(field: pa.Field) -> bool:
+    """Whether a column holds files: as the library `datasets` keeps them, or as bytes under a usual name."""
     import pyarrow as pa
 
-    return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
+    if pa.types.is_struct(field.type):
+        return {"bytes", "path"} <= {part.name for part in field.type}
+    name = field.name.lower().removesuffix("_bytes")
+    return _is_binary(field.type) and (name == "bytes" or _found("path", [name]) is not None)
 
 
 def _is_nested(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pa.types.is_nested(kind) or _is_binary(kind))
 
 
-def _file(held: Mapping[str, Any] | None, item: str) -> tuple[bytes, str]:
+def _is_binary(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _file(held: Mapping[str, Any] | bytes | None, item: str) -> tuple[bytes, str]:
     """Content and suffix of the file of an item, which may be beside the data set."""
+    held = {"bytes": held} if isinstance(held, bytes) else held
     path = Path((held or {}).get("path") or "")
     known = path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"])
     content = (held or {}).get("bytes") or (path.read_bytes() if known and path.is_file() else None)

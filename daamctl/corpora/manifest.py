@@ -18,6 +18,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import polars as pl
 
@@ -125,7 +126,7 @@ def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
     if "text" in rows.columns and "path" not in rows.columns:
         return "text"
     name = "path" if "path" in rows.columns else alike("path", rows.columns)
-    if name is None:
+    if name is None or rows.schema[name] == pl.Binary:
         return "text" if alike("text", rows.columns) else "speech"
     is_image = pl.col(name).cast(pl.String).str.contains(_IMAGE_SUFFIX)
     count = rows.select(is_image.sum()).item()
@@ -158,13 +159,13 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             left = [name for name in found if name not in renamed.values()]
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
         named = ",".join(f"{name}={other}" for name, other in (dict.fromkeys(missing, "COLUMN") | renamed).items())
-        name_them = f"name them: daamctl new NAME --from {path} --columns {named}"
+        name_them = f"name them: daamctl new NAME --from {path} --columns {quote(named)}"
         texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
         fix = f"{name_them}{texts}; or {GET_IT}"
         is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
         if not renamed and (guessed := _by_values(rows.drop(_LINE))):
             columns = ",".join(f"{name}={other}" for name, other in guessed.items())
-            fix = f"name them, by their values perhaps so: daamctl new NAME --from {path} --columns {columns}"
+            fix = f"name them, by their values perhaps so: daamctl new NAME --from {path} --columns {quote(columns)}"
         if len(missing) == len(REQUIRED[modality]) and is_item:
             note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
@@ -195,7 +196,8 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
 
 def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat."""
-    rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
+    plain = [name for name, kind in rows.schema.items() if not kind.is_nested() and kind != pl.Binary]
+    rows = rows.select(pl.col(plain).cast(pl.String))
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
     items = [name for name, count in counts.items() if 2 * count > len(rows)]
     labels = [name for name, count in counts.items() if 2 <= count <= len(rows) // 3]

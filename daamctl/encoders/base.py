@@ -232,7 +232,7 @@ class Encoder(ABC):
             self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
         else:
             last = found.channels_last
-            self.pooler = StatePooler(len(self.layers), self.embed_dim, normed=normed, channels_last=last)
+            self.pooler = StatePooler(self.widths, normed=normed, channels_last=last)
         # The pooler must give the same as averaging the hidden states, which are all in memory here.
         weights = weighted(mask)
         states = [*found.states[first:-1], found.normed if normed else found.states[-1]]
@@ -398,8 +398,7 @@ class StatePooler:
     width of its widest layer; those of the others end in zeros.
 
     Args:
-        num_layers: how many of the states to pool, counted from the last.
-        width: D.
+        widths: numbers of features of the layers to pool, which are the last of the states.
         normed: whether the last hidden state, which is the norm of the last layer, takes its place.
         channels_last: see `by_position`.
     """
@@ -408,18 +407,24 @@ class StatePooler:
     final_norm: nn.Module | None = None
     asked: Mapping[str, bool] = MappingProxyType({"output_hidden_states": True})
 
-    def __init__(self, num_layers: int, width: int, *, normed: bool, channels_last: bool) -> None:
-        self.num_layers, self.width = num_layers, width
-        self.normed, self.channels_last = normed, channels_last
+    def __init__(self, widths: tuple[int, ...], *, normed: bool, channels_last: bool) -> None:
+        self.widths, self.normed, self.channels_last = widths, normed, channels_last
 
     def run(self, forward: Any, mask: Shaped[Tensor, "B *W T"]) -> Float32[Tensor, "R L D"]:
-        """Call `forward()`, which returns the model's output, and return the pooled layers; see `LayerPooler.run`."""
+        """Call `forward()`, which returns the model's output, and return the pooled layers; see `LayerPooler.run`.
+
+        Raises:
+            EncoderError: the layers have other widths, so what was taken for features depends on the input.
+        """
         output, weights = forward(), weighted(mask)
-        states = list(output.hidden_states)[-self.num_layers :]
+        states = list(output.hidden_states)[-len(self.widths) :]
         if self.normed:
             states[-1] = output.last_hidden_state
         states = [by_position(state, channels_last=self.channels_last) for state in states]
-        pooled = [averaged(state, *weights, self.width).to(mask.device) for state in states]  # perhaps of several GPUs
+        if (widths := tuple(state.shape[2] for state in states)) != self.widths:
+            raise EncoderError(f"the layers of the encoder have {widths} features, and {self.widths} on a trial input")
+        width = max(self.widths)
+        pooled = [averaged(state, *weights, width).to(mask.device) for state in states]  # perhaps of several GPUs
         return torch.stack(pooled, dim=1)
 
 

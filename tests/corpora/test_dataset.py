@@ -143,6 +143,21 @@ def test_images_may_lie_beside_the_data_set(tmp_path: Path) -> None:
     assert len(list((tmp_path / "mine").iterdir())) == 3  # as it was
 
 
+@pytest.mark.parametrize("name", ["wav", "audio_bytes", "bytes"])
+def test_files_as_bytes_in_a_plain_column(tmp_path: Path, name: str) -> None:
+    table = pl.DataFrame({name: [wav(number) for number in range(4)], "emotion": ["calm", "sad"] * 2})
+    table.write_parquet(tmp_path / "clips.parquet")
+    assert is_dataset(tmp_path / "clips.parquet")
+    written, _, _ = unpack(tmp_path / "clips.parquet", tmp_path / "out", {})
+    rows = pl.read_csv(written)
+    assert rows["label"].to_list() == ["calm", "sad", "calm", "sad"]
+    assert [(tmp_path / "out" / path).read_bytes() for path in rows["path"]] == [wav(number) for number in range(4)]
+    table.rename({name: "blob"}).write_parquet(tmp_path / "blobs.parquet")
+    assert not is_dataset(tmp_path / "blobs.parquet")
+    with pytest.raises(CorpusError, match=r"lacks the columns path \(or text\), label, speaker; it has blob, emotion"):
+        manifest.prepare(tmp_path / "blobs.parquet")
+
+
 @pytest.mark.parametrize("suffix", [".webp", ".png", ".jpg", ".gif"])
 def test_the_ending_of_a_file_follows_from_its_content(tmp_path: Path, suffix: str) -> None:
     file = io.BytesIO()

@@ -97,8 +97,8 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             r"--columns path=COLUMN,label=COLUMN,speaker=COLUMN \(of texts: text=COLUMN,label=COLUMN\); or write a CSV",
         ),
         (
-            "id,said,stars\n1,A fine day,2\n2,No,3\n3,It rains,2\n4,Who knows,2\n5,Yes it is,3\n6,No way,2\n",
-            "by their values perhaps so: daamctl new NAME --from .* --columns text=said,label=stars$",
+            "id,said,all stars\n1,A fine day,2\n2,No,3\n3,It rains,2\n4,Who knows,2\n5,Yes it is,3\n6,No way,2\n",
+            "by their values perhaps so: daamctl new NAME --from .* --columns 'text=said,label=all stars'$",
         ),
         (
             "premise,says,stars\nIt is so,It rains now,2\nWho is it,What is that,3\nSo it is,No it is,2\n"

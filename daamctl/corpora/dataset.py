@@ -88,7 +88,7 @@ def unpack(
     free = set(first.schema.names) - set(read) - {*TAKEN, *taken, "group"}
     kept = [field.name for field in first.schema if field.name in free and not _is_nested(field.type)]
     names = {name: _names(first.features.get(name)) for name in (*read, *kept)}
-    label = "label" if "label" in taken else "tags"
+    label = "tags" if "tokens" in taken else "label"
     rows: list[dict[str, Any]] = []
     with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
         new.mkdir()
@@ -107,12 +107,15 @@ def unpack(
                 if len(parts) > 1:
                     rows[-1]["group"] = part.name
                 bar.advance(1)
-        table = pl.DataFrame(rows, infer_schema_length=None).filter(pl.col(label).is_not_null())
+        table = pl.DataFrame([row for row in rows if row[label] is not None], infer_schema_length=None)
         if table.is_empty():
             raise CorpusError(f"no item of {source} has a label", fix="name its column: --columns label=NAME")
         missing = len(rows) - len(table)
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
         table = relabelled(table, labels or {})
+        if "group" in table.columns:  # perhaps numbers of folds, or not of all items
+            has_all = not table["group"].null_count()
+            table = table.with_columns(pl.col("group").cast(pl.String)) if has_all else table.drop("group")
         table, instead = with_test_part(table)
         doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
         if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():
@@ -149,6 +152,8 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
             )
         taken[role] = content
     wanted = ("tags", "sentence") if "tokens" in taken else ROLES
+    if "tokens" not in taken:
+        taken.pop("tags", None)
     for role in wanted:
         found = _found(role, [name for name in schema.names if name not in taken.values()])
         if role not in taken and found is not None and (role != "group" or one_part):
@@ -157,8 +162,10 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
         raise CorpusError(
             f"{source} has no column {wanted[0]}; its columns are {shown}", fix=f"name it: --columns {wanted[0]}=NAME"
         )
-    if wanted[0] == "label" and _is_nested(schema.field(taken["label"]).type):
-        raise CorpusError(f"{source}: an item has several labels in '{taken['label']}'; one is expected")
+    single = [name for role, found in taken.items() if role not in ("path", "tokens", "tags")
+              for name in named_columns(found, schema.names)]  # fmt: skip
+    if several := next((name for name in single if _is_nested(schema.field(name).type)), None):
+        raise CorpusError(f"{source}: an item has several values in '{several}'; one is expected")
     return taken
 
 
@@ -181,7 +188,7 @@ def _told(value: Any, names: list[str] | None) -> Any:
     if isinstance(value, list):
         return [_told(one, names) for one in value]
     if names is None or not isinstance(value, int):
-        return value
+        return value if value is None or isinstance(value, (str, int, float)) else str(value)  # e.g. a date
     return names[value] if 0 <= value < len(names) else None
 
 

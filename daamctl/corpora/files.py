@@ -181,6 +181,27 @@ def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
     return pl.DataFrame(rows_of_json(content), infer_schema_length=None, strict=False)
 
 
+def _plain(table: pl.DataFrame) -> pl.DataFrame:
+    """A table whose columns are texts, numbers, truth values or nested: times in seconds, dates as text, no bytes."""
+    kinds = table.schema.items()
+    as_seconds = [name for name, kind in kinds if kind == pl.Duration]
+    as_text = [name for name, kind in kinds if kind in (pl.Date, pl.Datetime, pl.Time, pl.Categorical, pl.Enum)]
+    return table.with_columns(
+        (pl.col(as_seconds).dt.total_microseconds() / 1e6).round(6),
+        pl.col(as_text).cast(pl.String),
+        pl.col(pl.Decimal).cast(pl.Float64),
+        *(pl.lit(None, pl.String).alias(name) for name, kind in kinds if kind == pl.Binary),
+    )
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; False also for what is too long to be a path, e.g. a text."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
     """Read a Parquet or JSON file (`rows_of_json`, or an object a line), or any other as separated columns of texts.
 
@@ -209,7 +230,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
             f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"
         )
     table = table.rename({name: name.strip() for name in table.columns})
-    table = table.with_columns(pl.col(pl.String).str.strip_prefix(ROOT))
+    table = _plain(table).with_columns(pl.col(pl.String).str.strip_prefix(ROOT))
     if listed := next((name for name in SINGLE if name in table.columns and table[name].dtype.is_nested()), None):
         raise CorpusError(f"{path}: the column '{listed}' has several values in a row; it must have one", fix=fix)
     return table

@@ -180,7 +180,7 @@ def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFram
 
     Where every file occurs once, times may be those within the recording that it was cut from.
     """
-    path, names = found.get("path", "path"), table.columns
+    path, names = found.get("path", "path"), [name for name in table.columns if not table[name].dtype.is_nested()]
     start = found.get("start_s") or alike("start_s", [name for name in names if name not in found.values()])
     if path not in names or start is None or "start_s" in names:
         return table, []
@@ -205,8 +205,6 @@ def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFram
 
 def _seconds(cells: pl.Series) -> pl.Series | None:
     """Seconds, also from `0 days 00:00:01.5` or 00:00:01.5; null where a cell is empty or NaT; None: other texts."""
-    if cells.dtype == pl.Duration:
-        return cells.dt.total_microseconds() / 1e6
     texts = cells.cast(pl.String).str.strip_chars().replace(["", "NaT", "nan", "NaN"], [None] * 4)
     parts = texts.str.extract_groups(TIME).struct.unnest().cast(pl.Float64, strict=False)
     found = parts.select(pl.col("1").fill_null(0) * 86_400 + pl.col("2") * 3600 + pl.col("3") * 60 + pl.col("4"))

@@ -26,7 +26,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON, alike, files_below, read_table, renames, renaming, tell_unused
+from daamctl.corpora.files import JSON, alike, files_below, is_file, read_table, renames, renaming, tell_unused
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -47,6 +47,8 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "text": (),
     "image": ("index", "start_s", "end_s"),
 }
+LONGEST_S = 1e9
+"""Seconds of no recording."""
 MANY_NUMBERED = 8
 """Columns whose names end in numbers that look like the features of vectors."""
 _LINE = "__line"
@@ -96,7 +98,7 @@ def prepare(root: Path) -> pl.DataFrame:
     faults.rows(rows, (repeated, "the same piece, or utterance_id, more than once in {places}"))
     if faults.found and modality != "text":  # otherwise the stage reports what it cannot read
         paths = rows["path"].drop_nulls().unique().to_list()
-        absent = [path for path in paths if not (root.parent / path).is_file()]
+        absent = [path for path in paths if not is_file(root.parent / path)]
         faults.rows(rows, (pl.col("path").is_in(absent), "no such file, in {places}"))
     faults.refuse()
     if "speaker" not in rows.columns:
@@ -126,7 +128,7 @@ def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
     if "text" in rows.columns and "path" not in rows.columns:
         return "text"
     name = "path" if "path" in rows.columns else alike("path", rows.columns)
-    if name is None or rows.schema[name] == pl.Binary:
+    if name is None or rows.schema[name].is_nested():
         return "text" if alike("text", rows.columns) else "speech"
     is_image = pl.col(name).cast(pl.String).str.contains(_IMAGE_SUFFIX)
     count = rows.select(is_image.sum()).item()
@@ -196,8 +198,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
 
 def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat."""
-    plain = [name for name, kind in rows.schema.items() if not kind.is_nested() and kind != pl.Binary]
-    rows = rows.select(pl.col(plain).cast(pl.String))
+    rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
     items = [name for name, count in counts.items() if 2 * count > len(rows)]
     labels = [name for name, count in counts.items() if 2 <= count <= len(rows) // 3]
@@ -237,9 +238,9 @@ def _times(rows: pl.DataFrame, faults: _Faults) -> pl.DataFrame:
             rows = rows.with_columns(pl.lit(None, pl.Float64).alias(name))
         text = pl.col(name).cast(pl.String).str.strip_chars().replace("", None)
         number = text.str.replace(r"^([-+]?\d+),(\d+)$", "${1}.${2}").cast(pl.Float64, strict=False)  # a decimal comma
-        wrong = text.is_not_null() & ~number.is_finite().fill_null(False)
-        faults.rows(rows, (wrong, f"{name} is not a number in {{places}}"))
-        rows = rows.with_columns(pl.when(number.is_finite()).then(number).alias(name))
+        usable = (number.abs() < LONGEST_S).fill_null(False)  # neither NaN nor infinite
+        faults.rows(rows, (text.is_not_null() & ~usable, f"{name} is not a number in {{places}}"))
+        rows = rows.with_columns(pl.when(usable).then(number).alias(name))
     rows = rows.with_columns(pl.col("start_s").fill_null(0.0))
     faults.rows(
         rows,

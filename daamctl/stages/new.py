@@ -38,6 +38,7 @@ from daamctl.corpora.files import (
     SUFFIXES,
     check_named,
     files_below,
+    is_file,
     lines_of,
     match_names,
     named_columns,
@@ -575,7 +576,7 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     nested = [name for name in table.columns if table[name].dtype.is_nested()]
     if len(joined := named_columns(columns.get("text", ""), table.columns)) > 1:
         table = table.with_columns(pl.concat_str(joined, separator=" ", ignore_nulls=True).alias(columns["text"]))
-    if listed := next((name for name in columns.values() if name in nested), None):
+    if (listed := next((name for name in columns.values() if name in nested), None)) is not None:
         raise CorpusError(
             f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"
         )
@@ -588,12 +589,12 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
     first = str(next(iter(table["path"].drop_nulls()), ""))
-    if not (folder / first).is_file():  # perhaps from a folder above on, where a recipe ran
-        folder = next((top for top in folder.absolute().parents if (top / first).is_file()), folder)
-    if not (folder / first).is_file():  # perhaps in a folder such as clips/, beside the tables
+    if not is_file(folder / first):  # perhaps from a folder above on, where a recipe ran
+        folder = next((top for top in folder.absolute().parents if is_file(top / first)), folder)
+    if not is_file(folder / first):  # perhaps in a folder such as clips/, beside the tables
         near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
-        folder = next((one for one in near if (one / first).is_file()), folder)
-    if not (folder / first).is_file():  # perhaps without its ending, as tables of Kaggle name images
+        folder = next((one for one in near if is_file(one / first)), folder)
+    if not is_file(folder / first):  # perhaps without its ending, as tables of Kaggle name images
         names = [one.relative_to(folder).as_posix() for one in files_below(folder)]
         found = match_names(table["path"].cast(pl.String).to_list(), names)
         if None not in found:

@@ -143,6 +143,23 @@ def test_images_may_lie_beside_the_data_set(tmp_path: Path) -> None:
     assert len(list((tmp_path / "mine").iterdir())) == 3  # as it was
 
 
+def test_numbers_of_folds_are_groups(tmp_path: Path) -> None:
+    """As of ESC-50; where they are not known of every item, they are left out. Dates are texts."""
+    data = recordings(range(6), fold=[1, 1, 2, 2, 3, 3])
+    data.to_parquet(tmp_path / "folds.parquet")
+    written, facts, _ = unpack(tmp_path / "folds.parquet", tmp_path / "out", {})
+    assert pl.read_csv(written)["group"].to_list() == [1, 1, 2, 2, 3, 3]
+    assert "group = fold" in facts["columns"]
+    table = pl.read_parquet(tmp_path / "folds.parquet").with_columns(
+        fold=pl.Series([1, None, 2, 2, 3, 3]), made=pl.lit("2026-01-05").str.to_date()
+    )
+    table.write_parquet(tmp_path / "some.parquet")
+    written, _, _ = unpack(tmp_path / "some.parquet", tmp_path / "other", {})
+    rows = pl.read_csv(written, infer_schema=False)
+    assert "group" not in rows.columns
+    assert set(rows["made"]) == {"2026-01-05"}
+
+
 @pytest.mark.parametrize("name", ["wav", "audio_bytes", "bytes"])
 def test_files_as_bytes_in_a_plain_column(tmp_path: Path, name: str) -> None:
     table = pl.DataFrame({name: [wav(number) for number in range(4)], "emotion": ["calm", "sad"] * 2})
@@ -184,7 +201,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="has no recordings, images, texts or words; its columns are number, label"):
         unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
     Dataset.from_dict({"text": ["x"], "label": [["a", "b"]]}).to_parquet(tmp_path / "n.parquet")
-    with pytest.raises(CorpusError, match="an item has several labels in 'label'"):
+    with pytest.raises(CorpusError, match="an item has several values in 'label'"):
         unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
     assert not list(tmp_path.glob("*mine*"))
 

@@ -402,6 +402,34 @@ def test_a_folder_with_a_list_of_its_files(project: Path, voices: Path) -> None:
     assert new.run(project, "other", voices, encoder="wavlm-micro").pattern == "{label}/{speaker}_{_}"
 
 
+def test_types_that_a_csv_file_has_not(project: Path, voices: Path) -> None:
+    """Times, dates, categories and bytes of a Parquet file, as pandas and audformat write them."""
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    rows = pl.DataFrame({"file": paths * 2, "start": [0.0] * 24 + [0.1] * 24, "end": [0.1] * 24 + [0.2] * 24})
+    seconds = [(pl.col(name) * 1e6).cast(pl.Int64).cast(pl.Duration("us")) for name in ("start", "end")]
+    rows = rows.with_columns(
+        *seconds,
+        emotion=pl.Series(["odd", "even"] * 24, dtype=pl.Categorical),
+        recorded=pl.lit("2026-01-05").str.to_date(),
+        thumbnail=pl.lit(b"\xff\x00"),
+    )
+    rows.write_parquet(voices / "pieces.parquet")
+    made = new.run(project, "pieces", voices / "pieces.parquet", encoder="wavlm-micro")
+    written = manifest_of(made)
+    assert written["label"].to_list() == ["odd", "even"] * 24
+    assert written["start_s"].cast(pl.Float64).to_list() == [0.0] * 24 + [0.1] * 24
+    assert written["end_s"].cast(pl.Float64).to_list() == [0.1] * 24 + [0.2] * 24
+    assert set(written["recorded"]) == {"2026-01-05"}
+    assert written["thumbnail"].null_count() == 48
+
+
+def test_a_column_of_texts_is_no_path(project: Path, tmp_path: Path) -> None:
+    rows = [{"file": "a word " * 60, "label": "ab"[n % 2], "speaker": f"s{n}"} for n in range(4)]
+    pl.DataFrame(rows).write_csv(tmp_path / "long.csv")
+    with pytest.raises(CorpusError, match="no such file"):
+        new.run(project, "long", tmp_path / "long.csv", encoder="wavlm-micro")
+
+
 def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
     rows = [{"title": f"T{n}", "text": None if n == 3 else f"body {n}", "kind": "ab"[n % 2]} for n in range(12)]
     pl.DataFrame(rows).write_csv(tmp_path / "news.csv")

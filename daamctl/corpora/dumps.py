@@ -254,8 +254,9 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     A vector is a column of lists, or columns of numbers whose names differ in the last number alone, as feat_0, feat_1.
     """
     table = read_table(path)
-    usual = renames([one for one in ("label", "speaker", "group") if one not in table.columns], table.columns)
-    if "id" not in table.columns and (name := alike("utterance_id", table.columns) or alike("path", table.columns)):
+    plain = [name for name, kind in table.schema.items() if not kind.is_nested()]
+    usual = renames([one for one in ("label", "speaker", "group") if one not in table.columns], plain)
+    if "id" not in table.columns and (name := alike("utterance_id", plain) or alike("path", plain)):
         usual["id"] = name
     table = table.rename({name: role for role, name in usual.items()})
     try:  # as pandas writes lists, and OpenAI the answers of a batch

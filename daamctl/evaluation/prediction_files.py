@@ -241,7 +241,7 @@ def _text(values: pl.Series) -> pl.Series:
         values = values.fill_nan(None)
         if (values.is_finite() & (values == values.round(0)) & (values.abs() < 2.0**53)).all():
             values = values.cast(pl.Int64)
-    if _is_list(values) or values.dtype == pl.Struct or values.dtype == pl.Object:
+    if values.dtype.is_nested() or values.dtype in (pl.Object, pl.Binary, pl.Duration):
         return pl.Series([None if one is None else str(one) for one in values.to_list()], dtype=pl.String)
     text = values.cast(pl.String).str.strip_chars()
     return text.replace("", None)
@@ -296,6 +296,9 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
         if column is None:
             continue
+        kind: Any = frame[column].dtype
+        if not kind.inner.is_numeric() and kind.inner != pl.Null:
+            raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         lists = frame[column].cast(pl.List(pl.Float64))
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")

@@ -422,3 +422,11 @@ def test_a_text_that_is_no_vector(tmp_path: Path) -> None:
     pl.DataFrame({"id": ["a", "b"], "label": ["x", "y"], "v": ["[1, 2]", "[1, 2"]}).write_csv(tmp_path / "all.csv")
     with pytest.raises(CorpusError, match=r"all\.csv: a row has no vector"):
         import_vectors(tmp_path / "all.csv", tmp_path / "out.parquet")
+
+
+def test_lists_under_the_name_of_a_label_are_vectors(tmp_path: Path) -> None:
+    pl.DataFrame({"id": ["a", "b"], "label": ["x", "y"], "fold": [[1.0, 2.0], [3.0, 4.0]]}).write_parquet(
+        tmp_path / "all.parquet"
+    )
+    import_vectors(tmp_path / "all.parquet", tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet")["layer_1"].to_list() == [[1.0, 2.0], [3.0, 4.0]]

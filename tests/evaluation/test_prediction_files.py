@@ -538,3 +538,17 @@ def test_a_score_may_be_the_logarithm_of_zero() -> None:
     assert of_table(table, {}, "t").rows["correct"].to_list() == [1.0, 1.0]
     with pytest.raises(ConfigError, match="have gaps"):
         of_table(table.with_columns(x=-pl.col("x")), {}, "t")
+
+
+def test_odd_types_of_a_parquet_file(tmp_path: Path) -> None:
+    """Bytes and times are texts; lists of texts are no scores, and arrays of numbers are."""
+    spans = pl.Series([1, 2, 3], dtype=pl.Int64).cast(pl.Duration("us"))
+    frame = pl.DataFrame({"id": spans, "label": [b"a", b"b", b"\xff"], "pred": [b"a", b"a", b"\xff"]})
+    frame.write_parquet(tmp_path / "odd.parquet")
+    assert read_predictions(tmp_path / "odd.parquet").rows["correct"].to_list() == [1, 0, 1]
+    scores = pl.Series([[0.1, 0.9], [0.8, 0.2]], dtype=pl.Array(pl.Float32, 2))
+    pl.DataFrame({"id": ["x", "y"], "label": [1, 1], "logits": scores}).write_parquet(tmp_path / "array.parquet")
+    assert read_predictions(tmp_path / "array.parquet").rows["correct"].to_list() == [1, 0]
+    pl.DataFrame({"id": ["x"], "label": ["a"], "logits": [["a", "b"]]}).write_parquet(tmp_path / "texts.parquet")
+    with pytest.raises(ConfigError, match="'logits' has scores that are no numbers"):
+        read_predictions(tmp_path / "texts.parquet")

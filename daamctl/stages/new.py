@@ -574,12 +574,13 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
     check_named(columns, known, source, table.columns)
     nested = [name for name in table.columns if table[name].dtype.is_nested()]
-    if len(joined := named_columns(columns.get("text", ""), table.columns)) > 1:
-        table = table.with_columns(pl.concat_str(joined, separator=" ", ignore_nulls=True).alias(columns["text"]))
-    if (listed := next((name for name in columns.values() if name in nested), None)) is not None:
+    read = [name for column in columns.values() for name in named_columns(column, table.columns)]
+    if (listed := next((name for name in read if name in nested), None)) is not None:
         raise CorpusError(
             f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"
         )
+    if len(joined := named_columns(columns.get("text", ""), table.columns)) > 1:
+        table = table.with_columns(pl.concat_str(joined, separator=" ", ignore_nulls=True).alias(columns["text"]))
     others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested)]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:

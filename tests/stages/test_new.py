@@ -441,6 +441,9 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
         assert manifest_of(made)["text"].to_list() == expected
         with pytest.raises(CorpusError, match=r"--columns has text=title\+no; .* has the columns title, text, kind"):
             new.run(project, "no", source, columns={**columns, "text": "title+no"}, encoder="bert-micro")
+    pl.DataFrame({"a": ["x", "y"], "b": [["p"], ["q"]], "kind": ["c", "d"]}).write_parquet(tmp_path / "lists.parquet")
+    with pytest.raises(CorpusError, match="the column 'b' has several values in a row"):
+        new.run(project, "no", tmp_path / "lists.parquet", columns={"text": "a+b", "label": "kind"})
 
 
 def test_many_groups_may_be_what_belongs_together(project: Path, tmp_path: Path) -> None:

@@ -89,9 +89,11 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
             if module in projections and _same(out, end) and any(_same(given, one) for one in ends):
                 skip(module)
                 return find_layers(model, forward, what)
-    theirs = getattr(output, "hidden_states", None) or states  # the library may return none
-    if not _same(normed, end) and not _same(states[-1], theirs[-1]):  # SEW's last hidden state is an upsampled layer
+    theirs = getattr(output, "hidden_states", None)
+    # the output of SEW is an upsampled layer: then the library's hidden states must tell that the layers are right
+    if not _same(normed, end) and not (theirs and _same(states[-1], theirs[-1])):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
+    theirs = theirs or states  # the library may return none
     if len(theirs) != len(states):
         raise EncoderError(
             f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"

@@ -48,11 +48,14 @@ class Model(nn.Module):
             "": [*states[:-1], normed],
             "raw": states,
             "none": None,
+            "scaled-raw": states,
+            "scaled-none": None,
             "shifted": [state + 1 for state in states],
             "short": states[1:],
             "later": [*states[1:], normed],
         }.get(bend, [*states[:-1], normed])
-        return SimpleNamespace(last_hidden_state=2 * normed if bend == "scaled" else normed, hidden_states=states)
+        scaled = bend.startswith("scaled")
+        return SimpleNamespace(last_hidden_state=2 * normed if scaled else normed, hidden_states=states)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -77,6 +80,7 @@ def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None
         ("shifted", "layer 0 of it as found is not the library's hidden state 0"),
         ("short", "it has 3 layers, but the library gives 3 hidden states for them"),
         ("scaled", "it ends neither in its last layer nor in a norm after it, which is not supported"),
+        ("scaled-none", "it ends neither in its last layer nor in a norm after it, which is not supported"),
         (
             "twice",
             "it has no list of 3 layers that run one after another",
@@ -94,6 +98,15 @@ def test_what_does_not_fit_is_refused(bend: str, reason: str) -> None:
         find_layers(model, lambda: model(bend), "it")
     assert str(caught.value) == reason
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_layers_behind_which_the_output_changes() -> None:
+    """They are right if they are the library's hidden states, as of SEW, whose output is upsampled."""
+    model = Model()
+    found = find_layers(model, lambda: model("scaled-raw"), "it")
+    assert found.layers == list(model.layers)
+    assert not found.ends_in_layer
+    assert find_layers(model, model, "it").ends_in_layer
 
 
 @pytest.mark.parametrize(("number", "named"), [(5, "5"), (None, "transformer")])

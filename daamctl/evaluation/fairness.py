@@ -378,6 +378,9 @@ def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
     """Why methods compute the same, if their settings and densities show it."""
     if all(len(part[0].result["run"]["layers"]) == 1 for part in folds.values()):
         return "there is only one layer, so there is nothing to fuse"
+    last = {name for name, part in folds.items() if all(map(_chose_last_layer, part))}
+    if last:
+        return f"{listed(sorted(last))} chose the last layer in every fold"
     resolved = {name: _resolved(part[0]) for name, part in folds.items()}
     known = list(resolved.values())
     if None not in known and all(one == known[0] for one in known):
@@ -392,6 +395,13 @@ def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
     if all(one and one[0] in ("daam-v1", "daam-v2") and heads[name] == 1 for name, one in resolved.items()):
         return "daam-v1 with one head is the same as daam-v2"
     return None
+
+
+def _chose_last_layer(fold: Fold) -> bool:
+    """Whether a method that chooses one layer, such as `ridge-best-layer`, chose the last."""
+    search = fold.result.get("search")
+    layer = None if search is None else search["candidates"][search["chosen"]]["settings"].get("layer")
+    return layer is not None and layer == fold.result["run"]["layers"][-1]
 
 
 def _resolved(fold: Fold) -> tuple[str, dict[str, Any]] | None:

@@ -100,7 +100,7 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"
     if others and floor > ALPHA:
-        why = f"too few {probed.resampled or 'fold'}s to test whether other layers are worse"
+        why = f"the layers differ in too few {probed.resampled or 'fold'}s to test whether others are worse"
         text = f"Layer {top} has the highest figure: alone it {does}; {why}"
     elif others and len(near) == len(others):
         return f"No layer stands out: layer {top} alone {does}; no other layer is shown to be worse."

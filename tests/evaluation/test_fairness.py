@@ -318,6 +318,20 @@ def test_two_names_for_one_computation(
     assert said + (reason or "the reason is unknown") in found.notes
 
 
+def test_a_probe_that_chose_the_last_layer_everywhere_is_that_layers_probe(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"ridge-last": {}})
+    for last in (True, False):
+        for fold in read_folds(layout.method("ridge-last")):
+            layers = fold.result["run"]["layers"]
+            curves: dict[str, list[float]] = {"dev_accuracy": [0.5], "dev_loss": [1.0]}
+            tried = [{"settings": {"penalty": 1.0, "layer": float(layer)}, **curves} for layer in layers[-2:]]
+            place = 0 if fold.fold == 2 and not last else 1
+            chosen = {"candidates": tried, "chosen": place, "edges": [], "steps": 0}
+            write_fold(layout, CONFIG, "ridge-best-layer", fold.fold, 1, fold.predictions(), changes={"search": chosen})
+        (group,) = judge(layout, ["ridge-last", "ridge-best-layer"]).identical
+        assert group.reason == ("ridge-best-layer chose the last layer in every fold" if last else None)
+
+
 def test_one_layer_leaves_nothing_to_fuse(tmp_path: Path) -> None:
     layout = write(tmp_path, {"mean": {"changes": {"run.layers": [3]}}})
     edited(layout, "mean", "last-layer", run__layers=[3])

@@ -429,4 +429,6 @@ def test_lists_under_the_name_of_a_label_are_vectors(tmp_path: Path) -> None:
         tmp_path / "all.parquet"
     )
     import_vectors(tmp_path / "all.parquet", tmp_path / "out.parquet")
-    assert pl.read_parquet(tmp_path / "out.parquet")["layer_1"].to_list() == [[1.0, 2.0], [3.0, 4.0]]
+    vectors, columns, _ = written(tmp_path / "out.parquet")
+    assert vectors[:, 0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert columns["label"].to_list() == ["x", "y"]

@@ -71,7 +71,7 @@ class AudioEncoder(SpeechEncoder):
             _, share = self._read([trial_clip(self.sampling_rate)])
             if share < 1:
                 raise EncoderError(f"which frames of {self.what} are padding cannot be told: its layers are not found")
-            self.has_frames = False
+            self.has_frames, self.known_positions = False, int(found.normed.shape[1])
             return
         place = next(name for name, module in self.model.named_modules() if module is found.layers[0])
         with torch.device("meta"):  # only shapes, and apart from the model, which may be at work
@@ -87,8 +87,8 @@ class AudioEncoder(SpeechEncoder):
                 self.shortest *= 2
 
     def positions(self, size: int) -> int:
-        """Number of frames of a clip; see `Encoder`."""
-        return self.frames_of(max(size, self.shortest))[1]
+        """Number of frames of a clip, or of positions of the last layer; see `Encoder`."""
+        return self.frames_of(max(size, self.shortest))[1] if self.has_frames else self.known_positions
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,) of one length; see `Encoder`.

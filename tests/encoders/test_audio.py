@@ -154,6 +154,7 @@ def test_the_hierarchical_audio_tower_of_clap(tmp_path: Path) -> None:
     hf.ClapFeatureExtractor(truncation="rand_trunc").save_pretrained(tmp_path)
     encoder = opened(tmp_path)
     assert (encoder.layers, encoder.embed_dim, encoder.sampling_rate) == ((1, 2, 3), 32, 48000)
+    assert encoder.positions(30000) == 256  # of 10 s, to which the feature extractor fills clips up
     clips = [trial_clip(30000), 3 * trial_clip(30000).flip(0)]
     pooled, _ = encoder.pool(clips)
     for row, clip in enumerate(clips):

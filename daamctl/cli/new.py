@@ -37,7 +37,8 @@ def command(
     columns: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN=NAME,...", help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID."
+            metavar="COLUMN=NAME,...",
+            help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID; text=title+body joins two.",
         ),
     ] = None,
 ) -> None:

@@ -153,14 +153,14 @@ def _seed_table(evaluation: Evaluation) -> Table:
 
 
 def speakers(evaluation: Evaluation) -> Section | None:
-    """Accuracy by speaker and method; None if speakers are unknown."""
+    """Accuracy by speaker and method; None if speakers are unknown, or each has one item, which is right or wrong."""
     said, unit = evaluation.task, evaluation.item
     who = said.source
     title = f"Results by {who}"
     scores = {name: evaluation.scores.speakers(name) for name in order(evaluation)}
     found = {name: {who: value for who, (value, _) in part.items()} for name, part in scores.items()}
     known = sorted({speaker for part in found.values() for speaker in part})
-    if not known:
+    if not known or all(number == 1 for part in scores.values() for _, number in part.values()):
         return None
     if len(known) > MAX_SPEAKERS:
         return Section("speakers", title, [_many_speakers(evaluation, found, len(known))])

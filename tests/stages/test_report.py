@@ -880,6 +880,15 @@ def test_many_authors_are_summed_up(tmp_path: Path) -> None:
     assert 'id="speakers-title">Results by author<' in html
 
 
+def test_authors_of_a_single_text_have_no_results_of_their_own(tmp_path: Path) -> None:
+    settings = {"methods": ["none", "mha"], "report": {"interactive": False}}
+    methods = {"none": {"skill": 1.0}, "mha": {"skill": 2.0}}
+    layout, html, markdown = made_of_items(tmp_path, settings, methods, authors=210, items=210)
+    assert "Results by author" not in markdown + html
+    assert "quantiles over" not in markdown
+    assert scores_of(layout).speakers("mha")
+
+
 def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> None:
     layout = make_layout(tmp_path)
     write_record(layout.stage("evaluate") / "evaluation.json", {"methods": {}})

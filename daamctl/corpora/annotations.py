@@ -375,7 +375,7 @@ def with_lists(table: pl.DataFrame) -> pl.DataFrame:
     """
     table = table.select(name for name, kind in table.schema.items() if kind == pl.String)
     tag = column_of(table.columns, TAG) or ""
-    if str(table[tag][0]).startswith("["):
+    if (table[tag][0] or "").startswith("["):
         word = column_of(table.columns, LISTED) or ""
         return table.select(tokens=_listed(table[word]), tags=_listed(table[tag]))
     word, name = column_of(table.columns, WORD) or "", column_of(table.columns, SENTENCE) or ""

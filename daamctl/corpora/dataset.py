@@ -95,10 +95,12 @@ def unpack(
         for part in parts:
             start = re.sub(r"[^\w.-]", "_", part.name)  # no folder
             for number, values in enumerate(_rows(part, [*read, *kept]), 1):
-                row = {role: _told(values[taken[role]], names[taken[role]])
-                       for role, found in columns_of.items() if role != "path" and len(found) == 1}  # fmt: skip
-                if len(joined := columns_of.get("text", [])) > 1:
-                    row["text"] = " ".join(str(values[name]) for name in joined if values[name] is not None)
+                row: dict[str, Any] = {}
+                for role, found in columns_of.items():
+                    if role == "path":
+                        continue
+                    told = [_told(values[name], names[name]) for name in found]  # several columns make one text
+                    row[role] = told[0] if len(told) == 1 else " ".join(str(one) for one in told if one is not None)
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"
@@ -113,9 +115,6 @@ def unpack(
         missing = len(rows) - len(table)
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
         table = relabelled(table, labels or {})
-        if "group" in table.columns:  # perhaps numbers of folds, or not of all items
-            has_all = not table["group"].null_count()
-            table = table.with_columns(pl.col("group").cast(pl.String)) if has_all else table.drop("group")
         table, instead = with_test_part(table)
         doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
         if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():

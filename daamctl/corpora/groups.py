@@ -42,12 +42,16 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
 def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
     """Rows without `group` if it says nothing; where only train and dev are there, the latter becomes the test part.
 
+    It says nothing if it is the same for all items, or not given for some. Numbers of folds become texts.
+
     Returns:
         The rows, and the name of the part that took the place of the test part.
     """
-    groups = rows["group"].unique().to_list() if "group" in rows.columns else []
-    parts = {name: PARTS.get(name.lower(), name) for name in groups}
-    if len(set(parts.values())) == 1:
+    if "group" not in rows.columns:
+        return rows, None
+    rows = rows.with_columns(pl.col("group").cast(pl.String))
+    parts = {name: PARTS.get(name.lower(), name) for name in rows["group"].fill_null("").unique()}
+    if "" in parts or len(set(parts.values())) == 1:
         return rows.drop("group"), None
     if set(parts.values()) != {"train", "dev"}:
         return rows, None

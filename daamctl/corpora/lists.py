@@ -138,8 +138,8 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
     table, doubts = _with_times(table, found)
     if "group" in found and "group" not in columns:
         group = found["group"]
-        named, instead = with_test_part(table.select(group=pl.col(group).cast(pl.String).fill_null("")))
-        if "group" not in named.columns or "" in named["group"]:  # one part, or not of all items
+        named, instead = with_test_part(table.select(group=group))
+        if "group" not in named.columns:
             del found["group"]
         else:
             table = table.with_columns(named["group"].alias(group))

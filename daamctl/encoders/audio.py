@@ -57,7 +57,7 @@ class AudioEncoder(SpeechEncoder):
         self.shortest = round(SHORTEST_S * self.sampling_rate)
         self.longest: int = getattr(reader, "n_samples", sys.maxsize)  # Whisper's cuts off what is longer
         self.outline: Any = None  # the model without numbers; known after the trial
-        self.has_frames = True  # False: every layer has a number of its own, and is averaged over all of them
+        self.num_positions: int | None = None  # of the last layer, if every layer is averaged over all that it has
         self.known_frames: dict[int, tuple[int, int]] = {}
         self.discover([trial_clip(self.sampling_rate)])
 
@@ -71,7 +71,7 @@ class AudioEncoder(SpeechEncoder):
             _, share = self._read([trial_clip(self.sampling_rate)])
             if share < 1:
                 raise EncoderError(f"which frames of {self.what} are padding cannot be told: its layers are not found")
-            self.has_frames, self.known_positions = False, int(found.normed.shape[1])
+            self.num_positions = int(found.normed.shape[1])
             return
         place = next(name for name, module in self.model.named_modules() if module is found.layers[0])
         with torch.device("meta"):  # only shapes, and apart from the model, which may be at work
@@ -88,7 +88,7 @@ class AudioEncoder(SpeechEncoder):
 
     def positions(self, size: int) -> int:
         """Number of frames of a clip, or of positions of the last layer; see `Encoder`."""
-        return self.frames_of(max(size, self.shortest))[1] if self.has_frames else self.known_positions
+        return self.num_positions or self.frames_of(max(size, self.shortest))[1]
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,) of one length; see `Encoder`.
@@ -99,7 +99,8 @@ class AudioEncoder(SpeechEncoder):
         clips = [padded_to(self.normalized(clip), self.shortest) for clip in items]
         self.refuse_longer(len(clips[0]), self.longest)
         inputs, _ = self._read(clips)
-        valid, every = (0, 0) if self.has_frames and self.outline is None else self.frames_of(len(clips[0]))
+        before_trial = self.outline is None and self.num_positions is None
+        valid, every = (0, 0) if before_trial else self.frames_of(len(clips[0]))
         return inputs, (torch.arange(every) < valid).repeat(len(clips), 1)
 
     def _read(self, clips: Sequence[Tensor]) -> tuple[dict[str, Tensor], float]:
@@ -120,7 +121,7 @@ class AudioEncoder(SpeechEncoder):
 
     def frames_of(self, samples: int) -> tuple[int, int]:
         """Numbers of frames of a clip, without and with padding, by the shapes of what reaches the first layer."""
-        if not self.has_frames:
+        if self.num_positions is not None:
             return 1, 1
         if samples not in self.known_frames:
             inputs, share = self._read([trial_clip(samples)])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from daamctl.artifacts.utterances import Modality
 from daamctl.compute.devices import autocast
 from daamctl.config import ExtractConfig
-from daamctl.encoders.cut import cut_of, skip
+from daamctl.encoders.cut import cut_of, num_stages, skip
 from daamctl.encoders.discovery import ModelLayers, by_position, find_layers, first_of, hook_layers, library_states
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.presets import Preset
@@ -246,8 +246,7 @@ class Encoder(ABC):
         try:
             return find_layers(self.model, forward, self.what)
         except EncoderError:
-            depths = getattr(self.model.config, "depths", getattr(self.model.config, "depth", ()))
-            found = library_states(forward(), len(depths) if isinstance(depths, (list, tuple)) else 0)
+            found = library_states(forward(), num_stages(self.model.config))
             if found is None:
                 raise
             if not self.any_positions and any(state.shape[1] != num_positions for state in found.states):

@@ -64,6 +64,12 @@ def depth_setting(config: Any) -> str:
     return own if hasattr(config, own) else usual
 
 
+def num_stages(config: Any) -> int:
+    """Number of stages of a hierarchical model; 0: it is none."""
+    depths = getattr(config, "depths", getattr(config, "depth", None))
+    return len(depths) if isinstance(depths, (list, tuple)) else 0
+
+
 def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     """The configuration of a model that ends in a layer; the same one if that is its last layer already.
 
@@ -78,7 +84,7 @@ def cut_config(config: Any, highest_layer: int, what: str) -> Any:
     number = getattr(config, depth, None)
     if not isinstance(number, int):
         raise EncoderError(f"{what} cannot be cut: its configuration gives no number of layers")
-    if hasattr(config, "depths"):
+    if num_stages(config):
         raise EncoderError(f"{what} cannot be cut: it is hierarchical")
     if not 1 <= highest_layer <= number:
         raise EncoderError(f"{what} has layers 1 to {number}, so it cannot be cut after layer {highest_layer}")

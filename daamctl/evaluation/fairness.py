@@ -378,9 +378,9 @@ def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
     """Why methods compute the same, if their settings and densities show it."""
     if all(len(part[0].result["run"]["layers"]) == 1 for part in folds.values()):
         return "there is only one layer, so there is nothing to fuse"
-    last = {name for name, part in folds.items() if all(map(_chose_last_layer, part))}
+    last = [name for name, part in folds.items() if all(map(_chose_last_layer, part))]
     if last:
-        return f"{listed(sorted(last))} chose the last layer in every fold"
+        return f"{listed(last)} chose the last layer in every fold"
     resolved = {name: _resolved(part[0]) for name, part in folds.items()}
     known = list(resolved.values())
     if None not in known and all(one == known[0] for one in known):

@@ -48,6 +48,7 @@ from daamctl.artifacts.clips import SCHEMAS, ClipTable
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.compute.devices import autocast, resolve_device, resolve_precision
 from daamctl.compute.energy import joules
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.data.audio import probe
 from daamctl.encoders import ENCODERS
@@ -346,11 +347,9 @@ def from_pipeline(bench: Bench) -> NDArray[np.float32]:
 def ours(bench: Bench, folder: Path) -> None:
     """Our code from rows to shards."""
     tasks = [ShardTask(shard_path(folder, index), rows) for index, rows in enumerate(bench.shards())]
-    for shard in make_shards(
-        tasks, bench.ours, head=head(bench), root=bench.root, config=bench.config, on_clips=lambda number: None
-    ):
-        if shard.unreadable:
-            raise RuntimeError(f"clips cannot be read: {shard.unreadable}")
+    for made in make_shards(tasks, bench.ours, head=head(bench), root=bench.root, config=bench.config):
+        if not isinstance(made, Units) and made.unreadable:
+            raise RuntimeError(f"clips cannot be read: {made.unreadable}")
 
 
 def head(bench: Bench) -> EmbeddingsMetadata:

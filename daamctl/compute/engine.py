@@ -1,6 +1,7 @@
 """The engine and the protocol of its workers, and the messages by which workers answer.
 
-A task is a shard to extract or a fold to train. Messages are pickled bytes between processes of one run; they are never
+A task is a shard to extract or a fold to train. Workers and engines are generators of results, and say meanwhile how
+much is done (`Units`), for a progress bar. Messages are pickled bytes between processes of one run; they are never
 written to files. Errors are pickled unchanged, so a failure reads the same wherever it happens.
 """
 
@@ -11,6 +12,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -24,6 +26,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 AGAIN = "run the same command again to resume"
 VISIBLE_WITHIN_S = 90.0  # NFS caches attributes of folders for up to 60 s (acdirmax)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of work that are finished since the last time, e.g. clips."""
+
+    number: int
 
 
 class Worker(Protocol[T_contra, R_co]):
@@ -42,12 +51,8 @@ class Worker(Protocol[T_contra, R_co]):
     def num_devices(self) -> int:
         """Number of devices that this worker uses."""
 
-    def work(self, tasks: Sequence[T_contra], advance: Callable[[int], None]) -> Iterator[R_co]:
-        """Do tasks; yield one result for each. A task may be handed out again, so doing it twice must be harmless.
-
-        Args:
-            advance: called with the number of finished units.
-        """
+    def work(self, tasks: Sequence[T_contra]) -> Iterator[R_co | Units]:
+        """Do tasks; yield one result for each. A task may be handed out again, so doing it twice must be harmless."""
 
 
 class Engine(ABC):
@@ -75,15 +80,13 @@ class Engine(ABC):
         *,
         device: str,
         per_gpu: int | None = None,
-        advance: Callable[[int], None] = lambda units: None,
-    ) -> Iterator[R]:
+    ) -> Iterator[R | Units]:
         """Distribute tasks over workers; yield results as they finish, in any order.
 
         Args:
             open_worker: opens a worker on a device; arrays in it are shared by the workers of a machine, and read-only.
             device: the setting: auto, cpu, mps, cuda or cuda:N.
             per_gpu: default limit of workers that share a GPU; None: a worker fills a GPU, or without GPUs a machine.
-            advance: called in this process with the number of finished units.
 
         Raises:
             WorkerError: a worker died, and no other can do its work.
@@ -102,27 +105,21 @@ class Engine(ABC):
         self.close()
 
 
-def answer(work: Callable[[Callable[[int], None]], R]) -> bytes:
-    """In a worker: return the message with the result of `work` and the units that it counted, or with its error."""
-    counted = 0
-
-    def advance(units: int) -> None:
-        nonlocal counted
-        counted += units
-
+def answer(work: Callable[[], Any]) -> bytes:
+    """In a worker: return the message with what `work` gives, or with its error."""
     try:
-        result = work(advance)
-        return pickle.dumps((counted, result, None))
+        return pickle.dumps((work(), None))
     except Exception as error:
         return failure(error)
 
 
 def answer_task(open_worker: Callable[[], Worker[T, R]], task: T) -> bytes:
-    """In a worker: do one task and return the message with its result or its error."""
+    """In a worker: do one task and return the message with all its units and its result, or with its error."""
 
-    def work(advance: Callable[[int], None]) -> R:
-        (result,) = open_worker().work([task], advance)
-        return result
+    def work() -> tuple[Units, R]:
+        events = list(open_worker().work([task]))
+        (result,) = (one for one in events if not isinstance(one, Units))
+        return Units(sum(one.number for one in events if isinstance(one, Units))), result
 
     return answer(work)
 
@@ -132,19 +129,18 @@ def failure(error: Exception) -> bytes:
     text = "".join(traceback.format_exception(error))
     error.add_note(f"on a worker:\n{text}")
     try:
-        pickle.loads(message := pickle.dumps((0, None, error)))
+        pickle.loads(message := pickle.dumps((None, error)))
     except Exception:  # some libraries' errors cannot be pickled and restored
-        message = pickle.dumps((0, None, RuntimeError(text)))
+        message = pickle.dumps((None, RuntimeError(text)))
     return message
 
 
-def received(message: bytes, advance: Callable[[int], None] = lambda units: None) -> Any:
-    """In the main process: return the result carried by a message, or raise its error."""
-    units, result, error = pickle.loads(message)
+def received(message: bytes) -> Any:
+    """In the main process: return what a message carries, or raise its error."""
+    found, error = pickle.loads(message)
     if error is not None:
         raise error
-    advance(units)
-    return result
+    return found
 
 
 def await_files(paths: Iterable[Path], timeout_s: float = VISIBLE_WITHIN_S) -> None:

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from daamctl.compute.devices import release_memory
-from daamctl.compute.engine import AGAIN, Engine, R, T, Worker, answer_task, received, set_up_worker
+from daamctl.compute.engine import AGAIN, Engine, R, T, Units, Worker, answer_task, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class LocalEngine(Engine):
         *,
         device: str,
         per_gpu: int | None = None,
-        advance: Callable[[int], None] = lambda units: None,
-    ) -> Iterator[R]:
+    ) -> Iterator[R | Units]:
         """Do tasks in this process, or in one process per device if that gives several; see `Engine`."""
         opened, self._opened = self._opened, None
         worker = opened[1] if opened is not None and opened[0] is open_worker else open_worker(device)
@@ -75,12 +74,12 @@ class LocalEngine(Engine):
             devices = worker_devices(device, self.workers, worker.num_devices)
         devices = devices[: len(tasks)]
         if len(devices) < 2:
-            yield from worker.work(tasks, advance)
+            yield from worker.work(tasks)
             return
         del worker, opened  # free their memory
         release_memory()
         log.info("%d worker processes: %s", len(devices), ", ".join(devices))
-        yield from _map_in_processes(open_worker, tasks, devices, advance)
+        yield from _map_in_processes(open_worker, tasks, devices)
 
     def close(self) -> None:
         """Release the worker."""
@@ -104,11 +103,8 @@ def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str
 
 
 def _map_in_processes(
-    open_worker: Callable[[str], Worker[T, R]],
-    tasks: Sequence[T],
-    devices: Sequence[str],
-    advance: Callable[[int], None],
-) -> Iterator[R]:
+    open_worker: Callable[[str], Worker[T, R]], tasks: Sequence[T], devices: Sequence[str]
+) -> Iterator[R | Units]:
     """Hand out tasks, each to the next idle process; there is one process per entry of `devices`."""
     import torch
 
@@ -130,7 +126,7 @@ def _map_in_processes(
                 else:
                     pipe.close()
                     running.pop(pipe)[0].join()
-                yield received(message, advance)
+                yield from received(message)
     finally:
         for process, _ in running.values():
             process.terminate()

@@ -23,6 +23,7 @@ from daamctl.compute.engine import (
     Engine,
     R,
     T,
+    Units,
     Worker,
     answer,
     answer_task,
@@ -145,8 +146,7 @@ class RayEngine(Engine):
         *,
         device: str,
         per_gpu: int | None = None,
-        advance: Callable[[int], None] = lambda units: None,
-    ) -> Iterator[R]:
+    ) -> Iterator[R | Units]:
         """Hand out tasks, each to the next idle actor; see `Engine`."""
         if not tasks:
             return
@@ -184,7 +184,7 @@ class RayEngine(Engine):
                         ray.kill(actor)  # what it has reserved may be needed to restart one that has died
                     if number is not None:
                         done += 1
-                        yield received(message, advance)
+                        yield from received(message)
         finally:
             for actor in actors:
                 ray.kill(actor)
@@ -289,7 +289,7 @@ def _set_up(num_gpus: float) -> None:
 
 def _describe(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> bytes:
     _set_up(num_gpus)
-    return answer(lambda advance: open_worker(device).description)
+    return answer(lambda: open_worker(device).description)
 
 
 class _Actor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -110,26 +110,14 @@ def check_data(
     known: CorpusFacts,
     *,
     drawn: Sample | None = None,
-    on_check: Callable[[], None] = lambda: None,
-) -> list[Finding]:
-    """Run every check.
+) -> Iterator[Finding]:
+    """Run every check; yields `known.num_checks` findings.
 
     Args:
         clips: N rows with clip_id, utterance_id, label, speaker and group; texts also have n_frames, their tokens.
         x: (N, L, D), stored number format; vectors on disk are read twice.
         drawn: the sample in which near duplicates are searched; required if `x` is on disk. None: all clips.
-        on_check: called `known.num_checks` times.
     """
-    findings = []
-    for finding in _checks(clips, x, known, drawn):
-        findings.append(finding)
-        on_check()
-    return findings
-
-
-def _checks(
-    clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Sample | None
-) -> Iterator[Finding]:
     task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
     yield check_values(clips, x, task)
     if known.lengths:

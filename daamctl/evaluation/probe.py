@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
+from daamctl.compute.progress import progress
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.probes import (
     Candidate,
@@ -153,12 +154,8 @@ def probe_layers(
     score: Scoring,
     *,
     refit: bool = True,
-    on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
-    """Probe every layer and the fusions of all layers, fold by fold; see `fit_probe`.
-
-    `on_step` is called K * (L + 3) times.
-    """
+    """Probe every layer and the fusions of all layers, fold by fold; see `fit_probe`."""
     every = range(x.shape[1])
     probes: dict[int | str, tuple[Sequence[int], Callable[[Sizes], FusionClassifier]]] = {
         **{layer: ([layer], ridge_last) for layer in every},
@@ -168,15 +165,16 @@ def probe_layers(
     }
     figures: dict[int | str, list[dict[str, float]]] = {name: [] for name in (*probes, "chance")}
     ranks: dict[int | str, list[tuple[float, ...]]] = {name: [] for name in figures}
-    for fold in folds:
-        for name, (layers, build) in probes.items():
-            logits, chosen = fit_probe(x, y, fold, layers, num_classes, refit=refit, build=build)
-            figures[name].append(score(fold.test, logits))
-            ranks[name].append(rank(chosen, held_out=len(fold.dev) > 0))
-            on_step()
-        # scores that are highest for the most frequent class
-        counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
-        figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
+    with progress(len(folds) * len(probes), "probing the layers", "probes") as bar:
+        for fold in folds:
+            for name, (layers, build) in probes.items():
+                logits, chosen = fit_probe(x, y, fold, layers, num_classes, refit=refit, build=build)
+                figures[name].append(score(fold.test, logits))
+                ranks[name].append(rank(chosen, held_out=len(fold.dev) > 0))
+                bar.advance()
+            # scores that are highest for the most frequent class
+            counts = torch.from_numpy(np.bincount(y[fold.train], minlength=num_classes)).double()
+            figures["chance"].append(score(fold.test, counts.expand(len(fold.test), -1)))
     found = {
         name: ProbeScores({one: np.array([fold[one] for fold in folds_of]) for one in folds_of[0]}, tuple(ranks[name]))
         for name, folds_of in figures.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_shard
+from daamctl.compute.engine import Units
 from daamctl.corpora.vector_file import open_vectors
 from daamctl.errors import CorpusError
 from daamctl.extraction.shards import ShardResult
@@ -19,7 +20,6 @@ from daamctl.store.files import sha256_file
 
 def store(
     numbers: Collection[int],
-    advance: Callable[[int], None],
     *,
     path: Path,
     rows: pl.DataFrame,
@@ -27,7 +27,7 @@ def store(
     folder: Path,
     size: int,
     fix: str,
-) -> Iterator[ShardResult]:
+) -> Iterator[ShardResult | Units]:
     """Write shards of the vectors of a file.
 
     Args:
@@ -47,7 +47,7 @@ def store(
             continue
         shard, part = shard_path(folder, number), rows[number * size : number * size + len(vectors)]
         write_shard(shard, part, np.ones(len(part)), vectors, head.layers, facts)
-        advance(len(part))
+        yield Units(len(part))
         yield ShardResult(shard, len(part))
 
 

@@ -9,7 +9,7 @@ or machines can share the tasks of a corpus.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
@@ -66,19 +67,18 @@ def make_shards(
     head: EmbeddingsMetadata,
     root: Path,
     config: Config,
-    on_clips: Callable[[int], None],
     tables: ImageTables | None = None,
-) -> Iterator[ShardResult]:
+) -> Iterator[ShardResult | Units]:
     """Embed clips and write them as shards.
 
     Args:
         tasks: shards to write; taken one or two ahead.
         encoder: open encoder; afterwards it can only pool.
         root: folder that paths of recordings and images are relative to; unused for text.
-        on_clips: called with the number of clips finished, readable or not.
 
     Yields:
-        Results in the order of the tasks, each once its file is in place.
+        Results in the order of the tasks, each once its file is in place; meanwhile the number of clips finished,
+        readable or not.
 
     Raises:
         ArtifactError: a shard cannot be written.
@@ -97,9 +97,11 @@ def make_shards(
     writers = config.extract.writers
     writing: deque[Future[ShardResult]] = deque()
     with ThreadPoolExecutor(writers, "write") as writer:
-        for embedded in embed_sets(encoder, openers(), storage=config.extract.storage, on_clips=on_clips):
-            if embedded is not None:
-                writing.append(writer.submit(_write_shard, begun.popleft(), embedded, head))
+        for event in embed_sets(encoder, openers(), storage=config.extract.storage):
+            if isinstance(event, Units):
+                yield event
+            else:
+                writing.append(writer.submit(_write_shard, begun.popleft(), event, head))
             # Pass on shards whose files are in place; wait for one only if more are unfinished than writers.
             while writing and (len(writing) > writers or writing[0].done()):
                 yield writing.popleft().result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ def timing_file(embeddings: Path) -> Path:
 class Stopwatch:
     """Counts finished clips, and the seconds and joules that they take.
 
+    `kept` of them were embedded by an earlier process, which cost nothing now.
+
     Args:
         devices: resolved devices whose energy is counted; none if other machines do the work.
     """
@@ -42,24 +43,6 @@ class Stopwatch:
             self.first_clips, self.first_ended = clips, self.ended
             self.later_meter = Meter(*self.meter.devices)
         self.clips += clips
-
-    def timed(self, make: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """Wrap a function that makes shards, so that its progress is counted, without clips embedded earlier.
-
-        Args:
-            make: takes the tasks, and a function `advance` to be called with the number of finished clips.
-        """
-
-        def timed(tasks: Any, advance: Callable[[int], None]) -> Iterator[Any]:
-            def count(clips: int) -> None:
-                self.count(clips)
-                advance(clips)
-
-            for shard in make(tasks, advance=count):
-                self.kept += shard.kept
-                yield shard
-
-        return timed
 
     def timing(self, device: str) -> dict[str, Any]:
         """Number of `clips`, the `seconds` that they took, the name of the `device`, and `joules` if it tells."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from daamctl.compute.devices import is_out_of_memory
+from daamctl.compute.engine import Units
 from daamctl.compute.threads import num_readers
 from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.errors import AudioError, CorpusError, EncoderError
@@ -133,7 +134,6 @@ def embed_clips(
     clip_ids: Sequence[str],
     *,
     storage: str,
-    on_clips: Callable[[int], None] = lambda count: None,
     strict: bool = True,
 ) -> EmbeddedClips:
     """Embed clips.
@@ -141,25 +141,24 @@ def embed_clips(
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    sets = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, on_clips=on_clips, strict=strict)
-    (embedded,) = (done for done in sets if done is not None)
+    events = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, strict=strict)
+    (embedded,) = (event for event in events if not isinstance(event, Units))
     return embedded
 
 
 def embed_sets(
-    encoder: Encoder, sets: Iterable[Opener], *, storage: str, on_clips: Callable[[int], None], strict: bool = True
-) -> Iterator[EmbeddedClips | None]:
+    encoder: Encoder, sets: Iterable[Opener], *, storage: str, strict: bool = True
+) -> Iterator[EmbeddedClips | Units]:
     """Embed sets of clips one after another, as one stream of batches; a batch never spans two sets.
 
     Args:
         encoder: open encoder; afterwards it can only pool (see `daamctl.encoders.frozen`).
         sets: openers, called in order by a thread, each before its predecessor is finished.
         storage: `float16` or `float32`.
-        on_clips: called with the number of clips finished.
         strict: raise an error for values that are not finite or too large; otherwise the clip counts as unreadable.
 
     Yields:
-        The embeddings of each set, in order; None after a batch that completes no set.
+        The embeddings of each set, in order; after every batch the number of clips finished meanwhile, which may be 0.
 
     Raises:
         EncoderError: as `embed_clips`; or one clip does not fit in the device's memory.
@@ -168,22 +167,22 @@ def embed_sets(
     limit = _Limit()
     waiting: deque[_ClipSet] = deque()
     with ThreadPoolExecutor(1, "store") as storing:
-        runner = _Runner(encoder, storage, on_clips, limit, storing, strict)
+        runner = _Runner(encoder, storage, limit, storing, strict)
         for clip_set, read in _read_ahead(sets, encoder, storage, limit):
             if not waiting or waiting[-1] is not clip_set:
                 waiting.append(clip_set)
                 kept = clip_set.result.kept
-                on_clips(len(clip_set.items.absent))
+                runner.finished += len(clip_set.items.absent) + kept
                 if kept:
                     log.info("%d of %d clips of an unfinished shard are kept", kept, len(clip_set.names))
-                    on_clips(kept)
             runner.run(clip_set, read)
             for unfinished in waiting:
                 unfinished.save_if_due()
-            yield None  # gives the caller the chance to pass on what it has finished meanwhile
+            yield runner.take_finished()
             while waiting and not waiting[0].left:
                 yield waiting.popleft().result
         runner.wait()
+    yield runner.take_finished()
     for clip_set in waiting:
         yield clip_set.result
 
@@ -306,6 +305,8 @@ def _cost(encoder: Encoder, items: list[Tensor]) -> int:
 class _Runner:
     """Launches batches, with a few outstanding at a time, and lowers the limit when memory runs out.
 
+    `finished` counts clips that are stored or cannot be read.
+
     Args:
         storing: a single thread that checks results and writes them to their rows.
     """
@@ -314,13 +315,12 @@ class _Runner:
         self,
         encoder: Encoder,
         storage: str,
-        on_clips: Callable[[int], None],
         limit: _Limit,
         storing: ThreadPoolExecutor,
         strict: bool,
     ) -> None:
-        self.strict = strict
-        self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
+        self.strict, self.finished = strict, 0
+        self.encoder, self.storage, self.limit, self.storing = encoder, storage, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
         self.unfinished = UNFINISHED_GPU if on_gpu(encoder) else UNFINISHED
         self.running: deque[tuple[_ClipSet, list[int], Future[None]]] = deque()
@@ -332,8 +332,7 @@ class _Runner:
         for mark, numbers in read.marks.items():
             clip_set.result.marks.setdefault(mark, []).extend(clip_set.rows_of(numbers))
         clip_set.left -= len(unreadable)
-        if unreadable:
-            self.on_clips(len(unreadable))
+        self.finished += len(unreadable)
         for group in read.groups:
             self._run_group(clip_set, group)
 
@@ -343,7 +342,12 @@ class _Runner:
             clip_set, rows, stored = self.running.popleft()
             stored.result()
             clip_set.note_stored(rows)
-            self.on_clips(len(rows))
+            self.finished += len(rows)
+
+    def take_finished(self) -> Units:
+        """What has been finished since the last call."""
+        finished, self.finished = Units(self.finished), 0
+        return finished
 
     def _run_group(self, clip_set: _ClipSet, group: _Group) -> None:
         """Launch a group; if the device's memory is too small for it, launch it in parts."""

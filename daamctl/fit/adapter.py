@@ -185,7 +185,7 @@ class _FactsWorker:
     def __init__(self, source: EncoderSource, device: str) -> None:
         self.description = dict(source.facts)
 
-    def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
+    def work(self, tasks: Sequence[None]) -> Iterator[None]:
         """Do nothing."""
         yield from tasks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import FOLD_DIR, RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent
 from daamctl.compute.cpu_formats import cpu_formats
-from daamctl.compute.engine import Engine, await_files
+from daamctl.compute.engine import Engine, Units, await_files
 from daamctl.compute.local_engine import worker_devices
 from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
@@ -321,10 +321,13 @@ def _train_on_engine(
         force=force,
     )
     specs = [trial.spec for trial in trials]
-    results = engine.map(open_worker, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
+    events = engine.map(open_worker, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
     folds: dict[tuple[int, int], Fold] = {}
     with progress(len(trials), f"{first.title} {folder.name}", "folds") as bar:
-        for (number, seed), path in results:
+        for event in events:
+            if isinstance(event, Units):  # folds are counted as wholes
+                continue
+            (number, seed), path = event
             await_files([path / RESULT])
             fold = kept_fold(folder, waiting[number, seed])
             if fold is None:
@@ -369,7 +372,7 @@ class FoldWorker:
         if device.startswith("cuda:"):
             torch.cuda.set_device(device)
 
-    def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
+    def work(self, tasks: Sequence[FoldSpec]) -> Iterator[tuple[tuple[int, int], Path]]:
         """Train the trials; yield fold number and seed, and the folder, of each finished fold."""
         for spec in tasks:
             if not self.placed:

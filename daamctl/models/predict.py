@@ -14,7 +14,7 @@ Taggers give the columns of `daamctl.models.tagging`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import compress
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.corpora.vector_file import READERS, open_vectors
 from daamctl.data import audio
@@ -98,46 +99,46 @@ class _Chunk:
     errors: dict[int, str] = field(default_factory=dict)
 
 
-def predict_all(
-    model: Model,
-    rows: pl.DataFrame,
-    *,
-    work: Path | None = None,
-    batch_size: int | None = None,
-    on_items: Callable[[int], None] = lambda count: None,
-) -> pl.DataFrame:
-    """Predict items.
+def predict_all(model: Model, rows: pl.DataFrame) -> pl.DataFrame:
+    """Predict items; see `predict_parts`."""
+    return pl.concat([frame for _, frame in predict_parts(model, rows)])
+
+
+def predict_parts(
+    model: Model, rows: pl.DataFrame, *, work: Path | None = None, batch_size: int | None = None
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Predict items, some at a time.
 
     Args:
         rows: the items, see `daamctl.models.inputs`, or for a tagger `daamctl.models.sentences`.
         work: folder in which finished chunks are kept; the caller removes it. None: nothing is kept.
         batch_size: most clips per forward pass of the encoder, if it is lower than the settings allow.
-        on_items: called with the number of items finished.
 
-    Returns:
-        The columns above; the row of an item is followed by those of its clips. Texts and images have no rows of clips.
+    Yields:
+        Number of items and their predictions, in order, with the columns above; the row of an item is followed by those
+        of its clips. Texts and images have no rows of clips.
 
     Raises:
         EncoderError: the encoder cannot be opened, or fails.
         ArtifactError: the file system refuses a write to `work`.
     """
     key = "" if work is None else _key(model, rows)
-    finished: dict[int, pl.DataFrame] = {}
-    todo: list[_Chunk] = []
+    chunks: list[_Chunk] = []
+    kept: dict[int, pl.DataFrame] = {}
     for number, part in enumerate(rows.iter_slices(CHUNK)):
+        chunks.append(_Chunk(number, part))
         with nullcontext() if work is None else open_kept(_part(work, number), key) as file:
-            if file is None:
-                todo.append(_Chunk(number, part))
-            else:
-                finished[number] = pl.read_ipc_stream(file)
-                on_items(len(part))
-    for chunk, frame in _predict_chunks(model, todo, batch_size):
-        finished[chunk.number] = frame
-        if work is not None:
-            with kept_path(_part(work, chunk.number), key) as temporary:
-                frame.write_ipc_stream(temporary)
-        on_items(len(chunk.rows))
-    return pl.concat([finished[number] for number in sorted(finished)])
+            if file is not None:
+                kept[number] = pl.read_ipc_stream(file)
+    predicted = _predict_chunks(model, [chunk for chunk in chunks if chunk.number not in kept], batch_size)
+    for chunk in chunks:
+        frame = kept.get(chunk.number)
+        if frame is None:
+            frame = next(predicted)
+            if work is not None:
+                with kept_path(_part(work, chunk.number), key) as temporary:
+                    frame.write_ipc_stream(temporary)
+        yield len(chunk.rows), frame
 
 
 def _part(work: Path, number: int) -> Path:
@@ -165,9 +166,8 @@ def _key(model: Model, rows: pl.DataFrame) -> str:
     )
 
 
-def _predict_chunks(
-    model: Model, chunks: list[_Chunk], batch_size: int | None
-) -> Iterator[tuple[_Chunk, pl.DataFrame]]:
+def _predict_chunks(model: Model, chunks: list[_Chunk], batch_size: int | None) -> Iterator[pl.DataFrame]:
+    """The predictions of each chunk, in order."""
     if not chunks:
         return
     encoder = model.encoder
@@ -183,15 +183,11 @@ def _predict_chunks(
 
         return open_chunk
 
-    # results come in the order of the chunks
     waiting = iter(chunks)
     storage = str(model.record.encoder["storage"])
-    for embedded in embed_sets(
-        encoder, map(opener, chunks), storage=storage, on_clips=lambda count: None, strict=False
-    ):
-        if embedded is not None:
-            chunk = next(waiting)
-            yield chunk, _frame(model, chunk, embedded)
+    for event in embed_sets(encoder, map(opener, chunks), storage=storage, strict=False):
+        if not isinstance(event, Units):
+            yield _frame(model, next(waiting), event)
 
 
 class PartialPrediction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from daamctl.artifacts import reconstruction as files
 from daamctl.artifacts.reconstruction import Crops, Reconstruction, training_of
 from daamctl.artifacts.results import ENTRY
 from daamctl.compute.devices import autocast, exact_dtype, is_out_of_memory, resolve_device, resolve_precision, sent
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.config.schema import ReconstructConfig
@@ -292,8 +293,8 @@ class ArmWorker:
         train, test = (CropPixels(crops, part, images) for part in ("train", "test"))
         self.trial = partial(ArmTrial, arm, crops, config, resolve_device(device), train, test)
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[int]:
-        """Train every seed; yield those that are finished.
+    def work(self, tasks: Sequence[int]) -> Iterator[int | Units]:
+        """Train every seed; yield those that are finished, and the number of crops meanwhile.
 
         Raises:
             TrainingError: a step does not fit into memory, or there are fewer training crops than a batch has.
@@ -303,17 +304,17 @@ class ArmWorker:
             artifact = training_of(self.folder, trial.seed, key=trial.key, work=self.work_dir)
             with artifact.lock(force=self.force) as made:
                 if made is None:
-                    self._train(trial, artifact, advance)
+                    yield from self._train(trial, artifact)
             yield trial.seed
 
-    def _train(self, trial: ArmTrial, artifact: Artifact[Reconstruction], advance: Callable[[int], None]) -> None:
+    def _train(self, trial: ArmTrial, artifact: Artifact[Reconstruction]) -> Iterator[Units]:
         assert artifact.work is not None
         if trial.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(trial.device)
         try:
             for event in fit_and_save([trial], artifact.work, trial.key, load_state(artifact.work, trial.key)):
                 if isinstance(event, Progress):
-                    advance(event.units * trial.settings.batch_size)
+                    yield Units(event.units * trial.settings.batch_size)
                 elif isinstance(event, Finished):
                     with artifact.make() as new:
                         artifact.seal(new, write_training(new, trial, event.trained))

@@ -43,7 +43,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.compute.cpu_formats import cpu_formats
 from daamctl.compute.devices import resolve_device, resolve_precision
-from daamctl.compute.engine import Engine, await_files
+from daamctl.compute.engine import Engine, Units, await_files
 from daamctl.compute.engines import make_engine
 from daamctl.compute.local_engine import LocalEngine
 from daamctl.compute.progress import progress
@@ -95,9 +95,8 @@ class Shard:
         return shard_is_whole(self.path, self.num_clips(config))
 
 
-Make = Callable[..., Iterator[ShardResult]]
-"""Makes shards on an engine: from a list of shards, and a function `advance` called with the number of finished clips.
-"""
+Make = Callable[[Sequence[Shard]], Iterator[ShardResult | Units]]
+"""Makes shards on an engine, and says meanwhile how many clips are finished."""
 
 
 class Extractor:
@@ -140,7 +139,7 @@ class Extractor:
             return 1
         return len({value.device for value in self.lazy.encoder.model.parameters()}) or 1
 
-    def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+    def work(self, tasks: Sequence[Shard]) -> Iterator[ShardResult | Units]:
         """Make shards. Whole ones are kept: a task of a dead worker is repeated even if its file was finished.
 
         Raises:
@@ -162,7 +161,7 @@ class Extractor:
                     fix="give all workers the same weights, packages and kind of device, or set extract.precision",
                 )
             if shard.is_whole(self.config):
-                advance(shard.num_clips(self.config))
+                yield Units(shard.num_clips(self.config))
                 yield ShardResult(shard.path, shard.num_clips(self.config))
             else:
                 rows = self.rows[shard.number * size : (shard.number + 1) * size]
@@ -188,7 +187,6 @@ class Extractor:
                 head=tasks[0].head,
                 root=self.root,
                 config=self.config,
-                on_clips=advance,
                 tables=self.tables,
             )
 
@@ -234,12 +232,11 @@ def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
     facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
     head = _metadata_of(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
 
-    def make(tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+    def make(tasks: Sequence[Shard]) -> Iterator[ShardResult | Units]:
         if not tasks:
             return
         yield from store(
             {shard.number for shard in tasks},
-            advance,
             path=files_root(layout.root, clips.corpus) / clips.rows["path"][0],
             rows=clips.rows,
             head=head,
@@ -286,7 +283,7 @@ def _embed(
             write_head(folder, own, clips.rows)
             return folder
         stopwatch = Stopwatch(*gpus)
-        unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
+        unreadable = _make_missing(work, head, make, stopwatch, config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole, clips.rows)
         put(work, layout.embeddings)
@@ -346,7 +343,9 @@ def _find_finished(
     return None
 
 
-def _make_missing(work: Path, head: EmbeddingsMetadata, make: Make, config: Config, layout: Layout) -> dict[str, str]:
+def _make_missing(
+    work: Path, head: EmbeddingsMetadata, make: Make, stopwatch: Stopwatch, config: Config, layout: Layout
+) -> dict[str, str]:
     """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
     work.mkdir(parents=True, exist_ok=True)
@@ -364,9 +363,14 @@ def _make_missing(work: Path, head: EmbeddingsMetadata, make: Make, config: Conf
     marks: dict[str, list[str]] = {}
     doing = "extracting" if config.has_encoder else "storing"
     with progress(head.num_clips, f"{doing} {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
-        for shard in make(todo, bar.advance):
-            unreadable.update(shard.unreadable)
-            for name, marked in shard.marks.items():
+        for event in make(todo):
+            if isinstance(event, Units):
+                stopwatch.count(event.number)
+                bar.advance(event.number)
+                continue
+            stopwatch.kept += event.kept
+            unreadable.update(event.unreadable)
+            for name, marked in event.marks.items():
                 marks.setdefault(name, []).extend(marked)
             _check_tolerance(unreadable, head, settings.max_unreadable_fraction, layout)
     await_files(shard.path for shard in todo)

@@ -24,7 +24,7 @@ from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import predict_all, predict_vectors
+from daamctl.models.predict import predict_parts, predict_vectors
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
 from daamctl.store.files import csv_text, write_text
@@ -106,7 +106,11 @@ def run(
             raise CorpusError("standard input holds no sentence")
         work = out.with_name(f".{out.name}.parts") if out is not None else None
         with progress(len(rows), "predicting", f"{task.whole}s") as bar:
-            found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
+            parts = []
+            for items, part in predict_parts(model, rows, work=work, batch_size=batch_size):
+                parts.append(part)
+                bar.advance(items)
+        found = pl.concat(parts)
         labels = rows["tags" if words else "label"]
     if labels.null_count() == len(labels):
         found = found.drop("label")

@@ -92,7 +92,10 @@ def run(layout: Layout, config: Config) -> Path:
     known = corpus_facts(layout, features)
     with progress(known.num_checks, "checking the data", "checks") as bar:
         x = features.x if isinstance(features.x, StoredVectors) else features.x.numpy()
-        findings = check_data(features.clips, x, known, drawn=drawn, on_check=bar.advance)
+        findings = []
+        for finding in check_data(features.clips, x, known, drawn=drawn):
+            findings.append(finding)
+            bar.advance()
     if drawn is not None:
         features = replace(features, clips=features.clips[drawn.rows], x=torch.from_numpy(drawn.x))
     skipped = next((one.text for one in findings if one.check == "values" and one.severity != "ok"), None)
@@ -175,10 +178,7 @@ def _probe(features: Features, splits: Sequence[Split], config: Config) -> Layer
         found = score_predictions(frame, config.evaluate.unit, task)
         return {name: found[name] for name in (*task.over_items, task.primary)}
 
-    with progress(len(folds) * (len(features.layers) + 3), "probing the layers", "probes") as bar:
-        return probe_layers(
-            features.x, targets, folds, len(task.classes), score, refit=config.train.refit, on_step=bar.advance
-        )
+    return probe_layers(features.x, targets, folds, len(task.classes), score, refit=config.train.refit)
 
 
 def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:

@@ -170,7 +170,11 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     with progress(sum(len(folds[name]) for name, _ in cells), "probing under each protocol", "probes") as bar:
         for name, probe in cells:
             started = time.monotonic()
-            tables[name, probe] = _tested(features, config, name, probe, folds[name], bar.advance)
+            parts = []
+            for fold in folds[name]:
+                parts.append(_tested(features, config, fold, probe))
+                bar.advance()
+            tables[name, probe] = _over_repeats(parts)
             seconds[name, probe] = time.monotonic() - started
     rows: list[ProtocolScore] = []
     for name, probe in cells:
@@ -345,27 +349,26 @@ def _drawn(
     return rows[np.isin(owner, kept)]
 
 
-def _tested(
-    features: Features, config: Config, name: str, probe: str, folds: Sequence[Fold], advance: Callable[[int], None]
-) -> pl.DataFrame:
-    """Whether a probe is right about each item, as a share of the repetitions; columns of an `item_table`."""
+def _tested(features: Features, config: Config, fold: Fold, probe: str) -> pl.DataFrame:
+    """Whether a probe is right about each test item of a fold."""
     targets, layers = features.targets().numpy(), range(len(features.layers))
     places = [layers[-1]] if probe == "last" else layers
-    parts = []
-    for fold in folds:
-        rows = FoldRows(fold.train, fold.dev, fold.test)
-        refit = fold.held and config.train.refit
-        logits, _ = fit_probe(
-            features.x, targets, rows, places, len(features.head.classes), refit=refit, build=BUILDERS[probe]
-        )
-        frame = features.clips[fold.test].with_columns(
-            target=pl.Series(targets[fold.test]), logits=pl.Series(logits.tolist())
-        )
-        items = items_of(frame, config.evaluate.unit)
-        right = (items.predictions == items.targets).astype(np.float64)
-        parts.append({"item": items.ids, "speaker": items.speakers, "target": items.targets, "correct": right})
-        advance(1)
-    every = pl.concat([pl.DataFrame(part) for part in parts])
+    rows = FoldRows(fold.train, fold.dev, fold.test)
+    refit = fold.held and config.train.refit
+    logits, _ = fit_probe(
+        features.x, targets, rows, places, len(features.head.classes), refit=refit, build=BUILDERS[probe]
+    )
+    frame = features.clips[fold.test].with_columns(
+        target=pl.Series(targets[fold.test]), logits=pl.Series(logits.tolist())
+    )
+    items = items_of(frame, config.evaluate.unit)
+    right = (items.predictions == items.targets).astype(np.float64)
+    return pl.DataFrame({"item": items.ids, "speaker": items.speakers, "target": items.targets, "correct": right})
+
+
+def _over_repeats(tested: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """How often a probe is right about each item, as a share of the repetitions; columns of an `item_table`."""
+    every = pl.concat(tested)
     one = every.group_by("item").agg(pl.col("speaker", "target").first(), pl.col("correct").mean()).sort("item")
     same = {"fold": 0, "seed": 0, "n_test": 1, "n_train": 1}  # folds do not count here
     return one.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in same.items()).select(list(SCHEMA))

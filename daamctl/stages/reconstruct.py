@@ -9,7 +9,7 @@ from pathlib import Path
 from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import training_of
-from daamctl.compute.engine import Engine
+from daamctl.compute.engine import Engine, Units
 from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
@@ -66,11 +66,14 @@ def run(
     steps = settings.epochs * (crops.part("train").height // settings.batch_size)
     with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
         if engine is None or engine.in_process:
-            results = open_worker(settings.device).work(missing, bar.advance)
+            events = open_worker(settings.device).work(missing)
         else:
-            results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
-        for one in results:
-            found = training_of(folder, one).read()
+            events = engine.map(open_worker, missing, device=settings.device)
+        for event in events:
+            if isinstance(event, Units):
+                bar.advance(event.number)
+                continue
+            found = training_of(folder, event).read()
             log.info(
                 "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
                 *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from daamctl.artifacts.results import Fold
+from daamctl.compute.engine import Units
 from daamctl.extraction.shards import ShardResult
 from daamctl.fit.loop import Recorded
 from daamctl.fit.runner import FoldWorker, train_group
@@ -17,20 +18,20 @@ from tests.compute.workers import die_once, note
 class MortalExtractor(Extractor):
     """Extraction as it is, but a worker that begins with the second shard dies once."""
 
-    def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+    def work(self, tasks: Sequence[Shard]) -> Iterator[ShardResult | Units]:
         """See `Extractor.work`."""
         for shard in tasks:
             note(self.root, f"begun {shard.number}")
             if shard.number == 1:
                 die_once(self.root)
-            yield from super().work([shard], advance)
+            yield from super().work([shard])
             note(self.root, f"made {shard.number}")
 
 
 class MortalFoldWorker(FoldWorker):
     """Training as it is, but the worker of the second fold dies once, after an epoch."""
 
-    def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
+    def work(self, tasks: Sequence[FoldSpec]) -> Iterator[tuple[tuple[int, int], Path]]:
         """See `FoldWorker.work`."""
         for spec in tasks:
             group, found = [FusionTrial(spec, self.data)], []

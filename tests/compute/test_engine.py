@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.compute.engine import answer, answer_task, await_files, failure, received
+from daamctl.compute.engine import Units, answer, answer_task, await_files, failure, received
 from daamctl.errors import ArtifactError, CorpusError, DaamctlError
 from tests.compute.workers import Squares
 
@@ -19,11 +19,9 @@ class Stubborn(Exception):
 
 
 def test_results_and_units_arrive(tmp_path: Path) -> None:
-    counted: list[int] = []
-    assert received(answer(lambda advance: {"a": 1}), counted.append) == {"a": 1}
-    assert counted == [0]
-    square, _ = received(answer_task(lambda: Squares(tmp_path, "cpu"), 7), counted.append)
-    assert (square, counted) == (49, [0, 7])
+    assert received(answer(lambda: {"a": 1})) == {"a": 1}
+    units, (square, _) = received(answer_task(lambda: Squares(tmp_path, "cpu"), 7))
+    assert (units, square) == (Units(7), 49)
 
 
 def test_errors_arrive_as_they_were_or_at_least_as_text() -> None:

@@ -15,6 +15,7 @@ import torch
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
+from daamctl.compute.engine import Units
 from daamctl.compute.local_engine import LocalEngine, worker_devices
 from daamctl.errors import ConfigError, UnknownNameError, WorkerError
 from daamctl.stages import extract, train
@@ -27,9 +28,11 @@ from tests.stages.test_extract import setting, text_layout
 
 def squares(engine: LocalEngine, folder: Path, tasks: Sequence[int]) -> tuple[list[int], set[int], int]:
     """Squares in order, the processes that made them, and the units counted."""
-    open_worker, units = partial(Squares, folder), list[int]()
+    open_worker = partial(Squares, folder)
     assert engine.describe(open_worker, "cpu") == {"square": True}
-    found = list(engine.map(open_worker, tasks, device="cpu", advance=units.append))
+    events = list(engine.map(open_worker, tasks, device="cpu"))
+    found = [event for event in events if not isinstance(event, Units)]
+    units = [event.number for event in events if isinstance(event, Units)]
     return sorted(square for square, _ in found), {pid for _, pid in found}, sum(units)
 
 
@@ -50,7 +53,8 @@ def test_several_processes_share_the_tasks(tmp_path: Path) -> None:
 def test_a_terminal_interrupts_this_process_alone(tmp_path: Path) -> None:
     """A worker that imports modules must not print what Ctrl+C makes of them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    found = list(LocalEngine(workers=2).map(partial(Masks, tmp_path), [1, 2, 3], device="cpu"))
+    events = LocalEngine(workers=2).map(partial(Masks, tmp_path), [1, 2, 3], device="cpu")
+    found = [event for event in events if not isinstance(event, Units)]
     assert {number for number, _ in found} == {2}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 

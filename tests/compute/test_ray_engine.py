@@ -7,7 +7,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.compute import ray_engine as engines_ray
+from daamctl.compute.engine import Units
 from daamctl.compute.engines import make_engine
 from daamctl.compute.ray_engine import RayEngine, WorkerResources, share_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, EncoderError, UnknownNameError, WorkerError
@@ -110,7 +111,7 @@ def test_an_encoder_that_no_worker_can_open_is_named_as_ever(cluster: Any, proje
 class SeenGpus(Squares):
     """Says what it sees of its machine's GPUs."""
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[Any]:
+    def work(self, tasks: Sequence[int]) -> Iterator[Any]:
         """The tasks, and the variable."""
         return ((task, os.environ.get("CUDA_VISIBLE_DEVICES")) for task in tasks)
 
@@ -119,7 +120,7 @@ class SeenGpus(Squares):
 def test_workers_without_a_gpu_see_none(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with RayEngine(gpus_per_worker=0) as engine:
-        assert list(engine.map(partial(SeenGpus, tmp_path), [7], device="auto", per_gpu=1)) == [(7, "")]
+        assert list(engine.map(partial(SeenGpus, tmp_path), [7], device="auto", per_gpu=1)) == [Units(0), (7, "")]
         assert engine.describe(partial(Squares, tmp_path), "auto") == {"square": True}
         assert all(note.startswith("cpu by") for note in notes(tmp_path, "opened on"))
 
@@ -245,7 +246,7 @@ def test_workers_that_see_or_would_make_something_else_are_named(project: Path) 
     worker = extract.Extractor(layout, config, "cpu", seen=True)
     other = extract.Extractor(layout, setting("llama-micro", seed=1), "cpu")
     with pytest.raises(EncoderError, match=r"would make other embeddings \(weights_sha256: \w+, not \w+\)"):
-        list(other.work([extract.Shard(worker.description, project, 0)], print))
+        list(other.work([extract.Shard(worker.description, project, 0)]))
     layout.clips.unlink()
     with pytest.raises(ArtifactError, match=r"^worker on \S+ does not see .*clips.parquet\n  put the project on"):
         extract.Extractor(layout, config, "cpu", seen=True)

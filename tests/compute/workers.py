@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from daamctl.compute.engine import Units
 from daamctl.errors import UnknownNameError
 
 
@@ -41,21 +42,21 @@ class Squares:
         self.folder, self.description, self.num_devices = folder, {"square": True}, 1
         note(folder, f"opened on {device} by {os.getpid()}")
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    def work(self, tasks: Sequence[int]) -> Iterator[tuple[int, int] | Units]:
         """Squares, and who made them."""
         for task in tasks:
             if task == 13:
                 raise UnknownNameError("number", "13", ["12", "14"])
             if task == 666:
                 os.kill(os.getpid(), signal.SIGKILL)
-            advance(task)
+            yield Units(task)
             yield task * task, os.getpid()
 
 
 class Masks(Squares):
     """Tells which signals the process has blocked since it began, and what it makes of them."""
 
-    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    def work(self, tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Number of signals of a terminal that cannot interrupt this process."""
         blocked = {signal.SIGINT, signal.SIGHUP} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
         for _ in tasks:

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from daamctl.artifacts.clips import SCHEMAS
+from daamctl.compute.engine import Units
 from daamctl.config import Config, ExtractConfig
 from daamctl.corpora.images import header_problems
 from daamctl.encoders.load import open_encoder
@@ -91,15 +92,15 @@ def test_an_interrupted_set_of_words_goes_on_with_what_is_finished(
     done: list[int] = []
 
     def embedded(parts: ShardParts | None, interrupted: bool = False) -> Any:
-        def count(number: int) -> None:
-            done.append(number)
-            if interrupted and sum(done) >= 6:
-                raise KeyboardInterrupt
-
         items = open_items(rows, "tokens", Path(), token_encoder, config)
         opener = lambda: (items, rows["clip_id"].to_list(), parts)  # noqa: E731
-        found = embed_sets(token_encoder, [opener], storage="float32", on_clips=count)
-        return next(one for one in found if one is not None)
+        for event in embed_sets(token_encoder, [opener], storage="float32"):
+            if not isinstance(event, Units):
+                return event
+            done.append(event.number)
+            if interrupted and sum(done) >= 6:
+                raise KeyboardInterrupt
+        return None
 
     whole = embedded(None)
     done.clear()

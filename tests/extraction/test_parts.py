@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from daamctl.artifacts.embeddings import shard_path
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.extraction import parts
@@ -62,9 +63,8 @@ def task(tmp_path: Path) -> ShardTask:
     return ShardTask(shard_path(tmp_path / "work", 0), rows)
 
 
-def made(task: ShardTask, encoder: Any, **options: Any) -> Iterator[ShardResult]:
-    usual: dict[str, Any] = {"head": HEAD, "config": CONFIG, "on_clips": lambda number: None}
-    return make_shards([task], encoder, root=task.path.parents[1], **(usual | options))
+def made(task: ShardTask, encoder: Any) -> Iterator[ShardResult | Units]:
+    return make_shards([task], encoder, root=task.path.parents[1], head=HEAD, config=CONFIG)
 
 
 def undisturbed(task: ShardTask) -> bytes:
@@ -87,12 +87,13 @@ def test_a_killed_shard_goes_on_and_has_the_same_bytes(task: ShardTask, caplog: 
     caplog.set_level("INFO", "daamctl")
     expected = undisturbed(task)
     assert kill(task, 2)
-    encoder, counted = Counting(), list[int]()
-    (done,) = made(task, encoder, on_clips=counted.append)
+    encoder = Counting()
+    *units, done = made(task, encoder)
+    assert isinstance(done, ShardResult)
     assert task.path.read_bytes() == expected
     assert 0 < done.kept < CLIPS
     assert sum(map(len, encoder.sizes)) == CLIPS - done.kept
-    assert sum(counted) == CLIPS
+    assert sum(one.number for one in units if isinstance(one, Units)) == CLIPS
     assert f"{done.kept} of 9 clips of an unfinished shard are kept" in caplog.text
     assert not list(parts_folder(task.path.parent).glob("*"))
 
@@ -136,7 +137,7 @@ def test_parts_that_do_not_fit_are_dropped(task: ShardTask, damage: Callable[[Pa
     for path in kill(task, 2):
         damage(path)
     encoder = Counting()
-    (done,) = made(task, encoder)
+    *_, done = made(task, encoder)
     assert (done.kept, sum(map(len, encoder.sizes))) == (0, CLIPS)
     assert task.path.read_bytes() == expected
 
@@ -161,7 +162,7 @@ def test_no_flip_and_no_cut_of_a_part_is_read(task: ShardTask, caplog: pytest.Lo
 
 def test_parts_of_other_clips_are_not_taken(task: ShardTask) -> None:
     kill(task, 2)
-    (done,) = made(ShardTask(task.path, task.rows[::-1]), Counting())
+    *_, done = made(ShardTask(task.path, task.rows[::-1]), Counting())
     assert done.kept == 0
 
 
@@ -177,7 +178,7 @@ def test_a_batch_of_which_a_row_is_missing_is_computed_as_a_whole(task: ShardTas
             _parts(task, HEAD).key,
             **{**content, **{name: content[name][kept] for name in ("rows", "vectors", "n_frames")}},
         )
-    (done,) = made(task, Counting())
+    *_, done = made(task, Counting())
     assert done.kept % 3 == 0
     assert task.path.read_bytes() == expected
 
@@ -191,7 +192,7 @@ def test_unreadable_clips_are_tried_again_and_doubts_are_remembered(task: ShardT
     broken.write_bytes(b"")
     kill(task, 2)
     broken.write_bytes(whole)
-    (done,) = made(task, Counting())
+    *_, done = made(task, Counting())
     assert (done.unreadable, done.marks) == ({}, {"silent": [f"n{CLIPS - 1}#000"]})
     assert task.path.read_bytes() == expected
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_is_whole, shard_path
+from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.encoders.base import Batch, PooledBatch
 from daamctl.errors import ArtifactError
@@ -33,19 +34,24 @@ def tasks(folder: Path, *, size: int = 3) -> list[ShardTask]:
     return [ShardTask(shard_path(folder, i), rows[start : start + size]) for i, start in enumerate(starts)]
 
 
-def made(todo: list[ShardTask], encoder: Any, root: Path, **options: Any) -> Iterator[ShardResult]:
-    usual: dict[str, Any] = {"head": HEAD, "root": root, "config": CONFIG, "on_clips": lambda number: None}
-    return make_shards(todo, encoder, **(usual | options))
+def made(
+    todo: list[ShardTask], encoder: Any, root: Path, *, config: Config = CONFIG, head: EmbeddingsMetadata = HEAD
+) -> Iterator[ShardResult]:
+    events = make_shards(todo, encoder, head=head, root=root, config=config)
+    return (event for event in events if isinstance(event, ShardResult))
 
 
 def test_shards_come_in_order_with_their_files_in_place(tmp_path: Path) -> None:
-    todo, counted = tasks(tmp_path), list[int]()
+    todo, clips = tasks(tmp_path), 0
     found = []
-    for shard in made(todo, MeanEncoder(), tmp_path, on_clips=counted.append):
-        assert shard_is_whole(shard.path, shard.num_clips)
-        found.append(shard)
+    for event in make_shards(todo, MeanEncoder(), head=HEAD, root=tmp_path, config=CONFIG):
+        if isinstance(event, Units):
+            clips += event.number
+        else:
+            assert shard_is_whole(event.path, event.num_clips)
+            found.append(event)
     assert [(one.path, one.num_clips) for one in found] == [(todo[i].path, n) for i, n in enumerate((3, 3, 1))]
-    assert sum(counted) == 7
+    assert clips == 7
     lengths = [pq.read_table(one.path)["layer_01"].combine_chunks().flatten().to_numpy()[2::3] for one in found]
     assert np.concatenate(lengths).tolist() == list(range(800, 1500, 100))
 

@@ -122,14 +122,13 @@ def noise(*lengths: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("storage", ["float16", "float32"])
 def test_vectors_stand_in_the_order_of_the_clips(tmp_path: Path, equal: bool, storage: str) -> None:
     waves = noise(800, 4000, 800, 1600, 2400, 800)
-    clips, encoder, counted = corpus(tmp_path, waves), MeanEncoder(equal=equal), list[int]()
-    done = embed(encoder, clips, tmp_path, storage=storage, max_batch_s=0.4, on_clips=counted.append)
+    clips, encoder = corpus(tmp_path, waves), MeanEncoder(equal=equal)
+    done = embed(encoder, clips, tmp_path, storage=storage, max_batch_s=0.4)
     expected = np.array([[w.mean(), (w**2).mean(), len(w)] for w in waves.values()])
     assert done.vectors.dtype == np.dtype(storage)
     np.testing.assert_allclose(done.vectors[:, 0], expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(done.vectors[:, 1], 2 * expected, rtol=1e-3, atol=1e-4)
     assert done.n_frames.tolist() == [8, 40, 8, 16, 24, 8]
-    assert sum(counted) == 6
     assert all(len(sizes) * max(sizes) <= 3200 or len(sizes) == 1 for sizes in encoder.sizes)
     assert not equal or all(len(set(sizes)) == 1 for sizes in encoder.sizes)
     assert (done.unreadable, done.marks) == ({}, {})
@@ -397,9 +396,10 @@ def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch:
 
     def dying(*arguments: Any, **options: Any) -> Iterator[ShardResult]:
         for shard in make_shards(*arguments, **options):
-            made.append(shard.num_clips)
+            if isinstance(shard, ShardResult):
+                made.append(shard.num_clips)
             yield shard
-            if len(made) == 1:
+            if len(made) == 1 and isinstance(shard, ShardResult):
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(extract, "make_shards", dying)

@@ -218,7 +218,7 @@ class Elsewhere(Engine):
     def map(self, open_worker: Callable[[str], Any], tasks: Sequence[Any], *, device: str, **_: Any) -> Iterator[Any]:
         worker = pickle.loads(pickle.dumps(open_worker))(device)
         for task in reversed(tasks):
-            yield from worker.work([pickle.loads(pickle.dumps(task))], lambda units: None)
+            yield from worker.work([pickle.loads(pickle.dumps(task))])
 
     def close(self) -> None:
         pass

@@ -215,7 +215,7 @@ def test_out_of_memory_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(VQVAE, "forward", fail)
     with pytest.raises(TrainingError, match=r"^daam, seed 1: out of memory with 8 crops in a step\n  lower reconstr"):
-        list(worker.work([1], lambda units: None))
+        list(worker.work([1]))
     error = RuntimeError("something else")
     with pytest.raises(RuntimeError, match="something else"):
-        list(worker.work([1], lambda units: None))
+        list(worker.work([1]))

@@ -40,6 +40,7 @@ class DaamctlError(Exception):
 
 
 def _restored(kind: type[DaamctlError], message: str, fix: str | None) -> DaamctlError:
+    # without its own __init__, whose arguments are not known here
     error = kind.__new__(kind)
     DaamctlError.__init__(error, message, fix=fix)
     return error
@@ -110,6 +111,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names)
     parts = [f"did you mean '{close[0]}'?"] if close else []
+    # a long list would hide the proposal
     if not close or len(names) <= MOST_KNOWN:
         parts.append(f"known: {first_few(names, MOST_KNOWN)}")
     elif close[1:]:

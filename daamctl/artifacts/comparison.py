@@ -212,4 +212,5 @@ def read_comparison(path: Path) -> ComparisonReport:
         ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
     found = read_sealed(path)
+    # the parts of the result are on the same level in the file, and fields of one are ignored by the other
     return parse_record({**found, "result": found}, ComparisonReport, path=path)

@@ -66,6 +66,7 @@ def check_stages(root: Path) -> None:
     wrong = []
     for part, stages in wanted.items():
         stage, old = part.removesuffix("_stages"), found.get(part) or {}
+        # a stage that is listed with other inputs is lacking, too
         wrong += [f"lacks {stage}@{name}" for name, value in stages.items() if old.get(name) != value]
         wrong += [f"still has {stage}@{name}" for name in old if name not in stages]
     if wrong:
@@ -78,6 +79,7 @@ def _wanted(root: Path) -> Table:
     classified: list[str] = []
     table: Table = {f"{name}_stages": {} for name, spec in STAGES.items() if spec.task is not None}
     for pipeline in map(str, read_yaml(root / PARAMS_FILE).get("pipelines") or []):
+        # not through `Config`, so that a wrong setting of one pipeline does not stop all others
         settings = {**params, **read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")}
         task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"
         classified += [pipeline] if task == "classify" else []
@@ -104,6 +106,7 @@ def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             )
         reads = [f"evaluate/{name}" for name in members]
         reads += [f"check/{name}/{stage}.json" for stage in FILLS for name in members]
+        # dvc.yaml writes out this number of inputs, so each report reads exactly as many
         yield f"{family}-shots", {"cmd": f"daamctl shots {family}", "reads": reads[:MOST_READS]}
     if set(PAPER_PIPELINES) <= set(pipelines):
         yield PAPER, {"cmd": f"daamctl {PAPER}", "reads": [f"report/{name}" for name in PAPER_PIPELINES]}

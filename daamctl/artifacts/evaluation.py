@@ -332,6 +332,7 @@ class Evaluation:
     def corpus_name(self) -> str:
         """The corpus as its owner calls it: of your own data the name of their file or folder, else of the run."""
         corpus, given = self.provenance.corpus, self.provenance.config.get("download", {}).get("source")
+        # these names are of kinds of files, which tell a reader nothing
         if corpus in NAMED_BY_FILE:
             return Path(given).stem if given else self.run
         return corpus or self.run
@@ -363,6 +364,7 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file. The fairness of a method also has its mark."""
+        # the tables have files of their own, and `asdict` would copy them
         found = asdict(replace(self, scores=Scores(frames={})))
         del found["scores"]
         for name, one in self.fairness.methods.items():
@@ -383,6 +385,7 @@ def find_evaluation(folder: Path) -> Evaluation | None:
 
 def _with_scores(folder: Path, found: Evaluation) -> Evaluation:
     paths = [table_file(folder, name) for name in OF_EVALUATE]
+    # a table that was put beside a sealed record would be read as a part of it
     foreign = next((path for path in paths if path.exists() and path.name not in found.files), None)
     if foreign is not None:
         raise ArtifactError(f"{folder / FILE} has no hash of {foreign.name}", path=folder / FILE)

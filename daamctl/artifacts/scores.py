@@ -277,6 +277,7 @@ class Scores:
     def _figures(self) -> dict[tuple[str, str, str | None], Figure]:
         rows = [Figure(**row) for row in self.frames["figures"].iter_rows(named=True)]
         found: dict[tuple[str, str, str | None], Figure] = {(row.method, row.metric, row.unit): row for row in rows}
+        # the last one of equal names stays: that of the main unit
         shown = sorted(rows, key=lambda row: row.unit == self.unit)
         return found | {(row.method, row.metric, None): row for row in shown}
 
@@ -312,6 +313,7 @@ class Scores:
     def confusion(self, method: str, unit: str | None = None) -> NDArray[np.int64]:
         """Counts (C, C); row: actual class, column: predicted class."""
         counts = self._own("confusion", method).filter(unit=unit or self.unit)["count"].to_numpy()
+        # every pair of classes has a row, also where the count is zero
         size = round(len(counts) ** 0.5)
         return counts.reshape(size, size)
 
@@ -338,10 +340,12 @@ def tie_tiers(pairs: Sequence[Compared]) -> list[list[str]]:
         pairs: all pairs of the methods in one metric.
     """
     values = {one.first: one.first_value for one in pairs} | {one.second: one.second_value for one in pairs}
+    # a pair that could not be tested cannot be told apart
     p = {frozenset((one.first, one.second)): 1.0 if one.p is None else one.p for one in pairs}
     left, tiers = sorted(values, key=lambda name: (-values[name], name)), list[list[str]]()
     while left:
         better = {name: [other for other in left if values[other] > values[name]] for name in left}
+        # one of them is compared with all others that are left (Bonferroni)
         level = ALPHA / max(1, len(left) - 1)
         tiers.append([name for name in left if all(p[frozenset((name, one))] > level for one in better[name])])
         left = [name for name in left if name not in tiers[-1]]

@@ -102,6 +102,7 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
         return note_of(folder_of(layout, upstream), upstream)
     names = config.trained if upstream == "train" else getattr(config, entries)
     notes = [note_of(folder_of(layout, upstream, name), upstream) for name in names]
+    # one method that was trained is enough to go on with
     return notes[0] if notes and all(notes) else None
 
 
@@ -123,6 +124,7 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
     if is_finished(folder, stage):
         return False
     for other in STAGES[stage].beside:
+        # DVC fails if a declared output is missing
         layout.stage(other).mkdir(parents=True, exist_ok=True)
     method = {} if name is None else {"method": name}
     write_json(folder / SKIPPED_FILE, {**method, "reason": obstacle.reason, "fix": obstacle.fix})

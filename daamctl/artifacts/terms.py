@@ -17,9 +17,9 @@ def with_article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def listed(words: Sequence[str]) -> str:
-    """Words joined as `a, b and c`."""
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """Words joined as `a, b and c`, or with another word before the last one."""
+    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def encoder_label(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

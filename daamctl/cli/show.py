@@ -76,6 +76,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
 
     rows = read_scores(layout, table)
     if method is not None:
+        # a table of pairs has no column `method`
         sides = [name for name in ("method", "first", "second") if name in rows.columns]
         rows = rows.filter(pl.any_horizontal(pl.col(sides) == method))
     if form == "csv":
@@ -90,6 +91,7 @@ def show_table(layout: Layout, table: str, *, method: str | None = None, form: s
         show_line(escaped(f"'{layout.run_name}' has no {table}{of}; tables with rows: {', '.join(filled)}"))
     else:
         cells = [
+            # adding 0.0 turns -0.0 into 0.0
             ["–" if one is None else f"{one + 0.0:.4g}" if isinstance(one, float) else str(one) for one in row]
             for row in rows.iter_rows()
         ]
@@ -125,16 +127,19 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     evaluation = read_evaluation(layout.stage("evaluate"))
     if method is not None and method not in evaluation.methods:
         raise UnknownNameError("evaluated method", method, evaluation.methods)
+    # from here on, methods are known by their labels
     only = None if method is None else evaluation.methods[method].label
     stale = scored_folds(layout, config, evaluation)[1] if config else []
     evaluation = labelled(evaluation)
     reference, metric = evaluation.comparison.reference, evaluation.task.primary
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
+    # methods that lack folds for the primary figure come last
     names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
     cells = []
     figure = "accuracy" if evaluation.by_accuracy else evaluation.task.metric
     head = ("method", f"{figure} % [95 %]", f"minus {reference} [95 %]", "p", "verdict")
     for name in names:
+        # one method alone would have nothing to be compared with
         if only not in (None, name) and name != reference:
             continue
         shown, gap = evaluation.primary(name) or evaluation.accuracy(name), gaps.get(name)

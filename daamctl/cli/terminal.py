@@ -59,6 +59,7 @@ def print_table(
     names = list(head)
     if sum(max(need, cell_len(name)) + 2 for need, name in zip(needs, names, strict=True)) > console.width:
         names = ["\n".join(wrap(name, max(need, 1))) for need, name in zip(needs, names, strict=True)]
+    # two characters between columns if they fit, else one, before any cell is wrapped
     gap = 2 if sum(needs) + 2 * len(needs) <= console.width else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=any(head))
     for index, name in enumerate(names):
@@ -105,6 +106,7 @@ def print_wide(
     first = [at for at in every if at < keys]
     parts = [first.copy()]
     for at in every[len(first) :]:
+        # a column that fits nowhere still gets a part of its own
         if sum(sizes[one] for one in (*parts[-1], at)) > width and parts[-1] != first:
             parts.append(first.copy())
         parts[-1].append(at)

@@ -118,7 +118,9 @@ def answer_task(open_worker: Callable[[], Worker[T, R]], task: T) -> bytes:
 
     def work() -> tuple[Units, R]:
         events = list(open_worker().work([task]))
+        # one result for a task, else the worker breaks its protocol
         (result,) = (one for one in events if not isinstance(one, Units))
+        # one message for a task: a progress bar needs no message for every batch
         return Units(sum(one.number for one in events if isinstance(one, Units))), result
 
     return answer(work)

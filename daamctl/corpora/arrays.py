@@ -60,6 +60,7 @@ def array_parts(source: Path) -> list[Part]:
         return _pixel_parts(source)
     else:
         return []
+    # images without labels are no part, e.g. of a challenge
     names = [name for name, kind in members if kind == "images" and (name, "labels") in members]
     return [_part(source, name, members[name, "images"], members[name, "labels"]) for name in names]
 
@@ -70,6 +71,7 @@ Opened = tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]
 
 def _open_npz(source: Path, name: str, files: ExitStack) -> Opened:
     file = files.enter_context(files.enter_context(zipfile.ZipFile(source)).open(name))
+    # only the header is read, since an archive may hold more than memory does
     read_header = np.lib.format.read_array_header_1_0
     if np.lib.format.read_magic(file) != (1, 0):
         read_header = np.lib.format.read_array_header_2_0
@@ -97,6 +99,7 @@ def _part(
     with reading(source), ExitStack() as files:
         _, shape, kind = images(files)
         file, number, label_kind = labels(files)
+        # one number each, whatever its shape: MedMNIST has (N, 1)
         classes = np.frombuffer(file.read(), label_kind)
     if kind != np.uint8 or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):
         raise CorpusError(
@@ -122,6 +125,7 @@ def _pixel_parts(source: Path) -> list[Part]:
     with source.open("rb") as file:
         first = file.readline().decode(errors="replace")
     names = [name.strip('" \r\n').lower() for name in first.split(separator_of(first))]
+    # FER2013 and its kin have the pixels of an image in one column
     if PIXELS not in names or not alike("label", names):
         return []
     table = read_table(source)
@@ -163,6 +167,7 @@ def _table(images: Sequence[Any], labels: list[Any]) -> pa.Table:
     for image in images:
         file = io.BytesIO()
         Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image).save(file, "PNG")
+        # as `datasets` stores images, so that the rest reads them like any other
         held.append({"bytes": file.getvalue(), "path": None})
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     return pa.table({"image": pa.array(held, kind), "label": pa.array([str(one) for one in labels], pa.string())})

@@ -60,10 +60,12 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     tags: list[str] = []
     document = 0
     start = "" if columns is None else f"; {columns} are expected"
+    # an empty line ends the last sentence too
     lines = [*lines_of(read_text(path)), ""]
     table = _without_comments([_fields(line) for line in lines])
     rows = [fields for fields in table if len(fields) > 1 and fields[0] != DOCUMENT]
     word_at, tag_at = 0, -1
+    # some corpora have the tag first, e.g. MIT Movie
     if rows and split_tag(rows[0][-1]) is None and split_tag(rows[0][0]) is not None:
         word_at, tag_at = -1, 0
     numbered = len(rows) > 1 and all(NUMBER.fullmatch(fields[0]) for fields in rows)
@@ -72,6 +74,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
         if all("NER=" in fields[-1] for fields in rows):  # within the last column of CoNLL-U, as of hr500k
             for fields in rows:
                 fields[-1] = fields[-1].partition("NER=")[2].partition("|")[0]
+        # of many columns the first that has a tag in every row; 0 is the number, 1 the word
         tagged = [at for at in range(2, len(rows[0])) if all(split_tag((row[at:] or [""])[0]) for row in rows)]
         word_at, tag_at = 1, next(iter(tagged), -1)
     kinds = {fields[tag_at] for fields in rows}
@@ -82,6 +85,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
         if numbered and fields and not fields[0].isdecimal():
             continue
         if fields and fields[0] != DOCUMENT:
+            # a first line with one column is an error itself, not the rule for all others
             columns = columns or max(2, len(fields))
             if len(fields) != columns:
                 what = "a single column" if len(fields) == 1 else f"{len(fields)} columns"
@@ -157,6 +161,7 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
         CorpusError: the name of a sentence occurs twice.
     """
     scheme = scheme_of(sentence.tags for _, _, sentences in parts for sentence in sentences)
+    # a single document would put a whole part into one unit, and leave nothing to resample
     documents = all(len({sentence.document for sentence in sentences}) > 1 for _, _, sentences in parts)
     columns: dict[str, list[object]] = {name: [] for name in PREPARED_TOKENS}
     for part, path, sentences in parts:
@@ -164,6 +169,7 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
         for number, sentence in enumerate(sentences, 1):
             name = sentence.name or f"{part or 'sentence'}-{number:06d}"
             document = f"{part or 'all'}-document-{sentence.document:05d}" if documents else None
+            # the place is that of the first word, so these are line numbers
             lone += [sentence.place + index for index in broken(sentence.tags, scheme)]
             length = len(sentence.words)
             columns["utterance_id"] += [word_id(name, position) for position in range(length)]

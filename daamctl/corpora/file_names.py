@@ -62,6 +62,7 @@ class NamePattern:
                 raise _wrong(text, f"nothing separates {found[0]} from the field before it; give widths, {{label:1}}")
             if name in fields:
                 raise _wrong(text, f"{{{name}}} stands twice")
+            # a field never crosses a folder
             fixed = r"\d+" if width == "#" else f"[^/]{{{width}}}"
             value = fixed if width else "[^/]+" if found[3] else "[^/]+?"
             parts += [
@@ -75,6 +76,7 @@ class NamePattern:
             raise _wrong(text, "it has a brace that is no field")
         if "label" not in fields:
             raise _wrong(text, "it has no {label}")
+        # people leave the suffix out, and mean any
         suffix = "" if PurePosixPath(FIELD.sub("x", text)).suffix else r"(?:\.[^./]+)?"
         return cls(text, tuple(fields), re.compile(f"(?:.*/)?{''.join(parts)}{suffix}"))
 
@@ -132,6 +134,7 @@ class _Part:
         counts = self.counts
         several = Counter(value for value, _ in set(zip(self.values, labels, strict=True)))
         most_have = sum(number > 1 for number in several.values()) * 2 >= len(counts)
+        # folders may be named after people
         named = all(NUMBERED.fullmatch(value) for value in counts) or self.is_folder
         return 2 < len(counts) <= len(labels) // 2 and most_have and named
 
@@ -150,6 +153,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     Raises:
         CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.
     """
+    # a README or a stray file should not decide how the others are read
     forms = Counter(_form(path) for path in paths)
     form = forms.most_common(1)[0][0]
     split = [_parts(path, form) for path in paths if _form(path) == form]
@@ -200,6 +204,7 @@ def _by_stem(paths: Sequence[str]) -> NamePattern | None:
     found = [re.fullmatch(r"(.*[^\W\d_])([-_. ])\d+", PurePosixPath(path).stem) for path in paths]
     names = Counter(one[1] for one in found if one is not None)
     separators = {one and one[2] for one in found}
+    # one file of another form, and the number before it may be anything
     if len(separators) > 1 or None in separators or not 2 <= len(names) <= MOST_CLASSES or min(names.values()) < 2:
         return None
     return NamePattern.parse(f"{{label+}}{separators.pop()}{{{SKIPPED}}}")

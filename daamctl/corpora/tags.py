@@ -51,6 +51,7 @@ def split_tag(tag: str) -> tuple[str, str] | None:
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, _, kind = tag.partition("-")
+    # one letter: an empty prefix would be in the string, too
     return (prefix, kind) if len(prefix) == 1 and prefix in PREFIXES and kind else None
 
 
@@ -80,6 +81,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
         before = ""
         for (prefix, kind), begins in zip(parts, _begins(parts), strict=True):
             begins_with_i |= begins and prefix == "I"
+            # IOB1 writes B only where an entity follows another one of its type
             needless_b |= prefix == "B" and before != kind
             before = kind
     if prefixes & {"L", "U"}:
@@ -102,6 +104,7 @@ def broken(tags: Sequence[str], scheme: Scheme) -> list[int]:
     found = []
     for index, (prefix, _) in enumerate(parts):
         lone = begins[index] and prefix not in ("B", *_SINGLE)
+        # whether no word after it belongs to the same entity
         last = index + 1 == len(parts) or parts[index + 1][0] == OUTSIDE or begins[index + 1]
         unfinished = scheme != "BIO" and prefix in ("B", "I", "M") and last
         if lone or unfinished:

@@ -66,6 +66,7 @@ class VectorFile(ABC):
             shape, self.dtype = self._open()
         except (*UNREADABLE, KeyError) as error:
             raise self.unreadable(error) from error
+        # one layer may stand for all only if the user says so
         if len(shape) != 3:
             found = f"shape {tuple(shape)}" + (", so the axis of the layers is missing" if len(shape) == 2 else "")
             one = "; for a single layer give embeddings[:, None, :]" if len(shape) == 2 else ""
@@ -156,6 +157,7 @@ class VectorFile(ABC):
         Raises:
             CorpusError: the file is damaged, or its items differ in their numbers of layers or features.
         """
+        # at least one item, however large
         size = max(1, BLOCK_BYTES // (self.shape[1] * self.shape[2] * np.dtype(self.dtype).itemsize))
         try:
             with np.errstate(over="ignore"):  # what is too large becomes infinite, which is noticed
@@ -187,12 +189,14 @@ class ParquetVectors(VectorFile):
     def _open(self) -> tuple[Sequence[int], str]:
         with pq.ParquetFile(self.path) as file:
             schema, shape, told = file.schema_arrow, [file.metadata.num_rows], file.metadata.metadata or {}
+            # the type of a list does not say how long it is, so the first item is measured
             first = next(file.iter_batches(1, columns=[_present(VECTORS, schema.names)]), None)
         self.names = schema.names
         self._metadata = {key.decode(): text.decode() for key, text in told.items()}
         kind, values = schema.field(VECTORS).type, None if first is None else first.column(0)
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             kind, values = kind.value_type, None if values is None else values.flatten()
+            # `flatten` gives all inner items at once, so the outer axes are divided out
             shape.append(0 if values is None else len(values) // max(1, math.prod(shape[1:])))
         return shape, {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
@@ -225,6 +229,7 @@ class ParquetVectors(VectorFile):
                 lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != self.shape[axis])
             if len(wrong):
+                # counted in layers on the second axis, in items on the first
                 row = start + int(wrong[0]) // math.prod(self.shape[1:axis])
                 raise ValueError(f"item {row} (from 0) has {lengths[wrong[0]]} {what}, not {self.shape[axis]}")
             values = values.flatten()
@@ -246,6 +251,7 @@ class NumpyVectors(VectorFile):
             )
         with np.load(self.path, allow_pickle=False) as file:
             self.names = list(file.files)
+            # read once and kept: npz has no way to read a part of an array
             vectors = file[_present(VECTORS, self.names)]
         self._vectors: NDArray[Any] = vectors
         layers, told = self._read("layers"), {name: self._read(name) for name in ("name", "licence")}

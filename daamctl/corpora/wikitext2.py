@@ -89,6 +89,7 @@ def read(root: Path) -> Texts:
     parts: dict[str, list[Article]] = {}
     files: dict[str, TextFile] = {}
     for part, names in FILES.items():
+        # the raw and the tokenised version have different names; the first in the list is preferred
         path = next((path for name in names for path in sorted(root.glob(name))), None)
         if path is None and part == "train":
             continue
@@ -113,6 +114,7 @@ def read(root: Path) -> Texts:
     held = parts["valid"]
     if len(held) < 2:
         raise CorpusError(f"{root / files['valid'].name} has one article, which cannot be split", fix=GET_IT)
+    # at least one article on each side
     number = min(len(held) - 1, max(1, round(TRAIN_SHARE * len(held))))
     split = (
         f"There is no train file: the first {number} of the {len(held)} articles of {files['valid'].name} train, the "
@@ -135,6 +137,7 @@ def _lines(path: Path) -> list[str]:
 
 def _articles(part: str, lines: Sequence[str]) -> list[Article]:
     """Cut the lines before every title; text before the first title is an article too."""
+    # so that line `at` has its neighbours at `at` and `at + 2`
     padded = ["", *lines, ""]
     starts = [
         at

@@ -162,6 +162,7 @@ class Task:
         if not self.classes:
             return None
         counts = np.bincount(targets, minlength=len(self.classes))
+        # a class without items adds nothing to the entropy, but its logarithm is infinite
         shares = counts[counts > 0] / counts.sum()
         return Chance(
             majority_class=self.classes[int(counts.argmax())],
@@ -214,6 +215,7 @@ class Tagging(Task):
 
     def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
         """The source of a word is a document where the sources hold several sentences, else its sentence."""
+        # readers of tagged words name a sentence after itself where its document is not known
         in_documents = sources.null_count() == 0 and bool((sources.to_numpy() != sentence_of(ids)).any())
         return replace(self, source="document") if in_documents else self
 

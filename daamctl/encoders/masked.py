@@ -94,6 +94,7 @@ class MaskedModel:
             Ids of each block, (T,). Only the last may be shorter than the others.
         """
         if self.tokenizer.unk_token is not None:
+            # else the tokenizer would cut the mark itself into pieces
             text = text.replace(unknown, self.tokenizer.unk_token)
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         room = self.max_tokens - len(self.before) - len(self.after)
@@ -113,6 +114,8 @@ class MaskedModel:
         """
 
         def to_head(_module: Any, _inputs: Any, output: Any) -> Any:
+            # the head reads any number of positions, so only the masked ones are given to it: its vocabulary is the
+            # most expensive part
             output.last_hidden_state = fuse(layer_states(output), attention, positions)[None]
             return output
 
@@ -165,6 +168,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     except Exception as error:  # a library may refuse a file in any way
         raise explained(path, None, error) from error
     missing = sorted(loading["missing_keys"])
+    # transformers draws missing weights at random and only warns
     own = [key for key in missing if not key.startswith(f"{model.base_model_prefix}.")]
     if own:
         raise EncoderError(
@@ -176,6 +180,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     if tokenizer.mask_token_id is None:
         raise EncoderError(f"the tokenizer of {what} has no mask token, so nothing can be masked")
     rows = int(model.get_input_embeddings().weight.shape[0])
+    # ids of another vocabulary would give plausible numbers
     if not len(tokenizer) <= rows < len(tokenizer) + SPARE_ROWS:
         raise EncoderError(
             f"the tokenizer of {what} has {len(tokenizer):,} tokens, the model {rows:,}: they do not belong together"

@@ -52,6 +52,7 @@ class MethodLayerScores:
     @property
     def learned(self) -> bool:
         """Whether training changed the score."""
+        # absolute: a score is a share or a weight of about 1 / L, and rounding moves it by less
         return not np.allclose(self.trained, self.untrained, rtol=0, atol=1e-6)
 
 
@@ -93,6 +94,7 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[FoldMaps]) -> MethodLayerS
             scored[0].result["run"]["layers"],
             trained=np.array([layer_importance(part.trained) for part in parts]),
             untrained=np.array([layer_importance(part.untrained) for part in parts]),
+            # of the mean map, as the papers define it; the mean of the scores of folds would differ
             mean=layer_importance(mean.trained),
             mean_untrained=layer_importance(mean.untrained),
         )

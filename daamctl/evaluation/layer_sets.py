@@ -57,6 +57,7 @@ def choose_sets(
                 fix=deeper if "presets" in where else None,
             )
         chosen = tuple(sorted(set(group)))
+        # the same set may be given and in a preset
         found.setdefault(set_name(chosen), chosen)
     return found
 
@@ -100,6 +101,7 @@ def alone_tests(method: str, score: Mapping[int, float], trained: Mapping[tuple[
         flips = LayerTest(method, "trained", "alone-folds", k=k)
         if not ties_all(np.array(scores)):
             high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
+            # sets with equal scores have no highest and lowest, so their tests stay empty
             rank, flips = (one._replace(high=layers_list(high), low=layers_list(low)) for one in (rank, flips))
             if found := rank_test(scores, [statistics.fmean(known[layers].values()) for layers in same]):
                 rank = rank._replace(value=found.rho, p=found.p)
@@ -122,6 +124,7 @@ def contradiction(what: str, found: MeanOverRuns, probe: MeanOverRuns) -> str | 
     if found.mean is None or probe.mean is None or found.std is None or probe.std is None:
         return None
     spread = max(found.std, probe.std)
+    # the same sign, or no further apart than runs are
     if found.mean * probe.mean >= 0 or abs(found.mean - probe.mean) <= spread:
         return None
     return (

@@ -163,6 +163,7 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         notes += [*family.notes, *_other_seeds(first, second), *first.notes, *second.notes, *_same(first, second)]
     floor = max((entry.floor for entry in facts_of if entry.floor), default=None)
     floor_holm = 1.0 if floor is None else min(1.0, floor * len(pairs))
+    # only where the correction is to blame; without it, a difference could be significant
     if floor is not None and floor <= ALPHA < floor_holm:
         notes.append(
             f"after correction over {len(pairs)} methods, no p-value below {floor_holm:.4g} is possible, so no "
@@ -220,6 +221,7 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[Disagreem
     if not classes:
         return []
     gap = pl.col("correct") - pl.col("correct_second")
+    # among items with equal shares, those that the methods are surest about come first
     surer = pl.col("probability") - pl.col("probability_second")
     places = ["item"] if _other_folds(first.table, second.table) else ["fold", "item"]
     rows = _averaged(first).join(_averaged(second), on=places, suffix="_second", validate="1:1")
@@ -240,6 +242,7 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[Disagreem
 def _averaged(method: TrainedMethod) -> pl.DataFrame:
     """One row per fold and item: share of seeds that are right, and mean probability of the true class."""
     parts = [part.probabilities[np.arange(len(part)), part.targets] for part in method.items]
+    # the table and the items have the same order: it was made from them
     table = method.table.with_columns(probability=np.concatenate(parts))
     return table.group_by("fold", "item").agg(
         pl.col("speaker", "target").first(), pl.col("correct", "probability").mean()
@@ -262,6 +265,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
         classes = " and ".join(", ".join(method.facts["data.classes"]) for method in (first, second))
         raise ArtifactError(f"'{first.name}' and '{second.name}' have different targets: {classes}", fix=again)
     cut = [name for name in names if name in CUTTING or name == "data.test_clips_key"]
+    # utterances are the same however they are cut, so a comparison by utterance is still possible
     if unit == "clip" and cut and "data.test_utterances_key" not in names:
         raise ArtifactError(
             f"'{first.name}' and '{second.name}' were tested on the same utterances but on different clips, so clips "

@@ -43,6 +43,7 @@ def primary_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], r
     parts = {method: [(fold, fold.predictions()) for fold in folds[method]] for method in complete}
     trials = {method: trials_of(task, own) for method, own in parts.items()}
     first = next(iter(trials[complete[0]].values()))
+    # a single unit cannot be resampled
     several = len(first.units) > 1
     intervals = trial_intervals(task, list(trials.values())) if several else [None] * len(complete)
     rows: dict[str, list[Any]] = {"figures": [], "scores": [], "entities": []}
@@ -81,6 +82,7 @@ def _entities(method: str, task: Tagging, trials: Iterable[pl.DataFrame]) -> tup
         (sentence_of(one["utterance_id"]), one["target"].to_numpy(), one["logits"].list.arg_max().to_numpy())
         for one in trials
     ]
+    # trials predict the same sentences, and entities must not run on from one to the next
     names = [f"{number}/{name}" for number, (sentences, *_) in enumerate(parts) for name in sentences]
     targets, predicted = (np.concatenate([part[at] for part in parts]) for at in (1, 2))
     scores = entity_scores(names, targets, predicted, task.classes)
@@ -108,6 +110,7 @@ def over_trials(
         raise ValueError(f"{len(values)} and {len(others)} trials; need the same number, at least 2")
     gaps = np.subtract(values, others)
     mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    # with few trials the normal quantile would be too small
     margin = error * float(student.ppf((1 + level) / 2, len(gaps) - 1))
     return mean, mean - margin, mean + margin, int((gaps > 0).sum())
 
@@ -117,6 +120,7 @@ def _inflation(folds: Sequence[Fold], figure: str) -> float | None:
     added = []
     for fold in folds:
         best, reported = (fold.result["metrics"].get(name) for name in (f"{figure}_best_on_test", figure))
+        # a probe has no epochs to choose from
         if best is None or reported is None or fold.result["run"].get("method") in CLOSED_FORM:
             return None
         added.append(best - reported)

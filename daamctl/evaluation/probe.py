@@ -189,6 +189,7 @@ def choose(candidates: Sequence[ProbeScores]) -> tuple[ProbeScores, list[int]]:
     Results of the chosen candidates, and their K indices.
     """
     folds = range(len(candidates[0].ranks))
+    # the first of equals, as `ridge-best-layer` takes it
     chosen = [min(range(len(candidates)), key=lambda index: candidates[index].ranks[fold]) for fold in folds]
     found = {
         name: np.array([candidates[index].values[name][fold] for fold, index in enumerate(chosen)])
@@ -214,6 +215,7 @@ def judge(gain: Difference) -> Case:
     likely: mean - margin > 0. unlikely: mean + margin < `WORTHWHILE`. If both hold, the gain is certain but too small
     to matter: unlikely.
     """
+    # of two differences Student's t has a quantile of 6, which says nothing
     if gain.margin is None or len(gain.per_fold) < 3:
         return "cannot be told"
     if gain.mean + gain.margin < WORTHWHILE:

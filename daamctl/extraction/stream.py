@@ -172,6 +172,7 @@ def embed_sets(
             if not waiting or waiting[-1] is not clip_set:
                 waiting.append(clip_set)
                 kept = clip_set.result.kept
+                # both need no batch, so no later event would count them
                 runner.finished += len(clip_set.items.absent) + kept
                 if kept:
                     log.info("%d of %d clips of an unfinished shard are kept", kept, len(clip_set.names))

@@ -148,6 +148,7 @@ class EncoderSource:
         """Return a fresh encoder, without keeping a reference to it."""
         if self._kept is None:
             opened, self._opened = self._opened or self.open(), None
+            # an encoder spread over several devices is too large to be copied
             devices = {value.device for value in opened.encoder.model.parameters()}
             size = sum(value.nbytes for value in opened.encoder.model.parameters())
             if len(devices) > 1 or size > KEPT_SHARE * free_on(opened.encoder.device)[0]:
@@ -167,6 +168,7 @@ class EncoderSource:
         """Content key of the training data: the items, and all that affects how the encoder reads them."""
         facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
         if "max_tokens" in facts:
+            # a limit above that of fine-tuning changes nothing, so it must not change the key
             facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
         if facts.get("pooling") == "all-frames":
             facts["pad_to_s"] = config.segment.max_duration_s

@@ -56,6 +56,7 @@ class RidgeFit(Fit):
         entry: Entry = {"step": 1, "epoch": None, "lr": None}
         size = fusion.config.batch_size
         for name, part in (("train", fusion.train), ("dev", fusion.dev)):
+            # before the refit: accuracy on clips that the probe was fitted to would say nothing of the held-out group
             logits = None if part is None else predict(model, part, device, size)
             entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
         if fusion.dev is not None and fusion.config.refit:
@@ -69,6 +70,7 @@ class RidgeFit(Fit):
         if model.components is not None:
             result.notes.append(f"of every layer the first {model.components:,} principal components")
             log.info("%s", result.notes[-1])
+        # a single record ends it
         result.model, self.ended = model, True
         result.history.append(entry)
         return [entry]

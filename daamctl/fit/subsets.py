@@ -105,16 +105,19 @@ def train_on_all(
     """
     if resolve_method(method)[0] in NEEDS_DEV:
         raise MethodError(f"{method} chooses its layer on a held-out group, so it cannot be trained on all data")
+    # no group is left to choose by, so all that the folds have chosen is fixed
     fixed: dict[str, Any] = {"selection": "last", "search": "none", "refit": False}
     if config.train.steps is None:
         fixed["epochs"] = median_low([int(fold.result["metrics"]["selected_epoch"] or 1) for fold in folds])
     searches = [search for fold in folds if (search := fold.result.get("search")) is not None]
     chosen = Counter(
+        # probes choose these in closed form, and choose them again
         tuple((name, value) for name, value in settings.items() if name not in ("penalty", "layer"))
         for settings in (search["candidates"][search["chosen"]]["settings"] for search in searches)
     )
     fixed |= dict(chosen.most_common(1)[0][0]) if chosen else {}
     train = config.train.model_copy(update=fixed)
+    # fold 1 only says which clips are scored, and these are among those trained on
     spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
     fold = train_fold(AllDataTrial(spec, features), folder / method, folder / "work", root=layout.root)
     weights = fold.weights()

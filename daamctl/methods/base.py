@@ -72,6 +72,7 @@ class Standardize(nn.Module):
     ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
+        # stored as a factor: a product is faster than a quotient, and 0 needs no case of its own
         self.register_buffer("scale", torch.where(deviation > 0, 1 / deviation, 0))
         self.register_buffer("directions", directions)
 
@@ -88,6 +89,7 @@ class Standardize(nn.Module):
         if kind not in ("layer", "feature", "whiten"):
             raise MethodError(f"standardize must be 'layer', 'feature' or 'whiten', got {kind!r}")
         shape = (num_layers, 1 if kind == "layer" else embed_dim)
+        # a layer has no more directions than features
         whitens = torch.zeros(*shape, min(embed_dim, WHITENED)) if kind == "whiten" else None
         return cls(torch.zeros(shape), torch.ones(shape), whitens)
 

@@ -45,6 +45,7 @@ def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
     """
     if settings.get("num_heads") != AUTO:
         return dict(settings)
+    # features are many, so the published number always has enough of them
     over_features = settings.get("norm_axis") == "features"
     return {**settings, "num_heads": PUBLISHED_HEADS if over_features else auto_heads(num_layers)}
 
@@ -114,6 +115,7 @@ def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_
     if "query_heads" in defaults:
         check_heads("query_heads", every["query_heads"], every["width"], "the width", least=1)
         check_heads("kv_heads", every["kv_heads"], every["query_heads"], "query_heads", least=1)
+    # a method without heads has one, which every number of layers fits
     parts = every.get(what, 1)
     if 1 < whole < 2 * parts:
         raise MethodError(

@@ -154,6 +154,7 @@ class StandardizedLinear(nn.Module):
         self.mean.copy_(torch.stack([one.mean for one in scalings]).view_as(self.mean))
         self.scale.copy_(torch.stack([one.scale for one in scalings]).view_as(self.scale))
         self.weight.copy_(torch.stack([one.mT for one in weights], dim=1).view_as(self.weight))
+        # what the mean lost to rounding goes into the bias, which is small enough to hold it
         rests = [(one.rest * one.scale) @ weight for one, weight in zip(scalings, weights, strict=True)]
         self.bias.copy_(intercept - torch.stack(rests).sum(0))
         self.penalty.fill_(penalty)
@@ -222,6 +223,7 @@ class VectorProbe(RidgeProbe):
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         y = train.y if dev is None else dev.y
         key = partial(rank, held_out=dev is not None)
+        # only the best candidate of a penalty is kept: weights of all layers may not fit into memory
         best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # for each penalty
         for index, vector in enumerate(self._vectors):
             x = vector(train)
@@ -269,6 +271,7 @@ class AverageProbe(RidgeProbe):
             for penalty in PENALTIES:
                 own = path.weights(penalty)
                 scores = loo_scores(path, path.left_out(penalty)) if held is None else held @ own + path.intercept
+                # dividing the weights averages the scores, so that one linear map does both
                 weights[penalty].append(own / num_layers)
                 totals[penalty] = totals.get(penalty, 0.0) + scores / num_layers
         y = train.y if dev is None else dev.y
@@ -354,6 +357,7 @@ class ConcatProbe(RidgeProbe):
             return scalings[index](train.layer(index))
 
         if kept is None:
+            # the products of the clips sum over layers, so no layer has to stay in memory
             kernel: Tensor | None = None
             for z in standardised():
                 kernel = z.new_zeros(clips, clips) if kernel is None else kernel
@@ -363,6 +367,7 @@ class ConcatProbe(RidgeProbe):
             return scalings, path, lambda weights: [layer(index).mT @ weights for index in range(number)]
         if kept == width:
             part: Callable[[int], Tensor] = layer
+            # the system reads every layer once for each other one, perhaps from disk
             if number * width * clips <= HELD_VALUES:
                 part = list(standardised()).__getitem__
             else:
@@ -371,6 +376,7 @@ class ConcatProbe(RidgeProbe):
             return scalings, path, lambda weights: list(weights.split(width))
         bases, reduced = [], []
         for z in standardised():
+            # `eigh` sorts in ascending order, so the last columns are the first principal components
             bases.append(torch.linalg.eigh(z.mT @ z).eigenvectors[:, -kept:])
             reduced.append(z @ bases[-1])
         path = GramPath(number, reduced.__getitem__, train.y, num_classes)
@@ -447,6 +453,7 @@ def _layer(index: int, clips: Layers) -> Tensor:
 
 
 def _mean(num_layers: int, clips: Layers) -> Tensor:
+    # one layer at a time, because all of them may be on disk and larger than memory
     total = at_least_float32(clips.layer(0)).clone()
     for index in range(1, num_layers):
         total += clips.layer(index)

@@ -60,6 +60,7 @@ def scaling_of(x: Float[Tensor, "N D"]) -> Scaling:
     rest = z.mean(0)
     z -= rest
     deviation = z.square().mean(0).sqrt()
+    # a constant feature has a deviation of rounding errors, which would blow it up
     varies = wide.amax(0) > wide.amin(0)
     return Scaling(mean, rest, torch.where(varies & (deviation > 0), 1.0 / deviation, 0.0))
 
@@ -76,7 +77,9 @@ class RidgePath:
     def __init__(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], num_classes: int) -> None:
         self.targets, self.intercept = one_hot(y, num_classes, z.dtype)  # (N, C) centred, (C,)
         self.z, self.primal = z, z.shape[1] <= z.shape[0]
+        # of whichever product is smaller; both have the same eigenvalues but for zeros
         values, self.vectors = torch.linalg.eigh(z.mT @ z if self.primal else z @ z.mT)
+        # rounding makes eigenvalues of zero slightly negative
         self.values = values.clamp_min(0.0)  # (R,), R the smaller of N and D
         self.basis: Tensor = z @ self.vectors if self.primal else self.vectors  # (N, R)
         self.moments = self.basis.mT @ self.targets  # (R, C)
@@ -144,6 +147,7 @@ class CholeskyPath:
         """Cholesky factor of the system with a penalty (R, R); the latest one is cached."""
         if self._last is None or self._last[0] != penalty:
             self._last = None  # frees the previous factor
+            # the sum on the diagonal depends on the penalty, and subtracting it again would round
             system = self.system.clone()
             system.diagonal().add_(penalty * self.unit)
             factor, failed = torch.linalg.cholesky_ex(system)
@@ -217,6 +221,7 @@ def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
     while place != last:
         place = last
         near = [index for index in (place - 1, place + 1) if 0 <= index < number]
+        # the place itself comes first, so that equal errors end the walk
         last = min([place, *near], key=known)
     return place, known(place)
 

@@ -76,6 +76,7 @@ class Origin:
             classes=tuple(classes),
             layers=tuple(layers),
             modality=modality,
+            # facts that this version does not read are kept: they may tell two encoders apart
             encoder=dict.fromkeys(IDENTITY) | {name: facts[name] for name in facts if name not in elsewhere},
             pooling={name: facts[name] for name in POOLING if name in facts},
             inputs={name: facts[name] for name in INPUTS if name in facts},
@@ -123,6 +124,7 @@ class WeightsMetadata(Origin):
 
     def entry(self) -> dict[str, str]:
         """The metadata entry of a safetensors file, without unknown values."""
+        # readers take what is absent for unknown, so files stay the same when a field is added
         known = {name: value for name, value in asdict(self).items() if value is not None and value != {}}
         return {ENTRY: json.dumps({**known, "settings": dict(self.settings)}, sort_keys=True)}
 
@@ -170,6 +172,7 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
         raise MethodError(f"{where} is not JSON: {one_line(error)}", path=path) from error
     head = {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else {}
     schema = head.get("schema")
+    # the type itself, because True is an instance of int
     if type(schema) is int and schema > SCHEMA:
         raise MethodError(
             f"{path} follows schema {schema} of weights files, this version of daamctl knows those up to {SCHEMA}",
@@ -177,6 +180,7 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
         )
     wrong = [] if type(schema) is int else ["schema"]
     try:
+        # of JSON, because in Python a strict tuple is not a list
         metadata = TypeAdapter(WeightsMetadata).validate_json(json.dumps(head), strict=True)
         wrong += metadata.contradictions()
     except ValidationError as error:

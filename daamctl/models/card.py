@@ -55,6 +55,7 @@ def _head(record: ModelRecord, name: str) -> dict[str, Any]:
     source = str(record.encoder.get("source") or "")
     head: dict[str, Any] = {"library_name": "daamctl", "pipeline_tag": TASKS[record.modality]}
     head["tags"] = ["daamctl", "layer-fusion", record.method]
+    # a folder of this machine would be a dead link
     if HUB_ID.match(source):
         head["base_model"] = source
     if record.measured is not None:
@@ -172,10 +173,11 @@ def _licences(record: ModelRecord) -> str:
 def _layers(layers: Sequence[int]) -> str:
     if len(layers) == 1:
         return f"layer {layers[0]}"
+    # a range may leave none out
     whole = list(layers) == list(range(layers[0], layers[-1] + 1))
     return f"the layers {layers[0]} to {layers[-1]}" if whole else f"the layers {listed([str(one) for one in layers])}"
 
 
 def _or(classes: Sequence[str]) -> str:
     shown = list(classes) if len(classes) <= 12 else [*classes[:10], f"{len(classes) - 10} others"]
-    return listed([f"`{name}`" if name in classes else name for name in shown]).replace(" and ", " or ")
+    return listed([f"`{name}`" if name in classes else name for name in shown], "or")

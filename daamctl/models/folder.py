@@ -204,6 +204,7 @@ def read_model(folder: Path) -> ModelRecord:
             fix="update daamctl",
         )
     record = Artifact(path, ModelRecord, AGAIN, owner="").open()
+    # weights without a hash in the sealed record could be exchanged unnoticed
     absent = [member.file for member in record.members if member.file not in record.files]
     if absent or not record.members:
         raise ArtifactError(f"{path} lacks the hash of {', '.join(absent) or 'any weights'}", fix=AGAIN)
@@ -233,6 +234,7 @@ def check_free(out: Path, *, force: bool) -> None:
     Raises:
         ArtifactError: there is something else, or an exported model without `force`.
     """
+    # an empty folder is often made for the purpose, and nothing is lost with it
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / FILE).is_file():

@@ -97,6 +97,7 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
             f"{path} looks like {given}, the model reads {read}",
             fix=f"give {read} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
         )
+    # a single file is one item, except that a file of texts has one per line
     if modality != "text":
         return files_as_rows([path])
     lines = lines_of(read_text(path))
@@ -118,6 +119,7 @@ def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
         folder = path.parent.absolute()
         columns["path"] = [str(folder / name.strip()) if name else None for name in table["path"]]
     numbers = [f"{path}:{number}" for number in range(1, len(table) + 1)]
+    # an empty name is replaced by the number of the row below
     names = table["utterance_id"] if "utterance_id" in table.columns else table["path"] if needed == "path" else numbers
     columns["item"] = [name or number for name, number in zip(names, numbers, strict=True)]
     if "label" in table.columns:

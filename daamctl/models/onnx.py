@@ -82,6 +82,7 @@ class Graph(nn.Module):
         if isinstance(encoder, AudioTowerEncoder) and encoder.has_mask:
             raise EncoderError(f"{encoder.what}: its attention mask cannot be part of an ONNX graph")
         if isinstance(encoder, WhisperEncoder):
+            # a Fourier transform as a convolution with sines and cosines, since ONNX runtimes lack complex numbers
             turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
             waves = torch.stack([turns.cos(), turns.sin()]) * torch.hann_window(WINDOW, dtype=torch.float64)
             self.register_buffer("waves", waves.flatten(0, 1).float()[:, None])  # (402, 1, 400)
@@ -90,6 +91,7 @@ class Graph(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Classify a batch; see the module for shapes."""
         inputs, kept = self._inputs(x)
+        # rounded as stored vectors are, because the members were trained on those
         vectors = self._pooled(inputs, kept)[:, self.places].to(self.storage).float()
         members = [cast(FusionClassifier, member) for member in self.members]
         logits = torch.stack([member(vectors) for member in members]).mean(0)
@@ -135,6 +137,7 @@ class Graph(nn.Module):
         pooler = self.encoder.pooler
         handles = hook_layers(pooler.layers, average)
         if pooler.final_norm is not None:
+            # it replaces the last layer, which is taken after the norm
             handles += hook_layers([pooler.final_norm], lambda _, out: average(len(pooler.layers), out))
         try:
             self.model(**inputs)
@@ -216,8 +219,10 @@ def _compare(
         for name, ours, theirs in zip(outputs, expected, found, strict=True):
             first.setdefault(name, theirs)
             if name == "logits":
+                # see `TOLERANCE`
                 ours, theirs = softmax(ours, axis=1), softmax(theirs, axis=1)
             worst[name] = max(worst[name], float(np.abs(ours - theirs).max()))
+    # written so that NaN is bad, too
     bad = {name: value for name, value in worst.items() if not value <= TOLERANCE}
     if bad:
         shown = ", ".join(f"{SHOWN.get(name, name)} by {value:.2g}" for name, value in bad.items())

@@ -129,6 +129,7 @@ def predict_parts(
         chunks.append(_Chunk(number, part))
         with nullcontext() if work is None else open_kept(_part(work, number), key) as file:
             if file is not None:
+                # small beside the encoder, so they wait in memory for their turn
                 kept[number] = pl.read_ipc_stream(file)
     predicted = _predict_chunks(model, [chunk for chunk in chunks if chunk.number not in kept], batch_size)
     for chunk in chunks:

@@ -121,11 +121,13 @@ class SettingSwitch(Switch):
             return
         corrected = [path for values in self.corrected or () for path in values]
         values = {path: _value(config, path) for path in (*self.published, *self.idle, *corrected)}
+        # a value may itself be a tuple, so it is compared as a whole as well
         if self.idle and all(values[name] in (allowed, *allowed) for name, allowed in self.idle.items()):
             return
         train = config.train
         on_held_out = train.search != "none" and train.selection == "dev-group"
         candidates = getattr(train, f"search_{self.searched}") if self.searched is not None and on_held_out else ()
+        # with a choice on the held-out group, the value given in the settings is not used
         if len(candidates) > 1:
             yield CORRECTED, "searched"
             return
@@ -263,6 +265,7 @@ def verdict(row: Deviation, config: Config) -> str:
     names = {state for state, _ in states}
     if not names:
         return NOT_HERE
+    # an empty state is neither, and is told with its value
     if len(names) == 1 and "" not in names:
         return names.pop()
     return f"other ({', '.join(dict.fromkeys(value for _, value in states))})"
@@ -287,6 +290,7 @@ def _budget(config: Config) -> Iterator[State]:
     """
     ours, theirs = config.finetune, config.train
     same = theirs.steps is None and (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
+    # a rate that falls to 0 ends a training that is neither cut short nor overlong
     falls = ours.schedule == "linear" and theirs.schedule in ("cosine", "linear")
     converged = theirs.selection == "dev-group" and falls and all(one.search != "none" for one in (ours, theirs))
     yield CORRECTED if same or converged else AS_PUBLISHED, f"{ours.epochs} epochs, batch {ours.batch_size}"
@@ -307,6 +311,7 @@ def _seeds(config: Config) -> Iterator[State]:
     fine-tunes a speech encoder sets 42; those for text and images set no seed.
     """
     modality = CORPORA.load(config.download.corpus).modality or "speech"
+    # the papers have no script for it
     if modality not in SCRIPT_SEEDS:
         return
     for method in config.methods:

@@ -186,6 +186,7 @@ def read_numbers(path: Path) -> tuple[PublishedNumber, ...]:
         first_lines: dict[tuple[str, ...], int] = {}
         for cells in lines:
             where = f"{path} line {lines.line_num}"
+            # a comma in a cell without quotes moves all that follow
             if len(cells) != len(COLUMNS):
                 raise ConfigError(f"{where}: {len(COLUMNS)} cells are needed, got {len(cells)}")
             number = PublishedNumber(*cells)
@@ -263,6 +264,7 @@ def printed_in(part: Sequence[PublishedNumber]) -> str:
 
 def _text(part: Sequence[PublishedNumber]) -> str:
     """The numbers that one source prints in one row: folds, mean and deviation, ranges, or a single number."""
+    # a true minus sign, as on paper
     value = {number.split: number.value.replace("-", "−") for number in part}
     texts = []
     if folds := [number.value for number in part if number.is_fold]:

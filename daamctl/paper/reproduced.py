@@ -61,11 +61,13 @@ class ReproducedResults:
 
     def own_name(self, method: str) -> str | None:
         """Our name of a published method: its released form if the pipeline follows the released code."""
+        # methods whose released code does what the text says have no form of their own
         forms = [f"{method}{RELEASED}", method] if self.as_published else [method]
         return next((form for form in forms if form in self.methods), None)
 
     def not_run(self, stage: str) -> Linked:
         """The first reason why a stage has no result. The table of pipelines lists all reasons."""
+        # a cell of a table has room for one
         first, *others = self.why[stage].split("; ")
         return Linked("not run", first + (f" (and {plural(len(others), 'other reason')})" if others else ""))
 

@@ -135,6 +135,7 @@ def read_published(table: str) -> PublishedTable:
     groups: dict[tuple[str, str, str], list[PublishedNumber]] = {}
     for number in wanted:
         groups.setdefault((number.table, number.method, number.layers), []).append(number)
+    # a row with a single number has no folds to check
     rows = tuple(_row(part) for part in groups.values() if sum(map(_is_fold, part)) > 1)
     first = wanted[0]
     return PublishedTable(first.source, first.table, first.corpus, first.encoder, first.modality != "speech", rows)
@@ -222,6 +223,7 @@ def _std_range(folds: NDArray[Any], half: float) -> tuple[float, float]:
     """
     corners = folds + half * np.array(list(product((-1.0, 1.0), repeat=len(folds))))
     centres = np.linspace(folds.min(), folds.max(), 2001)[:, None]
+    # how far a value stays from the centre after moving towards it as far as rounding allows
     rest = np.maximum(np.abs(folds - centres) - half, 0.0)
     return float(np.sqrt((rest**2).mean(axis=1).min())), float(corners.std(axis=1).max())
 

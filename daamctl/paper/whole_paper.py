@@ -154,6 +154,7 @@ def _first_version(pairs: Mapping[str, Pair]) -> Section:
             ours = _our_cells(pairs[experiment.key], method, float(part[0].value))
             note, last = remark(method, experiment.modality) or DASH, "dropped"
             if row := read_published(experiment.tables[0]).row(method):
+                # elsewhere than on IEMOCAP the first version prints one best accuracy only
                 split = "mean" if part[0].split == "mean" else "R1"
                 shown = row.printed_mean if split == "mean" else row.folds["R1"]
                 last = f"{'the same' if shown == float(part[0].value) else f'{shown:g}'} ({split})"

@@ -45,6 +45,7 @@ def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> ChosenMethod
     if config.ablate.rank_by is not None:
         return ChosenMethod(config.ablate.rank_by)
     built = {name: _built(name, config, sizes) for name in _trainable(config, "daam-v1")}
+    # a method that does not fit these sizes is refused by `train`, with its reason
     dense = [name for name, model in built.items() if model is not None and model.has_density]
     return _first(layout, config, dense, ranking=True)
 
@@ -114,6 +115,7 @@ def _folds(layout: Layout, name: str) -> list[Fold]:
 def _trainable(config: Config, first: str) -> list[str]:
     """Methods of the pipeline without the closed-form ones; those of one fusion, with any decoder, first."""
     trained = [name for name in config.methods if name not in CLOSED_FORM]
+    # False sorts before True; the sort is stable, so the order of the pipeline remains
     return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
 
 

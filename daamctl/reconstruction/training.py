@@ -144,6 +144,7 @@ class VQVAEFit(Fit):
             order_weights(self.model, torch.channels_last)
         self.shown = _as_input(next(trial.test.batches([examples_of(trial.crops, settings.examples)])), device)
         _, self.change, self.densities = examine(self.model, self.shown)
+        # codes are no parameters: they follow the mean of what they stand for
         group = {"params": list(self.model.parameters()), "lr": settings.lr, "weight_decay": 0.0}
         self.optimizer = adam([group], device, decoupled=False, fused=device.startswith("cuda"))
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=self.precision == "float16")
@@ -153,12 +154,14 @@ class VQVAEFit(Fit):
         """See `Fit.run`; the unit of work is a step. The order of an epoch depends on seed and epoch alone."""
         settings, train, epoch = self.trial.settings, self.trial.train, len(self.trained[0].history)
         order = np.random.default_rng([self.trial.seed, epoch]).permutation(len(train)).tolist()
+        # a resumed epoch begins at its next batch
         starts = [at * settings.batch_size for at in range(self.in_record, self.per_epoch)]
         self.model.train()
         for images in train.batches([order[start : start + settings.batch_size] for start in starts]):
             given = _as_input(images, self.device)
             with autocast(self.device, self.precision):
                 found = self.model(given)
+            # the loss in float32: squares of small differences vanish in half precision
             difference = found.images.float() - given
             reconstruction = difference.square().mean() if settings.loss == "l2" else difference.abs().mean()
             commitment = found.quantised.distance
@@ -179,6 +182,7 @@ class VQVAEFit(Fit):
         """
         history, means, what = self.trained[0].history, (self.sums / self.per_epoch).tolist(), self.trial.what
         epoch = len(history) + 1
+        # once an epoch, because asking a GPU for a number waits for it
         if not np.isfinite(means).all():
             raise DivergedError(f"{what}: the loss is {means[0]} in epoch {epoch}", fix=self.trial.calmer)
         log.debug("%s, epoch %d: loss %.5f", what, epoch, means[0])
@@ -250,6 +254,7 @@ def examine(model: VQVAE, images: Tensor) -> tuple[Tensor, dict[str, float], dic
     pictures = _as_picture(model.eval()(images).images).cpu()
     for handle in handles:
         handle.remove()
+    # the caller may be in the middle of an epoch
     model.train(training)
     return pictures, change, densities
 
@@ -335,6 +340,7 @@ def write_training(folder: Path, trial: ArmTrial, trained: Trained) -> Reconstru
     # One entry: safetensors writes several in any order, so equal weights would be different files.
     save_file(weights, folder / files.WEIGHTS, metadata={ENTRY: json.dumps(head, sort_keys=True)})
     save_file({"reconstructions": found["reconstructions"], **found["densities"]}, folder / files.EXAMPLES)
+    # in the order in which they were scored
     rows = trial.crops.part("test").select("crop_id", "utterance_id")
     scores = [pl.Series(name, values, dtype=pl.Float32) for name, values in found["scores"].items()]
     write_frame(folder / files.SCORES, rows.with_columns(scores), head)

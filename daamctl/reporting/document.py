@@ -81,6 +81,7 @@ class Number:
             return DASH
         text = self._write(self.value)
         if self.std is not None:
+            # a deviation has no sign, also beside a difference
             text += f" ± {self._write(self.std).removeprefix('+')}"
         if self.low is not None and self.high is not None:
             text += f" [{self._write(self.low)}, {self._write(self.high)}]"
@@ -101,6 +102,7 @@ class Number:
         factor, style, _ = FORMATS[self.kind]
         if self.kind == "p" and value < SMALLEST_P:
             return f"<{SMALLEST_P}"
+        # a difference of equal sums is often 1e-17, and would be shown as +0.0
         if abs(value) < ZERO:
             value, style = 0.0, style.removeprefix("+")
         text = f"{factor * value:{style}}"

@@ -102,6 +102,7 @@ def ablation(
     if not result.rows:
         return Section("ablation", title, [*notes, *published]) if published else None
     rows: list[list[Cell]] = []
+    # the first rows are those of the baseline
     for name, layers in {ALL: result.rows[0].layers, **result.sets}.items():
         own, shown = result.runs(name), "baseline" if name == ALL else name
         found = over_runs(own.values())
@@ -152,6 +153,7 @@ def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
         flag = "yes" if methods[name].caution else "no"
         before = methods[name].head_positions_untrained or found
         for which, mark, scores in ((name, flag, found), (f"{name}, untrained", DASH, before)):
+            # heads of other methods may have more positions
             means = [*scores.means, *[None] * (most - len(scores.means))]
             counts = ", ".join(map(str, found.counts))
             cells = [Number(value, "plain") for value in means]

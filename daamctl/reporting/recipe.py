@@ -71,6 +71,7 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
         return [Sibling(run.removesuffix(TWIN), searched=True, own_reading=LAST)]
     if recipe == "published":
         return []
+    # the same pipeline with the other recipe differs in least
     return [Sibling(run + AGAIN, searched=False), Sibling(run + TWIN, searched=False, reading=LAST)]
 
 
@@ -124,5 +125,6 @@ def _by_fold(scores: Scores, method: str, rule: str) -> dict[tuple[Any, ...], li
     """(fold, test group, number of clips) -> accuracy of every seed."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in scores.runs(method, rule, "clip").values():
+        # other folds of the same corpus share numbers, but not groups and their sizes
         found.setdefault((row.fold, row.test_group, row.items), []).append(row.value)
     return found

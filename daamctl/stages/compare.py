@@ -144,6 +144,7 @@ def _side(root: Path, text: str) -> TrainedSide | PublishedSide:
     chosen = config.trained if layout.pipeline else there
     if not method:
         return TrainedSide(name, layout, config, tuple(chosen), one=False)
+    # methods that the pipeline no longer lists can still be compared, if their folds are there
     known = dict.fromkeys([*chosen, *there])
     if method not in known:
         raise UnknownNameError("method", method, known, of=name)
@@ -182,6 +183,7 @@ def _match(a: TrainedSide | PublishedSide, b: TrainedSide | PublishedSide) -> li
             fix=f"name one method of each side: daamctl compare {a.name}/{a.methods[0]} {b.name}/{b.methods[0]}",
         )
     for one, other in pairs:
+        # a table has two names, with and without its source, so names would not tell
         if _identity(a, one) == _identity(b, other):
             raise ConfigError(f"'{a.name}/{one}' and '{b.name}/{other}' are the same, so there is nothing to compare")
     return pairs
@@ -294,5 +296,6 @@ def _sessions(side: PublishedSide, row: PublishedRow) -> list[int] | None:
     if not all(name.startswith("F") for name in row.folds):
         return None
     columns = [int(name[1:]) for name in row.folds]
+    # deviation D15: the released code orders these folds by their size, not by session
     grouped = side.table.corpus == "iemocap" and row.method.startswith("lora")
     return [LORA_SESSIONS[column - 1] for column in columns] if grouped else columns

@@ -103,6 +103,7 @@ def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
     widths = [width for width in range(NUMERIC_WIDTH, sizes.embed_dim) if sizes.embed_dim % width == 0]
     with torch.device("meta"):
         Case(method, settings, sizes).build()
+        # float64 over many seeds is slow at the full width, and shows nothing more
         width = next(filter(fits, widths), sizes.embed_dim)
     published = {} if settings else PUBLISHED_PARAMETERS.get(method, {})
     return Case(method, settings, sizes._replace(embed_dim=width), tuple(dict.fromkeys([sizes, *published])))
@@ -152,6 +153,7 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
         x = torch.randn(INPUTS, *sizes[:2], generator=torch.Generator().manual_seed(0))
         return x, torch.arange(INPUTS) % sizes[2], "random vectors (there are no embeddings with these settings)"
     assert not isinstance(features.x, torch.Tensor)
+    # spread over the table, whose neighbours are often of one class or speaker
     rows = np.unique(np.linspace(0, len(features.clips) - 1, INPUTS).astype(np.int64))
     return torch.from_numpy(features.x[rows]).float(), features.targets()[rows], "of its own embeddings"
 
@@ -180,6 +182,7 @@ def _effects(config: Config, sizes: Sizes, x: Tensor, y: Tensor) -> Iterator[Fin
             continue
         problems, text = _effect(case, x, y)
         logits = logits_after_steps(case.build(), x, y)
+        # after some steps, because many methods begin as the mean of the layers
         twins = [name for name, other in seen.items() if torch.allclose(logits, other, rtol=1e-5, atol=1e-6)]
         problems += [f"computes the same as {name}" for name in twins]
         seen[method] = logits

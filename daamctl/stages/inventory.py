@@ -98,6 +98,7 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     for name, problems in wrong.items():
         folder = check_folder(root, name)
         known = {"download.json", *(path.name for path in folder.glob("*.json"))} - {MACHINE}
+        # so that the stages are out of date, run, and fail with this message
         _write(folder, {file: {"wrong": problems} for file in known})
         verdicts[name] = Obstacle("its settings are wrong", f"correct {PIPELINES_DIR}/{name}.yaml: daamctl check")
     remove_others(check_folder(root, ""), {*listed, *names}, folders=True)
@@ -142,6 +143,7 @@ def _write(folder: Path, parts: Mapping[str, Any]) -> None:
     for name, part in parts.items():
         path = folder / name
         try:
+            # through JSON, which turns tuples into lists and keys into strings
             same = json.loads(path.read_bytes()) == json.loads(json.dumps(part))
         except (OSError, ValueError):
             same = False
@@ -192,6 +194,7 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]
     place = root / Path(given).expanduser() if given is not None else source_of(root, corpus.name)
     own = root / "data" / "corpora" / corpus.name
     if corpus.obtain is not None and given is None and place in (None, own):
+        # a corpus that is generated needs no server
         if corpus.url is not None and not is_whole(own):
             host = urlsplit(corpus.url).hostname
             reason = f"corpus '{corpus.name}' is not on this machine, and {host} cannot be reached"
@@ -264,4 +267,5 @@ def _reached(urls: Collection[str]) -> set[str]:
     end = time.monotonic() + WAIT_S
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
+    # a copy: threads of servers that hang may still add to it
     return set(reached)

@@ -101,6 +101,7 @@ def run(
     test, articles = _blocks(model, texts.test)
     masking = Masking(rate, mask_seed, model.mask_id, torch.tensor(model.plain_ids))
     hidden, scored = masking.apply(dev, DEV), masking.apply(test, TEST)
+    # short texts of unknown words alone leave nothing to predict
     if not (hidden and scored):
         raise CorpusError("the text has no token that can be masked", fix=GET_IT)
     facts = {**model.facts(), "weights_sha256": weights_hash(model.model)}
@@ -115,6 +116,7 @@ def run(
     tokens = [(articles[one.block], one.block, int(position)) for one in scored for position in one.where]
     trial_of = partial(MaskedTrial, model, train, hidden, scored, masking, settings, common)
     folder, unfinished = root / "data" / "mlm" / label, root / "data" / ".work" / "mlm" / label
+    # the last layer is what all others are divided by
     chosen = list(dict.fromkeys([LAST, *fusions]))
     results = masked_run(folder, work=unfinished)
     with results.lock():
@@ -207,6 +209,7 @@ def _ways(
     for tuned in sorted({tuned for _, tuned in found}):
         means = {fusion: np.mean(values, axis=0) for (fusion, state), values in nll.items() if state == tuned}
         whole, beside = perplexities(means, articles), ratios(means, LAST, articles)
+        # ratios are taken within a state: fine-tuning helps every fusion, the last layer too
         for fusion, figure in whole.items():
             runs, ratio, named = found[fusion, tuned], beside.get(fusion), dict[str, float | None]()
             if ratio is not None:

@@ -98,6 +98,7 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
         "memory_bytes": any(task.memory_at_least for task in on_cpu),
         "gpu_memory_bytes": any(task.memory_at_least for task in on_gpu),
         "time_s": any(task.basis == "not known" for task in todo),
+        # what takes seconds takes next to no energy
         "joules": any(task.joules is None and task.basis != "quick" for task in on_gpu),
     }
     gpus = free_on("cuda") if torch.cuda.is_available() else []
@@ -143,6 +144,7 @@ class _Planner:
     def add(self, stage: str, entry: str | None) -> None:
         """Add the task of a stage, or of one entry of the list that it runs for."""
         task = Task(stage, entry, unit=STAGES[stage].unit)
+        # they are written in one go, in seconds
         if task.unit in ("tables", "pages"):
             task.total, task.basis = 1, "quick"
         if stage in ("segment", "extract", "train", "finetune", "ablate", "importance"):
@@ -236,6 +238,7 @@ class _Planner:
         known, method, folder = self.known, str(task.method), self.layout.method(str(task.method))
         left = self._set_folds(task, known.kept(folder, method), self.config)
         task.memory_on = self.kind
+        # without embeddings there is no key that would tell whether the folds were trained on them
         if known.head is None and (existing := len(intact_folds(folder))):
             task.reason = f"{existing} folds are kept if the embeddings do not change"
         size, problem = known.method(method)
@@ -343,6 +346,7 @@ class _Planner:
         self._set_disk(task, known.fold_bytes(weights) or 0)
         if task.is_done or problem is not None:
             return
+        # every fold is trained, and only the table is to be written
         if len(kept) == task.total:
             task.basis = "quick"
             return
@@ -417,6 +421,7 @@ class _Planner:
             number = crops.part("train").height
         elif (published := CORPORA.load(self.config.download.corpus).fingerprint) is not None:
             total = sum(published.per_class.values())
+            # without an official split one of the groups is tested
             images = published.per_group.get("train", total - total // self.config.download.num_groups)
             number, task.about = images * self.config.crop.per_image, True
         steps = None if number is None else settings.epochs * (number // settings.batch_size)
@@ -427,6 +432,7 @@ class _Planner:
         took = [one.train_s for one in found.values() if one is not None]
         task.done, task.took_s = len(took), sum(took) or None
         set_state(task, None, self.of("crop"))
+        # shapes without memory: only the size of the weights is asked
         with torch.device("meta"):
             state = VQVAE(arm, settings).state_dict()
         each, left = sum(value.numel() * value.element_size() for value in state.values()), task.total - len(took)
@@ -458,6 +464,7 @@ class _Planner:
             if device.startswith("cuda"):
                 torch.cuda.synchronize(device)
             times.append(time.perf_counter() - started)
+        # the fastest, because other programs only ever slow a step down
         return min(times) * settings.batch_size / size
 
     def _set_folds(self, task: Task, kept: Sequence[Fold], config: Config) -> int:
@@ -523,6 +530,7 @@ class _Planner:
             return None
         patterns = ("*.json", "fold*/result.json", "seed*/result.json")
         inputs = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
+        # by time, as make does, because it opens no file
         if any(path.stat().st_mtime > file.stat().st_mtime for path in inputs):
             task.reason = "older than its inputs"
             return None

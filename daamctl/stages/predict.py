@@ -112,6 +112,7 @@ def run(
                 bar.advance(items)
         found = pl.concat(parts)
         labels = rows["tags" if words else "label"]
+    # nobody gave labels, so the column would be empty
     if labels.null_count() == len(labels):
         found = found.drop("label")
     if out is not None:

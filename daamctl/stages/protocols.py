@@ -182,6 +182,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
         # each alone: protocols may test other items
         intervals = method_intervals({name: own}, task=task)[name]
         # the price of a protocol is its difference to the reference, for the same probe
+        # also with a protocol that trains on as many items: else the size of the training part is part of the price
         pairs = [(one, tables[one, probe]) for one in (reference, *PRICES.get(name, ())) if one in chosen]
         gaps = [(against, *_compared(own, other, task)) for against, other in pairs if against != name]
         for metric in task.over_items:
@@ -369,6 +370,7 @@ def _tested(features: Features, config: Config, fold: Fold, probe: str) -> pl.Da
 def _over_repeats(tested: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """How often a probe is right about each item, as a share of the repetitions; columns of an `item_table`."""
     every = pl.concat(tested)
+    # repetitions of random folds test every item several times
     one = every.group_by("item").agg(pl.col("speaker", "target").first(), pl.col("correct").mean()).sort("item")
     same = {"fold": 0, "seed": 0, "n_test": 1, "n_train": 1}  # folds do not count here
     return one.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in same.items()).select(list(SCHEMA))

@@ -63,6 +63,7 @@ def run(
     use_free_cores()
     work = layout.work / "reconstruct" / layout.run_name
     open_worker = partial(ArmWorker, method, crops, config, folder=folder, work=work, images=root, force=force)
+    # an incomplete last batch is left out, as in training
     steps = settings.epochs * (crops.part("train").height // settings.batch_size)
     with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
         if engine is None or engine.in_process:

@@ -91,6 +91,7 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
     for seed in config.reconstruct.seeds:
         artifact = training_of(folder, seed)
         found = artifact.open()
+        # a training of other settings may be left where the new one failed
         if found.key != key_of(arm, seed, config, crops):
             raise ArtifactError(f"{artifact.path} was made with other settings or crops", path=artifact.path)
         runs.append(found)
@@ -130,6 +131,7 @@ def _frame(layout: Layout, arm: str, run: Reconstruction, name: str) -> pl.DataF
 
 
 def _shown(layout: Layout, arm: str, runs: list[Reconstruction]) -> ArmRuns:
+    # pictures of the first seed; figures are of all
     tensors = load_file(training_of(layout.stage("reconstruct") / arm, runs[0].seed).folder / EXAMPLES)
     pictures = np.moveaxis(tensors.pop("reconstructions"), 1, -1)
     curves = [_frame(layout, arm, one, HISTORY)["reconstruction"].to_list() for one in runs]
@@ -140,6 +142,7 @@ def _originals(layout: Layout, config: Config, crops: Crops) -> NDArray[np.uint8
     """Pixels of the examples, (E, S, S, 3)."""
     rows = examples_of(crops, config.reconstruct.examples)
     chosen = crops.part("test")[rows]
+    # the table of a few rows, so that no other image is opened
     few = Crops(crops.corpus, chosen, crops.settings, crops.content)
     found: Any = next(CropPixels(few, "test", files_root(layout.root, crops.corpus)).batches([range(len(rows))]))
     pixels: NDArray[np.uint8] = np.moveaxis(found.numpy(), 1, -1)

@@ -134,9 +134,11 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
 def _fitting(method: str, config: Config, features: Features) -> tuple[list[Layers], list[str]]:
     """All layers, shorter prefixes by falling k, and single layers; without those that the method does not fit."""
     every = features.layers
+    # layer 0 alone is the input of the first layer, which costs nothing
     prefixes = [every[:number] for number in range(len(every), 0, -1) if every[number - 1] >= 1]
     wanted = list(dict.fromkeys([*prefixes, *((layer,) for layer in every)]))
     unfit = misfits(method, {len(layers) for layers in wanted}, features, config)
+    # without the whole there is nothing to compare with
     if len(every) in unfit:
         raise unfit[len(every)]
     notes = [f"Not trained on {counted(size, 'layer')}: {error.message}." for size, error in sorted(unfit.items())]
@@ -170,8 +172,10 @@ def _measured(config: Config, features: Features, modality: Any) -> _Cost:
         max_duration_s=config.segment.max_duration_s,
         device=device,
         precision=resolve_precision(config.extract.precision, device, work="encoder"),
+        # hashing takes longer than measuring does, and nothing here is kept by it
         weights_sha256="not needed",
     )
+    # the time of a layer is taken by its hook
     if not opened.encoder.pooler.layers:
         raise EncoderError("hooks cannot read its layers")
     parameters = _matching(parameter_shares(opened.encoder), features)

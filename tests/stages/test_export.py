@@ -129,6 +129,12 @@ def test_the_licence_of_the_encoder_is_named_or_said_to_be_unknown(trained: Path
         assert f"- Encoder {record.encoder['source']}: {text}" in card
 
 
+def test_names_of_classes_stand_in_the_card_as_they_are(trained: Path) -> None:
+    record = read_model(export_model(trained, "classes"))
+    card = card_of(replace(record, classes=["arts and crafts", "news", "sports"]), "model")
+    assert "as `arts and crafts`, `news` or `sports`." in card
+
+
 def quickest(name: str) -> str:
     """The variant of a method that trains fastest."""
     return f"{name}-mlp" if "mlp" in METHODS.choices(name).get("decoder", ()) else name

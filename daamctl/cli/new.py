@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,8 @@ def command(
         str | None,
         typer.Option(
             metavar="COLUMN=NAME,...",
-            help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID; text=title+body joins two.",
+            help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID, or a template of several, e.g. "
+            "'text={title} {body},path=wavs/{id}.wav'.",
         ),
     ] = None,
 ) -> None:
@@ -75,9 +77,10 @@ def _pairs(option: str, text: str | None) -> dict[str, str]:
     from daamctl.errors import ConfigError
 
     pairs = {}
-    for item in filter(None, (text or "").split(",")):
-        code, sign, name = (part.strip() for part in item.partition("="))
-        if not (code and sign and name) or code in pairs:
+    # a comma separates pairs only where another A= follows, so that a template may have one
+    for item in filter(None, re.split(r",(?=[^,=]*=)", text or "")):
+        code, sign, name = (part.strip(" ,") for part in item.partition("="))
+        if not (code and sign and name) or code in pairs or ("," in name and "{" not in name):
             example = "01=neutral,02=calm" if option == "--labels" else "label=EmoClass,speaker=SpkrID"
             raise ConfigError(f"{option} takes A=B, each A once, got '{item}'", fix=f"e.g. {example}")
         pairs[code] = name

@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
 from daamctl.corpora.arrays import array_parts
-from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, named_columns, relabelled
+from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, filled, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
 from daamctl.errors import CorpusError, first_few
@@ -73,7 +73,7 @@ def unpack(
         labels: other names of classes, see `relabelled`.
 
     Returns:
-        The table (.csv, or .parquet for tagged words), facts by heading, and doubts.
+        The table (.csv, or .parquet for tagged words), column of the table -> column of the data set, and doubts.
 
     Raises:
         CorpusError: a file is damaged, columns are missing, or an item has no file.
@@ -99,8 +99,8 @@ def unpack(
                 for role, found in columns_of.items():
                     if role == "path":
                         continue
-                    told = [_told(values[name], names[name]) for name in found]  # several columns make one text
-                    row[role] = told[0] if len(told) == 1 else " ".join(str(one) for one in told if one is not None)
+                    told = {name: _told(values[name], names[name]) for name in found}
+                    row[role] = told[taken[role]] if taken[role] in told else filled(taken[role], told)
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"
@@ -121,8 +121,7 @@ def unpack(
             table = table.drop("id")  # numbers that begin anew in every part
         file = new / f"{folder.name}{'.parquet' if label == 'tags' else '.csv'}"
         (table.write_parquet if label == "tags" else table.write_csv)(file)
-    others = [f"{role} = {name}" for role, name in taken.items() if role != name]
-    return folder / file.name, {"columns": ", ".join(others)} if others else {}, doubts
+    return folder / file.name, taken, doubts
 
 
 def _rows(part: Part, columns: list[str]) -> Iterator[dict[str, Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -35,7 +36,7 @@ ALIKE = {
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", (
-        "class", "target", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic")),
+        "class", "target", "gold_label", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
@@ -47,6 +48,15 @@ ALIKE = {
 }  # fmt: skip
 """Column -> what it tells, and names that others give it."""
 
+PAIRS = (
+    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
+    ("question1", "question2"), ("question", "sentence"), ("question", "passage"), ("question", "context"),
+    ("title", "text"), ("title", "body"), ("title", "description"), ("title", "content"), ("title", "review"),
+    ("subject", "body"), ("subject", "message"),
+)  # fmt: skip
+"""Names of two columns that are a text together."""
+FIELD = re.compile(r"\{([^{}]+)\}")
+"""A column in a template, as in `{title} {body}`."""
 ROOT = "{data_root}/"
 """What SpeechBrain writes before a path that is relative to the folder of the data."""
 
@@ -91,15 +101,20 @@ def renaming(found: Mapping[str, str]) -> str:
     return "rename the columns " + ", ".join(f"'{other}' to {name}" for name, other in found.items())
 
 
+def text_pair(columns: Iterable[str]) -> tuple[str, ...]:
+    """The two columns that are a text together; empty if there are none."""
+    lower = {name.strip().lower(): name for name in columns}
+    return next(((lower[one], lower[other]) for one, other in PAIRS if {one, other} <= lower.keys()), ())
+
+
 def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, columns: Sequence[str]) -> None:
-    """Check the columns that `daamctl new --columns` names: ours -> that of the source, or several for `text`.
+    """Check the columns that `daamctl new --columns` names: ours -> that of the source, or a template of several.
 
     Raises:
         CorpusError: one is not known, or the source lacks it.
     """
     for role, name in given.items():
-        lacking = set(named_columns(name, columns)) - set(columns)
-        if role not in known or lacking or (role != "text" and name not in columns):
+        if role not in known or set(named_columns(name, columns)) - set(columns):
             raise CorpusError(
                 f"--columns has {role}={name}; {source} has the columns {first_few(columns, 20)}",
                 fix=f"known: {', '.join(known)}",
@@ -107,8 +122,23 @@ def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, co
 
 
 def named_columns(name: str, columns: Sequence[str]) -> list[str]:
-    """The columns whose values one text joins: `title+body` names two, unless a column has that name."""
-    return [name] if name in columns else name.split("+")
+    """The columns that `--columns` reads for one of ours: that of this name, or those in braces of a template."""
+    return [name] if name in columns else FIELD.findall(name) or [name]
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """A template such as `{title} {body}` with the values of its columns; missing ones are empty."""
+    return FIELD.sub(lambda field: "" if values[field[1]] is None else str(values[field[1]]), template).strip()
+
+
+def with_templates(table: pl.DataFrame, given: Mapping[str, str]) -> pl.DataFrame:
+    """A table with a column for every template that `--columns` gives, under the template as its name."""
+    for template in given.values():
+        fields = named_columns(template, table.columns)
+        if template not in table.columns and set(fields) <= set(table.columns):
+            texts = [filled(template, row) for row in table.select(fields).iter_rows(named=True)]
+            table = table.with_columns(pl.Series(template, texts, pl.String))
+    return table
 
 
 def relabelled(rows: pl.DataFrame, labels: Mapping[str, str]) -> pl.DataFrame:

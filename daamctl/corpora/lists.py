@@ -18,7 +18,7 @@ from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
-from daamctl.corpora.files import JSON, alike, read_table, read_text
+from daamctl.corpora.files import JSON, alike, read_table, read_text, with_templates
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
@@ -134,6 +134,7 @@ def table_of(
 
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
+    table = with_templates(table, columns)
     found = _usual(table, columns)
     table, doubts = _with_times(table, found)
     if "group" in found and "group" not in columns:
@@ -217,6 +218,7 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
+    table = with_templates(table, given)
     found = _usual(table, given)
     if (label := found.get("label", "label")) not in table.columns:
         they = first_few(table.columns, 20)

@@ -26,7 +26,17 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
-from daamctl.corpora.files import JSON, alike, files_below, is_file, read_table, renames, renaming, tell_unused
+from daamctl.corpora.files import (
+    JSON,
+    alike,
+    files_below,
+    is_file,
+    read_table,
+    renames,
+    renaming,
+    tell_unused,
+    text_pair,
+)
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
@@ -162,7 +172,8 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
         named = ",".join(f"{name}={other}" for name, other in (dict.fromkeys(missing, "COLUMN") | renamed).items())
         name_them = f"name them: daamctl new NAME --from {path} --columns {quote(named)}"
-        texts = " (of texts: text=COLUMN,label=COLUMN)" if "path" in missing else ""
+        texts = " (of texts: text=COLUMN,label=COLUMN; a path from columns: 'path=wav/{COLUMN}.wav')"
+        texts = texts if "path" in missing else ""
         fix = f"{name_them}{texts}; or {GET_IT}"
         is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
         if not renamed and (guessed := _by_values(rows.drop(_LINE))):
@@ -200,16 +211,18 @@ def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat."""
     rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
-    items = [name for name, count in counts.items() if 2 * count > len(rows)]
-    labels = [name for name, count in counts.items() if 2 <= count <= len(rows) // 3]
+    pair = text_pair(counts)
+    items = list(pair) or [name for name, count in counts.items() if 2 * count > len(rows)]
+    labels = [name for name, count in counts.items() if name not in pair and 2 <= count <= len(rows) // 3]
     if not items or not labels:
         return {}
-    label = min(labels, key=lambda name: counts[name])
+    label = alike("label", labels) or min(labels, key=lambda name: counts[name])
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
     if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all():
         return {"path": item, "label": label}
-    texts = [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
-    return {"text": "+".join(texts) if 2 <= len(texts) <= 3 else item, "label": label}
+    several = [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
+    texts = list(pair) or several
+    return {"text": " ".join(f"{{{name}}}" for name in texts) if 2 <= len(texts) <= 3 else item, "label": label}
 
 
 def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:

@@ -44,6 +44,7 @@ from daamctl.corpora.files import (
     named_columns,
     read_text,
     relabelled,
+    text_pair,
 )
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
 from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
@@ -198,17 +199,18 @@ def _make(
     _check_name(name, [path] if corpus else [path, made], force=force)
     written = None  # the table, where none was given
     if held:
-        folder, facts, doubts = unpack(folder, made, columns, labels)
+        folder, columns, doubts = unpack(folder, made, columns, labels)
         corpus, written = corpus_of(folder), folder
     elif listed is not None:
         table, columns, doubts, named = listed
-        facts = {"columns": ", ".join(f"{role} = {one}" for role, one in columns.items())} if columns else {}
         if not named:
             label, first = table.select("label", "text").row(0)
             facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
         table = relabelled(_renamed(table, columns, folder, manifest.parent, root), labels)
         write_text(manifest, table.write_csv())
         folder, written, corpus = manifest, manifest, MANIFEST
+    if others := [f"{role} = {one}" for role, one in columns.items() if role != one]:
+        facts["columns"] = ", ".join(others)
     known, files = None, folder
     if corpus is not None:
         modality, rows = _listed(folder, corpus)
@@ -236,6 +238,9 @@ def _make(
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
     doubts += _group_doubts(rows) + _class_doubts(rows, modality, task)
+    read = columns.get("text", "text")
+    if modality == "text" and read in (pair := text_pair([read, *rows.drop("text").columns])):
+        doubts.append(f"of the texts only '{read}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
     if modality == "embeddings" and encoder is not None:
         raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
     extract = {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]}
@@ -574,13 +579,11 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
     check_named(columns, known, source, table.columns)
     nested = [name for name in table.columns if table[name].dtype.is_nested()]
-    read = [name for column in columns.values() for name in named_columns(column, table.columns)]
+    read = [one for name in columns.values() for one in (name, *named_columns(name, []))]
     if (listed := next((name for name in read if name in nested), None)) is not None:
         raise CorpusError(
             f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"
         )
-    if len(joined := named_columns(columns.get("text", ""), table.columns)) > 1:
-        table = table.with_columns(pl.concat_str(joined, separator=" ", ignore_nulls=True).alias(columns["text"]))
     others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested)]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.cli.app import app
+from daamctl.cli.new import _pairs
 from daamctl.config import read_yaml
+from daamctl.errors import ConfigError
 from daamctl.stages import inventory
 
 
@@ -43,6 +45,25 @@ def test_next_command(
     result = CliRunner().invoke(app, ["new", "mine", "--from", str(source), "--encoder", "llama-micro"])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-len(last) :] == last
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("label=EmoClass,speaker=SpkrID", {"label": "EmoClass", "speaker": "SpkrID"}),
+        (" label = a , ", {"label": "a"}),
+        ("text={a}, {b} or {c},label=d", {"text": "{a}, {b} or {c}", "label": "d"}),
+        ("01=neutral,02:calm", None),
+        ("a=b,a=c", None),
+        ("=b", None),
+    ],
+)
+def test_pairs(text: str, pairs: dict[str, str] | None) -> None:
+    if pairs is None:
+        with pytest.raises(ConfigError, match="takes A=B, each A once, got"):
+            _pairs("--columns", text)
+    else:
+        assert _pairs("--columns", text) == pairs
 
 
 def test_other_pipelines_are_no_concern(project: Path, tmp_path: Path) -> None:

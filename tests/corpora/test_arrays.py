@@ -58,7 +58,7 @@ def fer2013(folder: Path) -> Path:
 def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
     source = write(tmp_path)
     assert is_dataset(source)
-    table, facts, doubts = unpack(source, tmp_path / "out", {})
+    table, taken, doubts = unpack(source, tmp_path / "out", {})
     rows = pl.read_csv(table, infer_schema=False).sort(pl.col("group") == "test", maintain_order=True)
     assert rows["label"].to_list() == [str(label) for label in LABELS]
     read = [np.asarray(Image.open(table.parent / path)) for path in rows["path"]]
@@ -68,7 +68,7 @@ def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
         "test",
         *(["dev"] if write is medmnist else []),
     }
-    assert (facts, doubts) == ({"columns": "path = image"}, [])
+    assert (taken, doubts) == ({"path": "image", "label": "label"}, [])
 
 
 def test_colours(tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def test_recordings_become_files_and_a_table(tmp_path: Path, write: Callable[[Da
     (tmp_path / "hub" / "README.md").write_text("about it")
     write(recordings(range(70)), tmp_path / "hub", "train")
     assert is_dataset(tmp_path / "hub")
-    table, facts, doubts = unpack(tmp_path / "hub", tmp_path / "moods", {})
+    table, taken, doubts = unpack(tmp_path / "hub", tmp_path / "moods", {})
     assert (table, doubts) == (tmp_path / "moods" / "moods.csv", [])
-    assert facts == {"columns": "path = audio, label = emotion, speaker = speaker_id"}
+    assert taken == {"path": "audio", "label": "emotion", "speaker": "speaker_id"}
     rows = manifest.prepare(table)
     assert rows["label"].to_list() == [MOODS[number % 2] for number in range(70)]
     assert rows["speaker"].to_list() == [str(number // 3) for number in range(70)]
@@ -87,8 +87,8 @@ def test_columns_are_named_and_others_kept(tmp_path: Path) -> None:
     assert caught.value.fix == "name it: --columns label=NAME"
     assert not (tmp_path / "a").exists()
     columns = {"label": "mood", "speaker": "room"}
-    table, facts, _ = unpack(tmp_path / "a.parquet", tmp_path / "a", columns)
-    assert facts["columns"] == "label = mood, speaker = room, path = audio"
+    table, taken, _ = unpack(tmp_path / "a.parquet", tmp_path / "a", columns)
+    assert taken == {"label": "mood", "speaker": "room", "path": "audio"}
     rows = pl.read_csv(table)
     assert (rows["speaker"].to_list(), rows["age"].to_list()) == ([1, 1, 2, 2], ages)
     with pytest.raises(CorpusError, match=r"--columns has label=moods; .* has the columns audio, mood"):
@@ -104,8 +104,8 @@ def test_a_part_without_labels_is_replaced_by_the_validation_part(tmp_path: Path
         texts = [f"{part} {number}" for number in range(len(labels))]
         rows = {"sentence": texts, "label": labels, "idx": list(range(len(labels)))}
         Dataset.from_dict(rows, features=features).to_parquet(folder / f"{part}-00000-of-00001.parquet")
-    table, facts, doubts = unpack(folder, tmp_path / "mine", {})
-    assert facts == {"columns": "text = sentence"}
+    table, taken, doubts = unpack(folder, tmp_path / "mine", {})
+    assert taken == {"text": "sentence", "label": "label"}
     assert doubts == [
         "3 items without a label left out", "no labels of a test part, so 'validation' is the test part"
     ]  # fmt: skip
@@ -147,9 +147,9 @@ def test_numbers_of_folds_are_groups(tmp_path: Path) -> None:
     """As of ESC-50; where they are not known of every item, they are left out. Dates are texts."""
     data = recordings(range(6), fold=[1, 1, 2, 2, 3, 3])
     data.to_parquet(tmp_path / "folds.parquet")
-    written, facts, _ = unpack(tmp_path / "folds.parquet", tmp_path / "out", {})
+    written, taken, _ = unpack(tmp_path / "folds.parquet", tmp_path / "out", {})
     assert pl.read_csv(written)["group"].to_list() == [1, 1, 2, 2, 3, 3]
-    assert "group = fold" in facts["columns"]
+    assert taken["group"] == "fold"
     table = pl.read_parquet(tmp_path / "folds.parquet").with_columns(
         fold=pl.Series([1, None, 2, 2, 3, 3]), made=pl.lit("2026-01-05").str.to_date()
     )

@@ -103,7 +103,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         (
             "premise,says,stars\nIt is so,It rains now,2\nWho is it,What is that,3\nSo it is,No it is,2\n"
             "Yes we do,No we do,2\nIt may be,It is not,3\nNo way out,A way out,2\n",
-            "by their values perhaps so: .* --columns text=premise.says,label=stars$",
+            "by their values perhaps so: .* --columns 'text=.premise. .says.,label=stars'$",
         ),
         (
             "file,label\na.wav,b\n",

@@ -434,16 +434,53 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
     rows = [{"title": f"T{n}", "text": None if n == 3 else f"body {n}", "kind": "ab"[n % 2]} for n in range(12)]
     pl.DataFrame(rows).write_csv(tmp_path / "news.csv")
     Dataset.from_list(rows).save_to_disk(str(tmp_path / "news"))
-    columns = {"text": "title+text", "label": "kind"}
+    columns = {"text": "{title} {text}", "label": "kind"}
     expected = [row["title"] if row["text"] is None else f"{row['title']} {row['text']}" for row in rows]
     for name, source in (("table", tmp_path / "news.csv"), ("dataset", tmp_path / "news")):
         made = new.run(project, name, source, columns=columns, encoder="bert-micro")
         assert manifest_of(made)["text"].to_list() == expected
-        with pytest.raises(CorpusError, match=r"--columns has text=title\+no; .* has the columns title, text, kind"):
-            new.run(project, "no", source, columns={**columns, "text": "title+no"}, encoder="bert-micro")
+        with pytest.raises(CorpusError, match=r"text=\{title\} \{no\}; .* has the columns title, text, kind"):
+            new.run(project, "no", source, columns={**columns, "text": "{title} {no}"}, encoder="bert-micro")
     pl.DataFrame({"a": ["x", "y"], "b": [["p"], ["q"]], "kind": ["c", "d"]}).write_parquet(tmp_path / "lists.parquet")
     with pytest.raises(CorpusError, match="the column 'b' has several values in a row"):
-        new.run(project, "no", tmp_path / "lists.parquet", columns={"text": "a+b", "label": "kind"})
+        new.run(project, "no", tmp_path / "lists.parquet", columns={"text": "{a} {b}", "label": "kind"})
+
+
+def test_of_two_texts_one_alone_is_doubted(project: Path, tmp_path: Path) -> None:
+    rows = [{"question": f"Is it {n}?", "sentence": f"It is {n}.", "label": "ab"[n % 2]} for n in range(12)]
+    pl.DataFrame(rows).write_csv(tmp_path / "qnli.csv")
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "qnli"))
+    titled = [{"title": one["question"], "text": one["sentence"], "label": one["label"]} for one in rows]
+    pl.DataFrame(titled).write_csv(tmp_path / "titled.csv")
+    for name, other, read in (("qnli.csv", "question", "sentence"), ("qnli", "question", "sentence"),
+                              ("titled.csv", "title", "text")):  # fmt: skip
+        doubts = new.run(project, "pair", tmp_path / name, encoder="bert-micro", force=True).doubts
+        assert f"of the texts only '{read}' is read; both: --columns 'text={{{other}}} {{{read}}}'" in doubts
+        columns = {"text": f"{{{other}}} {{{read}}}"}
+        made = new.run(project, "pair", tmp_path / name, columns=columns, encoder="bert-micro", force=True)
+        assert not [doubt for doubt in made.doubts if "only" in doubt]
+        assert manifest_of(made)["text"][0] == "Is it 0? It is 0."
+    pairs = [{"premise": f"It is {n % 3}.", "hypothesis": f"Is it {n % 3}?", "gold": "ab"[n % 2]} for n in range(12)]
+    pl.DataFrame(pairs).write_csv(tmp_path / "nli.csv")
+    with pytest.raises(CorpusError) as caught:
+        new.run(project, "nli", tmp_path / "nli.csv", encoder="bert-micro")
+    assert "--columns 'text={premise} {hypothesis},label=gold'" in str(caught.value.fix)
+
+
+def test_a_path_in_several_columns(project: Path, voices: Path) -> None:
+    """As MELD names its files."""
+    rows = []
+    for number, path in enumerate(sorted(voices.glob("*/*.wav"))):
+        path.rename(voices / f"dia{number // 4}_utt{number % 4}.wav")
+        rows.append({"Dialogue_ID": number // 4, "Utterance_ID": number % 4, "Emotion": "ab"[number % 2]})
+    pl.DataFrame(rows).write_csv(voices / "dev_sent_emo.csv")
+    columns = {"path": "dia{Dialogue_ID}_utt{Utterance_ID}.wav", "label": "Emotion", "speaker": "s{Dialogue_ID}"}
+    made = new.run(project, "meld", voices / "dev_sent_emo.csv", columns=columns, encoder="wavlm-micro")
+    written = manifest_of(made)
+    assert [path.rpartition("/")[2] for path in written["path"]][:5] == [
+        "dia0_utt0.wav", "dia0_utt1.wav", "dia0_utt2.wav", "dia0_utt3.wav", "dia1_utt0.wav",
+    ]  # fmt: skip
+    assert written["speaker"].to_list() == [f"s{number // 4}" for number in range(24)]
 
 
 def test_many_groups_may_be_what_belongs_together(project: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ),
         (
             "Opinion,Stars\na,b\n",
-            r"--columns path=COLUMN,label=COLUMN,speaker=COLUMN \(of texts: text=COLUMN,label=COLUMN\); or write a CSV",
+            r"--columns path=COLUMN,label=COLUMN,speaker=COLUMN \(of texts: text=COLUMN,label=COLUMN; a path from ",
         ),
         (
             "id,said,all stars\n1,A fine day,2\n2,No,3\n3,It rains,2\n4,Who knows,2\n5,Yes it is,3\n6,No way,2\n",

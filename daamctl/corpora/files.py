@@ -123,7 +123,7 @@ def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, co
 
 def named_columns(name: str, columns: Sequence[str]) -> list[str]:
     """The columns that `--columns` reads for one of ours: that of this name, or those in braces of a template."""
-    return [name] if name in columns else FIELD.findall(name) or [name]
+    return [name] if name in columns else list(dict.fromkeys(FIELD.findall(name))) or [name]
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def with_templates(table: pl.DataFrame, given: Mapping[str, str]) -> pl.DataFram
     """A table with a column for every template that `--columns` gives, under the template as its name."""
     for template in given.values():
         fields = named_columns(template, table.columns)
-        if template not in table.columns and set(fields) <= set(table.columns):
+        if fields != [template]:
             texts = [filled(template, row) for row in table.select(fields).iter_rows(named=True)]
             table = table.with_columns(pl.Series(template, texts, pl.String))
     return table

@@ -18,7 +18,8 @@ from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
 from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
-from daamctl.corpora.files import JSON, alike, read_table, read_text, with_templates
+from daamctl.corpora.file_names import COLUMNS as FIELDS
+from daamctl.corpora.files import JSON, alike, check_named, read_table, read_text, with_templates
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
@@ -28,6 +29,8 @@ from daamctl.store.tables import separator_of
 
 DURATION = ("duration", "duration_s", "dur", "length")
 TIME = r"^(?:(\d+) days? )?(\d+):(\d+):(\d+(?:\.\d+)?)$"
+NAMED = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
+"""Columns that `--columns` may name."""
 NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 
 
@@ -111,10 +114,10 @@ def table_of(
             return ItemTable(table, {}, [NO_TEST_PART] if instead else [])
         if (beside := read_beside(source)) is None:
             return None
-        items = _items_of(beside, columns)
+        items = _items_of(beside, columns, source)
         return items if "label" in items.has else None  # the labels may be in the names of the files
     if (cuts := read_cuts(source)) is not None:
-        items = _items_of(cuts, columns)
+        items = _items_of(cuts, columns, source)
         if "label" not in items.has:
             raise CorpusError(
                 f"{source} has no column label; it has {first_few(cuts.columns, 20)}",
@@ -127,13 +130,14 @@ def table_of(
         return None
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
-    items = _items_of(read_table(source), columns)
+    items = _items_of(read_table(source), columns, source)
     usual = items.columns and "label" in items.has and items.has & {"path", "text"}
     return items if columns or relabelled or usual else None
 
 
-def _items_of(table: pl.DataFrame, columns: Mapping[str, str]) -> ItemTable:
+def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
+    check_named(columns, NAMED, source, table.columns)
     table = with_templates(table, columns)
     found = _usual(table, columns)
     table, doubts = _with_times(table, found)
@@ -218,6 +222,7 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
+    check_named(given, NAMED, source, table.columns)
     table = with_templates(table, given)
     found = _usual(table, given)
     if (label := found.get("label", "label")) not in table.columns:

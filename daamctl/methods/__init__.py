@@ -78,6 +78,8 @@ METHODS = Registry(
         "attentive": "daamctl.methods.attentive:attentive",
         "alf": "daamctl.methods.alf:alf",
         "laya": "daamctl.methods.laya:laya",
+        "varan": "daamctl.methods.varan:varan",
+        "varan-published": "daamctl.methods.varan:varan_published",
         "se": "daamctl.methods.se:se",
         "eca": "daamctl.methods.eca:eca",
         "sls": "daamctl.methods.sls:sls",
@@ -110,6 +112,8 @@ COUNTERPARTS = {
     "concat": "ridge-concat",
     "hconv": "ridge-concat",
     "laya": "ridge-concat",
+    "varan": "ridge-average",
+    "varan-published": "ridge-average",
     "dwatt": "ridge-concat",
     "dwatt-scaled": "ridge-concat",
 }

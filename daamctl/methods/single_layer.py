@@ -50,10 +50,17 @@ class ChosenLayer(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders."""
+    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders.
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
+    Args:
+        linear: leave out the ReLU between the two maps of a head.
+    """
+
+    def __init__(
+        self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256, linear: bool = False
+    ) -> None:
         super().__init__()
+        self.linear = linear
         heads = [
             MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim) for _ in range(num_layers)
         ]
@@ -74,7 +81,8 @@ class LayerHeads(nn.Module):
         own = (self.projector_weight, self.projector_bias, self.classifier_weight, self.classifier_bias)
         inner, inner_bias, outer, outer_bias = own if layers is None else (one.index_select(0, layers) for one in own)
         hidden = torch.einsum("...kd,khd->...kh", x, inner) + inner_bias
-        return torch.einsum("...kh,kch->...kc", hidden.relu(), outer) + outer_bias
+        hidden = hidden if self.linear else hidden.relu()
+        return torch.einsum("...kh,kch->...kc", hidden, outer) + outer_bias
 
 
 class BestLayer(FusionClassifier):

@@ -36,7 +36,6 @@ from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import (
     SUFFIXES,
-    check_named,
     files_below,
     is_file,
     lines_of,
@@ -576,8 +575,6 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     Args:
         source: the table's file, or the folder of its parts.
     """
-    known = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
-    check_named(columns, known, source, table.columns)
     nested = [name for name in table.columns if table[name].dtype.is_nested()]
     read = [one for name in columns.values() for one in (name, *named_columns(name, []))]
     if (listed := next((name for name in read if name in nested), None)) is not None:

@@ -21,6 +21,8 @@ GATES = {"gct-b0", "gct-b1", "lct", "sga", "bi-sga"}
 DENSITY = {"daam-frozen", "daam-v1", "daam-v2", "gqdaam", "gqdaam-published", "mixture-daam"} | GATES
 INERT = {name: {"fusion.attention.key.bias"} for name in ("gqa", "gqa-published", "gqdaam", "gqdaam-published")}
 INERT |= {name: {"fusion.key.bias"} for name in ("dwatt", "dwatt-scaled")}
+SHIFTS = {"fusion.score.bias", "fusion.attention.out_proj.bias"}
+INERT |= dict.fromkeys(("varan", "varan-published"), SHIFTS)
 
 
 def small(method: str) -> dict[str, Any]:
@@ -139,6 +141,8 @@ FUSIONS: dict[str, Callable[[int, int], int]] = {
     "attentive": lambda layers, dim: linear(dim, 128) + 128,
     "alf": lambda layers, dim: 8 * dim**2 + 7 * dim,
     "laya": lambda layers, dim: layers * linear(dim, 96) + linear(layers * 96, 192) + linear(192, layers),
+    "varan": lambda layers, dim: 7 * dim**2 + 5 * dim + 1,
+    "varan-published": lambda layers, dim: 7 * dim**2 + 5 * dim + 1,
     "se": lambda layers, dim: linear(layers, layers // 4) + linear(layers // 4, layers),
     "eca": lambda layers, dim: 3,
     "sls": lambda layers, dim: linear(dim, 1) + 2,
@@ -164,7 +168,7 @@ def decoder_of(method: str, layers: int, dim: int, classes: int) -> int:
         return mlp(96, classes)
     if method == "hconv":
         return mlp({24: dim // 3 * 3, 40: dim // 2 * 2}[layers], classes)
-    return mlp(dim, classes) * (layers if method == "best-layer" else 1)
+    return mlp(dim, classes) * (layers if method in ("best-layer", "varan", "varan-published") else 1)
 
 
 def test_every_method_has_a_count() -> None:

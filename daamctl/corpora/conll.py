@@ -36,6 +36,10 @@ MOST_WORDS = 10_000
 """Longest sentence, in words."""
 TABLES = (".parquet", ".csv", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
+IN_NAME = re.compile(rf"(?P<first>{'|'.join(PARTS)})(?P<end>[-_ .].+)|(?P<begin>.+[-_ .])(?P<last>{'|'.join(PARTS)})")
+"""A name that begins or ends with that of a part."""
+SPLIT_TABLES = (*TABLES, ".tsv", ".conll")
+"""Suffixes of files in which such names are looked for; a `.txt` may be a list of anything."""
 _SHOWN = 3
 
 GET_IT = (
@@ -194,14 +198,24 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
 def part_files(root: Path) -> dict[str, Path]:
     """Group -> file of an official split in a folder: train, dev and test, also by other names in `groups.PARTS`.
 
+    Without such files, tables whose names begin or end so and are the same otherwise, e.g. train_sent_emo.csv.
+
     Raises:
         CorpusError: two files are of the same part.
     """
+    files = [path for path in sorted(root.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    named = [(PARTS[path.stem.lower()], path) for path in files if path.stem.lower() in PARTS]
+    if not named:
+        by_rest: dict[str, list[tuple[str, Path]]] = {}
+        for path in files:
+            one = IN_NAME.fullmatch(path.stem.lower())
+            if one is not None and path.suffix.lower() in SPLIT_TABLES:
+                rest = f"{one['begin'] or one['end']}{path.suffix}"
+                by_rest.setdefault(rest, []).append((PARTS[one["first"] or one["last"]], path))
+        splits = [one for one in by_rest.values() if len(one) > 1 and "train" in dict(one)]
+        named = splits[0] if len(splits) == 1 else []
     found: dict[str, Path] = {}
-    for path in sorted(root.iterdir()):
-        part = PARTS.get(path.stem.lower())
-        if part is None or not path.is_file() or path.name.startswith("."):
-            continue
+    for part, path in named:
         if part in found:
             raise CorpusError(
                 f"{root} has two files of the part '{part}': {found[part].name} and {path.name}",

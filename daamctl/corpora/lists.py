@@ -230,6 +230,11 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
         raise CorpusError(
             f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
         )
+    if not {"path", "text"} & {*found, *table.columns}:
+        raise CorpusError(
+            f"the tables in {source} have neither a path nor a text; they have {first_few(table.columns, 20)}",
+            fix="name it: --columns text=NAME, or of files 'path={group}/{NAME}.wav'",
+        )
     labelled = table.filter(pl.col(label).is_not_null())
     missing = len(table) - len(labelled)
     doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []

@@ -212,7 +212,8 @@ def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
     pair = text_pair(counts)
-    items = list(pair) or [name for name, count in counts.items() if 2 * count > len(rows)]
+    letters = [name for name in counts if rows[name].str.contains(r"[^\W\d_]").any()]
+    items = list(pair) or [name for name in letters if 2 * counts[name] > len(rows)]
     labels = [name for name, count in counts.items() if name not in pair and 2 <= count <= len(rows) // 3]
     if not items or not labels:
         return {}

@@ -446,6 +446,28 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
         new.run(project, "no", tmp_path / "lists.parquet", columns={"text": "{a} {b}", "label": "kind"})
 
 
+@pytest.mark.parametrize("name", ["{}_sent_emo.csv", "mine.{}.csv"])
+def test_tables_of_a_split_with_longer_names(project: Path, voices: Path, name: str) -> None:
+    """As of MELD, where files of several parts have the same name; other lists beside them are no part."""
+    rows: dict[str, list[dict[str, int | str]]] = {"train": [], "dev": [], "test": []}
+    for number, path in enumerate(sorted(voices.glob("*/*.wav"))):
+        part = ("train", "train", "dev", "test")[number % 4]
+        (voices / part).mkdir(exist_ok=True)
+        path.rename(voices / part / f"dia{len(rows[part])}.wav")
+        rows[part].append({"Dialogue": len(rows[part]), "Emotion": "ab"[number // 4 % 2]})
+    for part, table in rows.items():
+        pl.DataFrame(table).write_csv(voices / name.format(part))
+    (voices / "train_files.txt").write_text("a.wav 1\n")
+    (voices / "test_files.txt").write_text("a.wav 1\n")
+    with pytest.raises(CorpusError, match=r"the tables in .* have neither a path nor a text; they have Dialogue, E"):
+        new.run(project, "meld", voices, encoder="wavlm-micro")
+    columns = {"path": "{group}/dia{Dialogue}.wav", "label": "Emotion"}
+    made = new.run(project, "meld", voices, columns=columns, encoder="wavlm-micro")
+    written = manifest_of(made)
+    assert dict(written["group"].value_counts().iter_rows()) == {"train": 12, "dev": 6, "test": 6}
+    assert all(f"/{group}/dia" in path for path, group in written.select("path", "group").iter_rows())
+
+
 def test_of_two_texts_one_alone_is_doubted(project: Path, tmp_path: Path) -> None:
     rows = [{"question": f"Is it {n}?", "sentence": f"It is {n}.", "label": "ab"[n % 2]} for n in range(12)]
     pl.DataFrame(rows).write_csv(tmp_path / "qnli.csv")

@@ -90,6 +90,7 @@ def unpack(
     names = {name: _names(first.features.get(name)) for name in (*read, *kept)}
     label = "tags" if "tokens" in taken else "label"
     rows: list[dict[str, Any]] = []
+    several = 0
     with atomic_path(folder) as new, progress(sum(part.rows for part in parts), f"reading {source}", "items") as bar:
         new.mkdir()
         for part in parts:
@@ -101,6 +102,9 @@ def unpack(
                         continue
                     told = {name: _told(values[name], names[name]) for name in found}
                     row[role] = told[taken[role]] if taken[role] in told else filled(taken[role], told)
+                if isinstance(row.get("label"), list):  # of several classes, none is that of the item
+                    several += len(row["label"]) > 1
+                    row["label"] = row["label"][0] if len(row["label"]) == 1 else None
                 if "path" in taken and row[label] is not None:
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"
@@ -111,9 +115,11 @@ def unpack(
                 bar.advance(1)
         table = pl.DataFrame([row for row in rows if row[label] is not None], infer_schema_length=None)
         if table.is_empty():
-            raise CorpusError(f"no item of {source} has a label", fix="name its column: --columns label=NAME")
-        missing = len(rows) - len(table)
+            what = "has one label alone" if several else "has a label"
+            raise CorpusError(f"no item of {source} {what}", fix="name its column: --columns label=NAME")
+        missing = len(rows) - len(table) - several
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+        doubts += [f"{counted(several, 'item')} with several labels left out: an item has one here"] if several else []
         table = relabelled(table, labels or {})
         table, instead = with_test_part(table)
         doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
@@ -162,6 +168,7 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
         )
     single = [name for role, found in taken.items() if role not in ("path", "tokens", "tags")
               for name in named_columns(found, schema.names)]  # fmt: skip
+    single = [name for name in single if name != taken.get("label") or not _is_list(schema.field(name).type)]
     if several := next((name for name in single if _is_nested(schema.field(name).type)), None):
         raise CorpusError(f"{source}: an item has several values in '{several}'; one is expected")
     return taken
@@ -198,6 +205,13 @@ def _holds_files(field: pa.Field) -> bool:
         return {"bytes", "path"} <= {part.name for part in field.type}
     name = field.name.lower().removesuffix("_bytes")
     return _is_binary(field.type) and (name == "bytes" or _found("path", [name]) is not None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    """Whether values are lists of single values."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and not _is_nested(kind.value_type)
 
 
 def _is_nested(kind: pa.DataType) -> bool:

@@ -187,6 +187,21 @@ def test_the_ending_of_a_file_follows_from_its_content(tmp_path: Path, suffix: s
     assert found["path"].to_list() == [f"x-000001{suffix}", f"x-000002{suffix}"]
 
 
+def test_items_of_several_classes_are_left_out(tmp_path: Path) -> None:
+    """As of GoEmotions, whose labels are lists."""
+    features = Features({"text": Value("string"), "labels": List(ClassLabel(names=MOODS)), "id": Value("string")})
+    labels = [[0], [1], [0, 1], [], [1]]
+    rows = {"text": [f"text {number}" for number in range(5)], "labels": labels, "id": list("abcde")}
+    Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "go.parquet")
+    table, taken, doubts = unpack(tmp_path / "go.parquet", tmp_path / "mine", {})
+    assert taken["label"] == "labels"
+    assert doubts == [
+        "1 item without a label left out", "1 item with several labels left out: an item has one here"
+    ]  # fmt: skip
+    read = pl.read_csv(table)
+    assert read.select("text", "label").rows() == [("text 0", MOODS[0]), ("text 1", MOODS[1]), ("text 4", MOODS[1])]
+
+
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "hub" / name).mkdir(parents=True)
@@ -201,7 +216,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="has no recordings, images, texts or words; its columns are number, label"):
         unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
     Dataset.from_dict({"text": ["x"], "label": [["a", "b"]]}).to_parquet(tmp_path / "n.parquet")
-    with pytest.raises(CorpusError, match="an item has several values in 'label'"):
+    with pytest.raises(CorpusError, match=r"no item of .* has one label alone"):
         unpack(tmp_path / "n.parquet", tmp_path / "mine", {})
     assert not list(tmp_path.glob("*mine*"))
 

@@ -89,33 +89,32 @@ class Varan(FusionClassifier):
         """
         if return_density:
             return super().forward(x, return_density=True)
-        x = self.standardize(x)
-        return self._expected(self.fusion.log_weights(x), self.decoder(x))
+        log_weights, log_probabilities = self._layers(x)
+        return (log_weights.exp().unsqueeze(-1) * log_probabilities).sum(-2)
 
     def training_loss(
         self, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"], criterion: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B C"]]:
-        """Negative lower bound, with beta times the divergence; see `FusionClassifier`."""
-        x = self.standardize(x)
-        log_weights, logits = self.fusion.log_weights(x), self.decoder(x)
+        """Negative lower bound, with beta times the divergence. It is of the likelihood, whatever the criterion."""
+        log_weights, log_probabilities = self._layers(x)
         weights, log_prior = log_weights.exp(), self.prior.log()
-        expected = self._expected(log_weights, logits)
+        losses = -log_probabilities.gather(-1, y.view(-1, 1, 1).expand(-1, len(self.prior), 1)).squeeze(-1)  # (B, L)
         if self.published:
             # the loss of a layer is averaged over the batch first, so weights that depend on the sample learn nothing
             # from it; and the divergence is that of the prior from the weights
-            of_layers = torch.stack([criterion(layer, y) for layer in logits.unbind(1)])
-            loss = (weights.mean(0) * of_layers).sum()
+            loss = (weights.mean(0) * losses.mean(0)).sum()
             divergence = (self.prior * (log_prior - log_weights)).sum(-1).mean()
         else:
-            # the criterion normalises what it gets, but the bound is of the sum as it is
-            loss = criterion(expected, y) - expected.logsumexp(-1).mean()
+            loss = (weights * losses).sum(-1).mean()
             divergence = (weights * (log_weights - log_prior)).sum(-1).mean()
-        return loss + self.beta * divergence, expected
+        return loss + self.beta * divergence, (weights.unsqueeze(-1) * log_probabilities).sum(-2)
 
-    @staticmethod
-    def _expected(log_weights: Float[Tensor, "B L"], logits: Float[Tensor, "B L C"]) -> Float[Tensor, "B C"]:
-        with torch.autocast(logits.device.type, enabled=False):
-            return (log_weights.exp().unsqueeze(-1) * at_least_float32(logits).log_softmax(-1)).sum(-2)
+    def _layers(self, x: Float[Tensor, "B L D"]) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L C"]]:
+        """Log weights of the layers, and log probabilities of the classes by the head of each."""
+        x = self.standardize(x)
+        log_weights, logits = self.fusion.log_weights(x), self.decoder(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return log_weights, at_least_float32(logits).log_softmax(-1)
 
 
 def layer_prior(num_layers: int, df: float) -> list[float]:

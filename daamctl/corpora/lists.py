@@ -19,7 +19,7 @@ from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.files import JSON, alike, check_named, read_table, read_text, with_templates
+from daamctl.corpora.files import JSON, alike, check_named, lines_of, read_table, read_text, with_templates
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
@@ -27,6 +27,7 @@ from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
 
+FIRST_LINES = 200
 DURATION = ("duration", "duration_s", "dur", "length")
 TIME = r"^(?:(\d+) days? )?(\d+):(\d+):(\d+(?:\.\d+)?)$"
 NAMED = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
@@ -72,6 +73,9 @@ def corpus_of(source: Path) -> str | None:
     names = [name.strip(' "\r') for name in first.split(separator_of(text))]
     words = first.split()
     is_text = "\t" not in first and len(words) > 4 and split_tag(words[-1]) is None  # unlike a line of tagged words
+    if "\t" in first:  # a table has no tag in any cell, tagged words soon have one
+        cells = (cell for line in lines_of(text)[:FIRST_LINES] for cell in line.split("\t"))
+        is_text = not any(split_tag(cell.strip()) for cell in cells)
     return MANIFEST if is_text or alike("label", names) or alike("path", names) else CONLL
 
 

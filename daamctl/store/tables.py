@@ -42,6 +42,10 @@ def separator_of(text: str) -> str:
     return max(SEPARATORS, key=text.partition("\n")[0].count)
 
 
+LONE_QUOTE = re.compile(r'(?m)(?:^|\t)"[^"\t\n]*(?:\t|$)')
+"""A cell that begins with a quotation mark which nothing in it closes."""
+
+
 def read_separated(text: str) -> pl.DataFrame:
     """Read a text with a heading and separated columns; all cells stay text (speaker 03 is not 3).
 
@@ -50,7 +54,11 @@ def read_separated(text: str) -> pl.DataFrame:
     """
     import polars as pl
 
-    return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False)
+    separator, lines = separator_of(text), text.rstrip().split("\n")
+    # as in the tables of GLUE, whose quotes belong to the texts: taken for those of cells, they would swallow lines
+    one_row_a_line = len({line.count("\t") for line in lines}) == 1
+    quote = None if separator == "\t" and one_row_a_line and LONE_QUOTE.search(text) else '"'
+    return pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, quote_char=quote)
 
 
 def rows_of_json(content: Any) -> list[dict[str, Any]]:

@@ -468,6 +468,17 @@ def test_tables_of_a_split_with_longer_names(project: Path, voices: Path, name: 
     assert all(f"/{group}/dia" in path for path, group in written.select("path", "group").iter_rows())
 
 
+def test_a_table_with_tabs_is_not_taken_for_tagged_words(project: Path, tmp_path: Path) -> None:
+    """As of MRPC, whose names of columns begin with #."""
+    lines = [f'{n % 2}\tThe {n} \t"So {n}.' for n in range(12)]
+    (tmp_path / "msr_train.txt").write_text("Quality\t#1 String\t#2 String\n" + "\n".join(lines) + "\n")
+    columns = {"text": "{#1 String} [SEP] {#2 String}", "label": "Quality"}
+    made = new.run(project, "mrpc", tmp_path / "msr_train.txt", columns=columns, encoder="bert-micro")
+    assert manifest_of(made)["text"].to_list() == [f'The {n}  [SEP] "So {n}.' for n in range(12)]
+    with pytest.raises(CorpusError, match=r"lacks the columns path \(or text\), label, speaker"):
+        new.run(project, "other", tmp_path / "msr_train.txt", encoder="bert-micro")
+
+
 def test_of_two_texts_one_alone_is_doubted(project: Path, tmp_path: Path) -> None:
     rows = [{"question": f"Is it {n}?", "sentence": f"It is {n}.", "label": "ab"[n % 2]} for n in range(12)]
     pl.DataFrame(rows).write_csv(tmp_path / "qnli.csv")

@@ -14,7 +14,7 @@ import pytest
 
 from daamctl.errors import ArtifactError
 from daamctl.store.files import content_key, link_or_copy, locked, put, read_json, sha256_file, write_json
-from daamctl.store.tables import read_parquet, write_parquet
+from daamctl.store.tables import read_parquet, read_separated, write_parquet
 
 
 def names(folder: Path) -> list[str]:
@@ -149,3 +149,17 @@ def test_lock_is_given_back_after_a_failure(tmp_path: Path) -> None:
     )
     assert mark.read_text() == "inside"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ('a\tb\nx\t"y\nz\tw"\n', [("x", '"y'), ("z", 'w"')]),  # as in GLUE: each belongs to its text
+        ('a\tb\r\nx\t"y\r\n"z\tw\r\n', [("x", '"y'), ('"z', "w")]),
+        ('a\tb\nx\t"y"\n', [("x", "y")]),
+        ('a\tb\nx\t"y\nz"\nv\tw\n', [("x", "y\nz"), ("v", "w")]),  # a cell of two lines
+        ('a,b\nx,"y\nz"\n', [("x", "y\nz")]),
+    ],
+)
+def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str, str]]) -> None:
+    assert read_separated(text).rows() == cells

@@ -26,7 +26,7 @@ import pyarrow as pa
 from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
-from daamctl.store.tables import decoded, read_separated, rows_of_json, separator_of, written_name
+from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of, written_name
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
@@ -430,6 +430,7 @@ def _csv(text: str) -> Opened:
     frame = pl.read_csv(
         io.StringIO(text),
         separator=separator,
+        quote_char=quote_of(text),
         infer_schema_length=None,
         schema_overrides=names,
         decimal_comma=separator == ";" and DECIMAL_COMMA.search(text) is not None,

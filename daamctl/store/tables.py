@@ -46,6 +46,16 @@ LONE_QUOTE = re.compile(r'(?m)(?:^|\t)"[^"\t\n]*(?:\t|$)')
 """A cell that begins with a quotation mark which nothing in it closes."""
 
 
+def quote_of(text: str) -> str | None:
+    """What stands around cells of a text with separated columns; None: quotes belong to the cells.
+
+    So it is in the tables of GLUE, with tabs, where a quote that is taken for that of a cell would swallow lines.
+    """
+    lines = text.rstrip().split("\n")
+    one_row_a_line = len({line.count("\t") for line in lines}) == 1
+    return None if separator_of(text) == "\t" and one_row_a_line and LONE_QUOTE.search(text) else '"'
+
+
 def read_separated(text: str) -> pl.DataFrame:
     """Read a text with a heading and separated columns; all cells stay text (speaker 03 is not 3).
 
@@ -54,11 +64,7 @@ def read_separated(text: str) -> pl.DataFrame:
     """
     import polars as pl
 
-    separator, lines = separator_of(text), text.rstrip().split("\n")
-    # as in the tables of GLUE, whose quotes belong to the texts: taken for those of cells, they would swallow lines
-    one_row_a_line = len({line.count("\t") for line in lines}) == 1
-    quote = None if separator == "\t" and one_row_a_line and LONE_QUOTE.search(text) else '"'
-    return pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, quote_char=quote)
+    return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False, quote_char=quote_of(text))
 
 
 def rows_of_json(content: Any) -> list[dict[str, Any]]:

@@ -51,9 +51,10 @@ def quote_of(text: str) -> str | None:
 
     So it is in the tables of GLUE, with tabs, where a quote that is taken for that of a cell would swallow lines.
     """
-    lines = text.rstrip().split("\n")
-    one_row_a_line = len({line.count("\t") for line in lines}) == 1
-    return None if separator_of(text) == "\t" and one_row_a_line and LONE_QUOTE.search(text) else '"'
+    if separator_of(text) != "\t" or not LONE_QUOTE.search(text):
+        return '"'
+    # lines of other numbers of cells are parts of a quoted one
+    return None if len({line.count("\t") for line in text.rstrip().split("\n")}) == 1 else '"'
 
 
 def read_separated(text: str) -> pl.DataFrame:

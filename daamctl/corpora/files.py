@@ -49,12 +49,13 @@ ALIKE = {
 """Column -> what it tells, and names that others give it."""
 
 PAIRS = (
-    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
-    ("question1", "question2"), ("question", "sentence"), ("question", "passage"), ("question", "context"),
-    ("title", "text"), ("title", "body"), ("title", "description"), ("title", "content"), ("title", "review"),
-    ("subject", "body"), ("subject", "message"),
+    ("premise", "hypothesis"), ("context", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"), ("text1", "text2"), ("question1", "question2"), ("question", "sentence"),
+    ("question", "passage"), ("question", "context"), ("title", "text"), ("title", "body"), ("title", "description"),
+    ("title", "content"), ("title", "review"), ("subject", "body"), ("subject", "message"),
 )  # fmt: skip
 """Names of two columns that are a text together."""
+NESTED = re.compile(r"\s*\[\s*\[\s*\{")
 FIELD = re.compile(r"\{([^{}]+)\}")
 """A column in a template, as in `{title} {body}`."""
 ROOT = "{data_root}/"
@@ -200,6 +201,12 @@ def lines_of(text: str) -> list[str]:
 
 def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
     """A table in JSON: see `rows_of_json`, or an object a line, which files of any ending may have."""
+    if NESTED.match(text):  # dialogues, each a list of its utterances
+        dialogues = [one for one in json.loads(text) if isinstance(one, list)]
+        rows = [
+            {"dialogue": str(at), **row} for at, one in enumerate(dialogues) for row in one if isinstance(row, dict)
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None, strict=False)
     if text.lstrip().startswith("["):
         return pl.read_json(io.BytesIO(text.encode()), infer_schema_length=None)
     try:

@@ -19,7 +19,7 @@ from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.files import JSON, alike, check_named, lines_of, read_table, read_text, with_templates
+from daamctl.corpora.files import JSON, alike, check_named, lines_of, read_table, read_text, text_pair, with_templates
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
@@ -235,9 +235,11 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
             f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
         )
     if not {"path", "text"} & {*found, *table.columns}:
+        pair = text_pair(table.columns)
+        columns = f"'text={{{pair[0]}}} {{{pair[1]}}}'" if pair else "text=NAME, or of files 'path={group}/{NAME}.wav'"
         raise CorpusError(
             f"the tables in {source} have neither a path nor a text; they have {first_few(table.columns, 20)}",
-            fix="name it: --columns text=NAME, or of files 'path={group}/{NAME}.wav'",
+            fix=f"name it: --columns {columns}",
         )
     labelled = table.filter(pl.col(label).is_not_null())
     missing = len(table) - len(labelled)

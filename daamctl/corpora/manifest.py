@@ -217,7 +217,7 @@ def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     labels = [name for name, count in counts.items() if name not in pair and 2 <= count <= len(rows) // 3]
     if not items or not labels:
         return {}
-    label = alike("label", labels) or min(labels, key=lambda name: counts[name])
+    label = alike("label", labels) or min(labels, key=lambda name: (name not in letters, counts[name]))
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
     if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all():
         return {"path": item, "label": label}

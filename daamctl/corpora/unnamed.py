@@ -2,6 +2,7 @@
 
 3,"Title","A text"                          a number of a class and texts, perhaps with the names in classes.txt
 spam<TAB>A text                             a label and a text, in either order
+7<TAB>spam<TAB>A text                       one label and one text, beside numbers, users and the like
 __label__spam A text                        as fastText reads it
 train_text.txt, train_labels.txt            the texts and the labels of a part, a line each, as TweetEval has them
 wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
@@ -10,6 +11,7 @@ wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -17,14 +19,19 @@ from pathlib import Path
 
 import polars as pl
 
+from daamctl.artifacts.terms import counted
 from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
 
+log = logging.getLogger(__name__)
+
 SUFFIXES = (".csv", ".tsv", ".txt", ".data", "")
 MOST_CLASSES = 1000
-MOST_COLUMNS = 4
-"""With more, they are not all texts, but names of users, dates and the like."""
+MOST_COLUMNS, MOST_OTHERS = 4, 8
+"""With more, they are not all texts, but names of users, dates and the like; with more still, nothing is guessed."""
+SEVERAL = r"^\d+(,\d+)+$"
+"""Numbers of several classes, as in GoEmotions."""
 FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
@@ -57,17 +64,32 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         )
     except pl.exceptions.PolarsError:
         return None
-    if len(table) < 4 or not 2 <= table.width <= MOST_COLUMNS or any(table.null_count().row(0)):
+    if len(table) < 4 or not 2 <= table.width <= MOST_OTHERS:
         return None
-    for place in (0, table.width - 1):
+    for place in (0, table.width - 1) if table.width <= MOST_COLUMNS and not any(table.null_count().row(0)) else ():
         labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
         # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column
-        sizes = Counter(labels)
-        is_label = sizes[labels[0]] > 1 and 2 <= len(sizes) <= min(MOST_CLASSES, len(table) // 2)
-        if is_label and any(" " in one[0].strip() for one in others):
-            texts = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
-            return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": texts})
-    return None
+        # two columns of few values: which is the label?
+        if _recurs(labels) and not any(map(_recurs, others)) and any(" " in one[0].strip() for one in others):
+            text_of = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
+            return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": text_of})
+    # one text and one label among columns of other things, e.g. a number, a label and a text
+    full = [column for column in table if not column.null_count()]
+    long = [column for column in full if len(column[0].split()) > 2 and 2 * column.n_unique() > len(column)]
+    short = [column for column in full if len(column[0].split()) <= 2 and _recurs(column)]
+    if len(long) != 1 or len(short) != 1:
+        return None
+    table = pl.DataFrame({"label": _named(short[0], path.parent / CLASSES), "text": long[0]})
+    single = table.filter(~pl.col("label").str.contains(SEVERAL))
+    if several := len(table) - len(single):
+        log.warning("%s: %s with several labels left out: an item has one here", path, counted(several, "item"))
+    return single
+
+
+def _recurs(column: pl.Series) -> bool:
+    """Whether a column may be of labels: it has several values, and that of the first line recurs."""
+    sizes = Counter(column)
+    return sizes[column[0]] > 1 and 2 <= len(sizes) <= min(MOST_CLASSES, len(column) // 2)
 
 
 def _named(labels: pl.Series, classes: Path) -> pl.Series:

@@ -315,6 +315,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
         lists = [file.parent for file in others if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
         tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
+        if items := next((file for file in others if corpus_of(file) == MANIFEST), None):
+            rename = f"give a table of items: --from {items}"
         if any(file.suffix.lower() in ARRAYS for file in others):
             rename = IMPORT.format(source=folder)
         if lists and folder not in lists:

@@ -44,6 +44,8 @@ def separator_of(text: str) -> str:
 
 LONE_QUOTE = re.compile(r'(?m)(?:^|\t)"[^"\t\n]*(?:\t|$)')
 """A cell that begins with a quotation mark which nothing in it closes."""
+QUOTED = re.compile(r'(?m)(?:^|\t)"[^\t\n]*"(?=\t|\r?$)')
+"""A cell that begins and ends with one."""
 
 
 def quote_of(text: str) -> str | None:
@@ -51,7 +53,7 @@ def quote_of(text: str) -> str | None:
 
     So it is in the tables of GLUE, with tabs, where a quote that is taken for that of a cell would swallow lines.
     """
-    if separator_of(text) != "\t" or not LONE_QUOTE.search(text):
+    if separator_of(text) != "\t" or '"' not in text or (QUOTED.search(text) and not LONE_QUOTE.search(text)):
         return '"'
     # lines of other numbers of cells are parts of a quoted one
     return None if len({line.count("\t") for line in text.rstrip().split("\n")}) == 1 else '"'

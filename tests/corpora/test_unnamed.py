@@ -45,6 +45,19 @@ def test_a_label_and_a_text(name: str, label_first: bool, tmp_path: Path) -> Non
     assert pairs(write(tmp_path / name, "\n".join(lines))) == rows
 
 
+def test_one_label_and_one_text_among_others(tmp_path: Path) -> None:
+    """As SemEval (a number first) and Sentiment140 (numbers, dates and users) are published."""
+    texts = [f"it was said: {text}" for text in TEXTS]
+    expected = [(str(n % 2), text) for n, text in enumerate(texts)]
+    assert pairs(write(tmp_path / "s.tsv", "".join(f"{n}\t{n % 2}\t{t}\n" for n, t in enumerate(texts)))) == expected
+    rows = "".join(f'"{n % 2}","{n}","Mon Apr 6","none","user{n}","{text}"\n' for n, text in enumerate(texts))
+    assert pairs(write(tmp_path / "tweets.csv", rows)) == expected
+    assert pairs(write(tmp_path / "users.csv", rows.replace("user0", "user1"))) == expected
+    several = [str(n % 2) if n < 4 else "0,1" for n in range(6)]  # as GoEmotions
+    lines = "".join(f"{text}\t{label}\tid{text[-3:]}\n" for text, label in zip(texts, several, strict=True))
+    assert pairs(write(tmp_path / "go.tsv", lines)) == expected[:4]
+
+
 def test_fasttext(tmp_path: Path) -> None:
     lines = [f"__label__{'ab'[number % 2]} {text}\n" for number, text in enumerate(TEXTS)]
     assert pairs(write(tmp_path / "t.txt", "".join(lines))) == list(zip("ababab", TEXTS, strict=True))
@@ -64,9 +77,9 @@ def test_fasttext(tmp_path: Path) -> None:
         ("prose.txt", "Once upon a time, there was a king.\nHe was old, and he died.\nOh, no.\nThe end, my friend.\n"),
         ("each.csv", "".join(f"{n},{text!r}\n" for n, text in enumerate(TEXTS))),  # every item a class
         (
-            "tweets.csv",
-            "".join(f'"{n % 2}","{n}","Mon Apr 6","none","user","{text}"\n' for n, text in enumerate(TEXTS)),
-        ),
+            "cola.tsv",
+            "".join(f"s{n // 2}\t{n % 2}\tit was said: {text}\n" for n, text in enumerate(TEXTS)),
+        ),  # two labels
         ("few.csv", "1,a text\n1,b text\n"),
         ("gap.csv", "1,a text\n1,b text\n2,\n2,c text\n"),
         ("empty.csv", ""),

@@ -157,6 +157,7 @@ def test_lock_is_given_back_after_a_failure(tmp_path: Path) -> None:
         ('a\tb\nx\t"y\nz\tw"\n', [("x", '"y'), ("z", 'w"')]),  # as in GLUE: each belongs to its text
         ('a\tb\r\nx\t"y\r\n"z\tw\r\n', [("x", '"y'), ('"z', "w")]),
         ('a\tb\nx\t"y"\n', [("x", "y")]),
+        ('a\tb\nx\tthe 5" y\nz\tw\n', [("x", 'the 5" y'), ("z", "w")]),
         ('a\tb\nx\t"y\nz"\nv\tw\n', [("x", "y\nz"), ("v", "w")]),  # a cell of two lines
         ('a,b\nx,"y\nz"\n', [("x", "y\nz")]),
     ],

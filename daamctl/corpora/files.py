@@ -266,7 +266,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         raise CorpusError(
             f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"
         )
-    table = table.rename({name: name.strip() for name in table.columns})
+    table = table.rename({name: name.strip() for name in table.columns if written_name(name).strip()})
     table = _plain(table).with_columns(pl.col(pl.String).str.strip_prefix(ROOT))
     if listed := next((name for name in SINGLE if name in table.columns and table[name].dtype.is_nested()), None):
         raise CorpusError(f"{path}: the column '{listed}' has several values in a row; it must have one", fix=fix)

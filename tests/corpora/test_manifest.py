@@ -223,6 +223,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, head: str) -> None:
 
 def test_columns_without_a_name_are_kept(tmp_path: Path) -> None:  # as pandas writes its index
     assert len(prepare(csv(tmp_path, ",,text,label\n0,0,a,x\n1,1,c,y\n"))) == 2
+    assert len(prepare(csv(tmp_path, ", ,text,label, \n0,0,a,x,0\n1,1,c,y,0\n"))) == 2
 
 
 @pytest.mark.parametrize("name", ["text", "label"])

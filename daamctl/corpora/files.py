@@ -128,8 +128,15 @@ def named_columns(name: str, columns: Sequence[str]) -> list[str]:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """A template such as `{title} {body}` with the values of its columns; missing ones are empty."""
-    return FIELD.sub(lambda field: "" if values[field[1]] is None else str(values[field[1]]), template).strip()
+    """A template such as `{title} {body}` with the values of its columns; missing ones are empty, and 3.0 is 3."""
+
+    def text(field: re.Match[str]) -> str:
+        value = values[field[1]]
+        if value is None:
+            return ""
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+    return FIELD.sub(text, template).strip()
 
 
 def with_templates(table: pl.DataFrame, given: Mapping[str, str]) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from PIL import Image as Pillow
 
 from daamctl.corpora import conll, manifest
 from daamctl.corpora.dataset import is_dataset, unpack
+from daamctl.corpora.files import filled
 from daamctl.errors import CorpusError
 
 MOODS = ["calm", "sad"]
@@ -185,6 +186,12 @@ def test_the_ending_of_a_file_follows_from_its_content(tmp_path: Path, suffix: s
     data.to_parquet(tmp_path / "x.parquet")
     found = manifest.prepare(unpack(tmp_path / "x.parquet", tmp_path / "mine", {})[0])
     assert found["path"].to_list() == [f"x-000001{suffix}", f"x-000002{suffix}"]
+
+
+def test_a_template_writes_whole_numbers_without_a_fraction() -> None:
+    """As pandas writes them where one of a column is missing."""
+    values = {"a": 3.0, "b": 2.5, "c": None, "d": " x "}
+    assert filled("{a}_{b}_{c}_{d}", values) == "3_2.5__ x"
 
 
 def test_items_of_several_classes_are_left_out(tmp_path: Path) -> None:

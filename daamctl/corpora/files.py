@@ -32,7 +32,7 @@ ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
         "image_path", "img", "audio_filepath")),
-    "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "sentence")),
+    "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "utterance", "sentence")),
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", (

@@ -177,6 +177,10 @@ def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
         if role in (*found, *names) or (role == "text" and {"path", "text"} & {*found, *names}):
             continue
         usual = [name for name in names if alike(role, [name])]
+        if role == "text":  # rather texts than names, e.g. of utterances
+            usual = [
+                name for name in usual if 2 * table[name].cast(pl.String).str.contains(r"\S\s+\S").sum() > len(table)
+            ]
         if role == "label" and len(usual) > 1:  # rather words than the number of a class
             usual.sort(key=lambda name: not table[name].cast(pl.String).str.contains(r"[^\W\d_]").any())
         if usual:

@@ -32,6 +32,8 @@ MOST_COLUMNS, MOST_OTHERS = 4, 8
 """With more, they are not all texts, but names of users, dates and the like; with more still, nothing is guessed."""
 SEVERAL = r"^\d+(,\d+)+$"
 """Numbers of several classes, as in GoEmotions."""
+ID = r"^\s*\w*\d\w*\s*$"
+"""A number or a code, as items are named."""
 FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
@@ -52,7 +54,7 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
     lines = [line for line in lines_of(text) if line.strip()]
     found = [FASTTEXT.fullmatch(line) for line in lines] if text.startswith("__label__") else []
     if found and all(found):
-        pairs = [(one[1], one[2]) for one in found if one is not None]
+        pairs = [(one[1].rstrip(","), one[2]) for one in found if one is not None]
         if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
             raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")
         return pl.DataFrame(pairs, schema=["label", "text"], orient="row")
@@ -68,9 +70,10 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         return None
     for place in (0, table.width - 1) if table.width <= MOST_COLUMNS and not any(table.null_count().row(0)) else ():
         labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
+        few = any(map(_recurs, others))  # two columns of few values: which is the label?
+        others = [one for one in others if not (one.is_unique().all() and one.str.contains(ID).all())]
         # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column
-        # two columns of few values: which is the label?
-        if _recurs(labels) and not any(map(_recurs, others)) and any(" " in one[0].strip() for one in others):
+        if _recurs(labels) and not few and any(" " in one[0].strip() for one in others):
             text_of = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
             return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": text_of})
     # one text and one label among columns of other things, e.g. a number, a label and a text

@@ -53,6 +53,8 @@ def test_one_label_and_one_text_among_others(tmp_path: Path) -> None:
     rows = "".join(f'"{n % 2}","{n}","Mon Apr 6","none","user{n}","{text}"\n' for n, text in enumerate(texts))
     assert pairs(write(tmp_path / "tweets.csv", rows)) == expected
     assert pairs(write(tmp_path / "users.csv", rows.replace("user0", "user1"))) == expected
+    piped = "".join(f"LJ{n}|it is {n} now|{n % 2}\n" for n in range(6))
+    assert pairs(write(tmp_path / "piped.txt", piped)) == [(str(n % 2), f"it is {n} now") for n in range(6)]
     several = [str(n % 2) if n < 4 else "0,1" for n in range(6)]  # as GoEmotions
     lines = "".join(f"{text}\t{label}\tid{text[-3:]}\n" for text, label in zip(texts, several, strict=True))
     assert pairs(write(tmp_path / "go.tsv", lines)) == expected[:4]

@@ -5,6 +5,7 @@ spam<TAB>A text                             a label and a text, in either order
 7<TAB>spam<TAB>A text                       one label and one text, beside numbers, users and the like
 __label__spam A text                        as fastText reads it
 train_text.txt, train_labels.txt            the texts and the labels of a part, a line each, as TweetEval has them
+train/seq.in, train/label                   the same, as SNIPS and ATIS have them
 wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
 """
 
@@ -37,7 +38,7 @@ ID = r"^\s*\w*\d\w*\s*$"
 FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
-SCP = "wav.scp"
+SCP, SEQUENCES = "wav.scp", "seq.in"
 NO_LABELS = ("spk", "dur", "num_frames", "num_samples", "num_channels", "uniq", "session", "text", "ctm")
 """`utt2X` that are no labels."""
 
@@ -111,7 +112,11 @@ def read_pairs(folder: Path) -> pl.DataFrame | None:
     tables = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         part, labels = path.name.removesuffix("_text.txt"), path.with_name(path.name.replace("_text.", "_labels."))
-        if part == path.name or not labels.is_file():
+        if (path / SEQUENCES).is_file():
+            path, labels = path / SEQUENCES, path / "label"
+        elif part == path.name:
+            continue
+        if not labels.is_file():
             continue
         columns = {"label": lines_of(read_text(labels)), "text": lines_of(read_text(path))}
         if len(columns["label"]) != len(columns["text"]):

@@ -171,3 +171,18 @@ def test_texts_and_labels_in_two_files(tmp_path: Path) -> None:
     (tmp_path / "val_labels.txt").write_text("1\n0\n")
     with pytest.raises(CorpusError, match=r"val_labels\.txt and val_text\.txt have 2 and 1 lines"):
         table_of(tmp_path, None, {})
+
+
+def test_texts_and_labels_in_folders_of_parts(tmp_path: Path) -> None:
+    """As SNIPS and ATIS are published."""
+    for part, number in (("train", 3), ("valid", 1), ("test", 2)):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "seq.in").write_text("".join(f"play song {index}\n" for index in range(number)))
+        (tmp_path / part / "label").write_text("".join(f"{'ab'[index % 2]}\n" for index in range(number)))
+        (tmp_path / part / "seq.out").write_text("O O B-song\n" * number)
+    found = table_of(tmp_path, None, {})
+    assert found is not None
+    assert found.table.filter(pl.col("group") == "train").select("label", "text").rows() == [
+        ("a", "play song 0"), ("b", "play song 1"), ("a", "play song 2"),
+    ]  # fmt: skip
+    assert set(found.table["group"]) == {"train", "valid", "test"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import json
 import re
@@ -67,7 +68,18 @@ def read_separated(text: str) -> pl.DataFrame:
     """
     import polars as pl
 
-    return pl.read_csv(io.StringIO(text), separator=separator_of(text), infer_schema=False, quote_char=quote_of(text))
+    separator = separator_of(text)
+    try:
+        return pl.read_csv(io.StringIO(text), separator=separator, infer_schema=False, quote_char=quote_of(text))
+    except pl.exceptions.ComputeError as error:
+        # a quote within a cell that has none around it, as in 5" nails, is one of the text; polars takes it otherwise
+        try:
+            head, *rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        except (csv.Error, ValueError):  # a zero byte, a cell of 100 kB, no line
+            raise error from None
+        if len(set(head)) < len(head) or any(len(row) != len(head) for row in rows):
+            raise
+        return pl.DataFrame(rows, dict.fromkeys(head, pl.String), orient="row").with_columns(pl.all().replace("", None))
 
 
 def rows_of_json(content: Any) -> list[dict[str, Any]]:

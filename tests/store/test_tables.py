@@ -160,7 +160,8 @@ def test_lock_is_given_back_after_a_failure(tmp_path: Path) -> None:
         ('a\tb\nx\tthe 5" y\nz\tw\n', [("x", 'the 5" y'), ("z", "w")]),
         ('a\tb\nx\t"y\nz"\nv\tw\n', [("x", "y\nz"), ("v", "w")]),  # a cell of two lines
         ('a,b\nx,"y\nz"\n', [("x", "y\nz")]),
+        ('a,b\nthe 5" y,x\nz,\n', [('the 5" y', "x"), ("z", None)]),
     ],
 )
-def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str, str]]) -> None:
+def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str | None, ...]]) -> None:
     assert read_separated(text).rows() == cells

@@ -195,7 +195,8 @@ def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFram
     """
     path, names = found.get("path", "path"), [name for name in table.columns if not table[name].dtype.is_nested()]
     start = found.get("start_s") or alike("start_s", [name for name in names if name not in found.values()])
-    if path not in names or start is None or "start_s" in names:
+    given = {found[role] for role in ("start_s", "end_s") if role in found}
+    if path not in names or start is None or "start_s" in names or not given <= set(names):
         return table, []
     end = found.get("end_s") or alike("end_s", names) or ("offset" if start != "offset" and "offset" in names else None)
     length = next((name for name in names if name.lower() in DURATION), None) if end is None else None

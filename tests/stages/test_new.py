@@ -444,6 +444,9 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
     pl.DataFrame({"a": ["x", "y"], "b": [["p"], ["q"]], "kind": ["c", "d"]}).write_parquet(tmp_path / "lists.parquet")
     with pytest.raises(CorpusError, match="the column 'b' has several values in a row"):
         new.run(project, "no", tmp_path / "lists.parquet", columns={"text": "{a} {b}", "label": "kind"})
+    columns = {"path": "a", "start_s": "b", "label": "kind"}
+    with pytest.raises(CorpusError, match="the column 'b' has several values in a row"):
+        new.run(project, "no", tmp_path / "lists.parquet", columns=columns)
 
 
 @pytest.mark.parametrize("name", ["{}_sent_emo.csv", "mine.{}.csv"])

@@ -133,7 +133,6 @@ def notices(seed: int = 0) -> pl.DataFrame:
         author, rng = author_of(index, seed), _rng(seed, index, 1)
         # every author writes as much about each topic, so the author alone tells nothing of the class
         labels = [label for label, count in PER_AUTHOR.items() for _ in range(count)]
-        # `shuffle` may change with the version of NumPy, single draws do not
         for number, place in enumerate(np.argsort(rng.random(len(labels)), kind="stable")):
             rows.append(
                 {

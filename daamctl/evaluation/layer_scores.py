@@ -94,7 +94,7 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[FoldMaps]) -> MethodLayerS
             scored[0].result["run"]["layers"],
             trained=np.array([layer_importance(part.trained) for part in parts]),
             untrained=np.array([layer_importance(part.untrained) for part in parts]),
-            # of the mean map, as the papers define it; the mean of the scores of folds would differ
+            # of the mean map: the score is relative to its range, so the mean over folds would differ
             mean=layer_importance(mean.trained),
             mean_untrained=layer_importance(mean.untrained),
         )

@@ -290,7 +290,7 @@ def _budget(config: Config) -> Iterator[State]:
     """
     ours, theirs = config.finetune, config.train
     same = theirs.steps is None and (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
-    # a rate that falls to 0 ends a training that is neither cut short nor overlong
+    # with a rate that falls to 0, both are trained to their end
     falls = ours.schedule == "linear" and theirs.schedule in ("cosine", "linear")
     converged = theirs.selection == "dev-group" and falls and all(one.search != "none" for one in (ours, theirs))
     yield CORRECTED if same or converged else AS_PUBLISHED, f"{ours.epochs} epochs, batch {ours.batch_size}"

@@ -20,7 +20,7 @@ from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.files import JSON, alike, check_named, lines_of, read_table, read_text, text_pair, with_templates
-from daamctl.corpora.groups import with_test_part
+from daamctl.corpora.groups import PARTS, with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
@@ -108,7 +108,7 @@ def table_of(
         CorpusError: a table cannot be read, or has no label.
     """
     if source.is_dir():
-        if (split := _split_of(source)) is not None:
+        if (split := _split_of(source, columns)) is not None:
             return _joined(*split, columns, source)
         table = read_pairs(source)
         if table is None and (kaldi := kaldi_parts(source)):
@@ -156,7 +156,7 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
     return ItemTable(table, found, doubts)
 
 
-def _split_of(folder: Path) -> tuple[dict[str, pl.DataFrame], bool] | None:
+def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], bool] | None:
     """Group -> table of an official split, and whether their columns have names; None: there are no such tables."""
     paths = {part: path for part, path in part_files(folder).items() if path.suffix.lower() in TABLES}
     if not paths.keys() & {"test", "dev"}:
@@ -166,6 +166,9 @@ def _split_of(folder: Path) -> tuple[dict[str, pl.DataFrame], bool] | None:
     if unnamed[first] is None and corpus_of(paths[first]) != MANIFEST:
         return None
     tables = {part: read_table(paths[part]) if table is None else table for part, table in unnamed.items()}
+    # tables with longer names may be about anything, e.g. counts beside folders of recordings
+    if not given and paths[first].stem.lower() not in PARTS and not alike("label", tables[first].columns):
+        return None
     return tables, unnamed[first] is None
 
 

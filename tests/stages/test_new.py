@@ -482,6 +482,14 @@ def test_a_table_with_tabs_is_not_taken_for_tagged_words(project: Path, tmp_path
         new.run(project, "other", tmp_path / "msr_train.txt", encoder="bert-micro")
 
 
+def test_tables_about_other_things_are_no_list(project: Path, voices: Path) -> None:
+    for part in ("train", "test"):
+        pl.DataFrame({"speaker": ["a", "b"], "minutes": [3, 4]}).write_csv(voices / f"{part}_minutes.csv")
+    made = new.run(project, "voices", voices, encoder="wavlm-micro")
+    assert made.facts["items"] == "24"
+    assert manifest_of(made)["label"].n_unique() == 2
+
+
 def test_of_two_texts_one_alone_is_doubted(project: Path, tmp_path: Path) -> None:
     rows = [{"question": f"Is it {n}?", "sentence": f"It is {n}.", "label": "ab"[n % 2]} for n in range(12)]
     pl.DataFrame(rows).write_csv(tmp_path / "qnli.csv")

@@ -22,7 +22,7 @@ from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.annotations import is_tagged_table, kind_of, read_annotations, with_lists
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
-from daamctl.corpora.groups import PARTS, official_groups, with_test_part
+from daamctl.corpora.groups import PARTS, official_groups, part_and_rest, with_test_part
 from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import OUTSIDE, word_id
 from daamctl.errors import CorpusError, first_few
@@ -36,8 +36,6 @@ MOST_WORDS = 10_000
 """Longest sentence, in words."""
 TABLES = (".parquet", ".csv", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
-IN_NAME = re.compile(rf"(?P<first>{'|'.join(PARTS)})(?P<end>[-_ .].+)|(?P<begin>.+[-_ .])(?P<last>{'|'.join(PARTS)})")
-"""A name that begins or ends with that of a part."""
 SPLIT_TABLES = (*TABLES, ".tsv", ".conll")
 """Suffixes of files in which such names are looked for; a `.txt` may be a list of anything."""
 _SHOWN = 3
@@ -208,10 +206,10 @@ def part_files(root: Path) -> dict[str, Path]:
     if not named:
         by_rest: dict[str, list[tuple[str, Path]]] = {}
         for path in files:
-            one = IN_NAME.fullmatch(path.stem.lower())
-            if one is not None and path.suffix.lower() in SPLIT_TABLES:
-                rest = f"{one['begin'] or one['end']}{path.suffix}"
-                by_rest.setdefault(rest, []).append((PARTS[one["first"] or one["last"]], path))
+            found_in = part_and_rest(path.stem) if path.suffix.lower() in SPLIT_TABLES else None
+            if found_in is not None:
+                part, rest = found_in
+                by_rest.setdefault(rest + path.suffix, []).append((part, path))
         splits = [one for one in by_rest.values() if len(one) > 1 and "train" in dict(one)]
         named = splits[0] if len(splits) == 1 else []
     found: dict[str, Path] = {}

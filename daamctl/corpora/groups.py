@@ -20,7 +20,7 @@ PARTS = {
     **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
 }
 """Names of the parts of an official split -> the name of the group."""
-
+IN_NAME = re.compile(rf"(?P<first>{'|'.join(PARTS)})(?P<end>[-_ .].+)|(?P<begin>.+[-_ .])(?P<last>{'|'.join(PARTS)})")
 
 EVEN = 1.25
 """Groups are even if the largest has at most this many times the mean."""
@@ -29,6 +29,12 @@ EVEN = 1.25
 def part_of(folder: str) -> str | None:
     """The part that a folder is named for, perhaps at the end of its name, such as `20news-bydate-train`."""
     return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
+
+
+def part_and_rest(name: str) -> tuple[str, str] | None:
+    """The part that a longer name begins or ends with, and the rest of it, in small letters; None: there is none."""
+    found = IN_NAME.fullmatch(name.lower())
+    return None if found is None else (PARTS[found["first"] or found["last"]], found["begin"] or found["end"])
 
 
 def official_groups(rows: pl.DataFrame) -> pl.DataFrame:

@@ -141,9 +141,7 @@ def table_of(
 
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
-    check_named(columns, NAMED, source, table.columns)
-    table = with_templates(table, columns)
-    found = _usual(table, columns)
+    table, found = _columns(table, columns, source)
     table, doubts = _with_times(table, found)
     if "group" in found and "group" not in columns:
         group = found["group"]
@@ -172,9 +170,10 @@ def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.Data
     return tables, unnamed[first] is None
 
 
-def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
-    """Our columns that a table has under usual names (ours -> theirs), besides those that are given."""
-    found = dict(given)
+def _columns(table: pl.DataFrame, given: Mapping[str, str], source: Path) -> tuple[pl.DataFrame, dict[str, str]]:
+    """A table with the columns of templates, and ours that it has (ours -> theirs): those given, others as usual."""
+    check_named(given, NAMED, source, table.columns)
+    table, found = with_templates(table, given), dict(given)
     for role in ("path", "text", "label", "speaker", "group", "sentence"):
         names = [name for name in table.columns if name not in found.values() and not table[name].dtype.is_nested()]
         if role in (*found, *names) or (role == "text" and {"path", "text"} & {*found, *names}):
@@ -188,7 +187,7 @@ def _usual(table: pl.DataFrame, given: Mapping[str, str]) -> dict[str, str]:
             usual.sort(key=lambda name: not table[name].cast(pl.String).str.contains(r"[^\W\d_]").any())
         if usual:
             found[role] = usual[0]
-    return found
+    return table, found
 
 
 def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFrame, list[str]]:
@@ -234,9 +233,7 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
-    check_named(given, NAMED, source, table.columns)
-    table = with_templates(table, given)
-    found = _usual(table, given)
+    table, found = _columns(table, given, source)
     if (label := found.get("label", "label")) not in table.columns:
         they = first_few(table.columns, 20)
         raise CorpusError(

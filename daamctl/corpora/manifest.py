@@ -221,8 +221,7 @@ def _by_values(rows: pl.DataFrame) -> dict[str, str]:
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
     if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all():
         return {"path": item, "label": label}
-    several = [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
-    texts = list(pair) or several
+    texts = pair or [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
     return {"text": " ".join(f"{{{name}}}" for name in texts) if 2 <= len(texts) <= 3 else item, "label": label}
 
 

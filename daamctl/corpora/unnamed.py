@@ -69,18 +69,19 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         return None
     if len(table) < 4 or not 2 <= table.width <= MOST_OTHERS:
         return None
+    recurring = [column.name for column in table if _recurs(column)]
     for place in (0, table.width - 1) if table.width <= MOST_COLUMNS and not any(table.null_count().row(0)) else ():
         labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
-        few = any(map(_recurs, others))  # two columns of few values: which is the label?
         others = [one for one in others if not (one.is_unique().all() and one.str.contains(ID).all())]
-        # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column
-        if _recurs(labels) and not few and any(" " in one[0].strip() for one in others):
+        # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column;
+        # of two columns that recur, nothing tells which is the label
+        if [labels.name] == recurring and any(" " in one[0].strip() for one in others):
             text_of = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
             return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": text_of})
     # one text and one label among columns of other things, e.g. a number, a label and a text
     full = [column for column in table if not column.null_count()]
     long = [column for column in full if len(column[0].split()) > 2 and 2 * column.n_unique() > len(column)]
-    short = [column for column in full if len(column[0].split()) <= 2 and _recurs(column)]
+    short = [column for column in full if len(column[0].split()) <= 2 and column.name in recurring]
     if len(long) != 1 or len(short) != 1:
         return None
     table = pl.DataFrame({"label": _named(short[0], path.parent / CLASSES), "text": long[0]})

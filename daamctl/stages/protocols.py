@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import PROBES, Protocols, write_protocols
@@ -165,14 +166,14 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     folds = {name: folds_of(name, possible, features.clips, config) for name in chosen}
     cells = [(name, probe) for name in chosen for probe in PROBES]
     tables: dict[tuple[str, str], pl.DataFrame] = {}
-    seconds = {}
+    seconds, targets = {}, features.targets().numpy()
     use_free_cores()
     with progress(sum(len(folds[name]) for name, _ in cells), "probing under each protocol", "probes") as bar:
         for name, probe in cells:
             started = time.monotonic()
             parts = []
             for fold in folds[name]:
-                parts.append(_tested(features, config, fold, probe))
+                parts.append(_tested(features, targets, config, fold, probe))
                 bar.advance()
             tables[name, probe] = _over_repeats(parts)
             seconds[name, probe] = time.monotonic() - started
@@ -350,9 +351,9 @@ def _drawn(
     return rows[np.isin(owner, kept)]
 
 
-def _tested(features: Features, config: Config, fold: Fold, probe: str) -> pl.DataFrame:
-    """Whether a probe is right about each test item of a fold."""
-    targets, layers = features.targets().numpy(), range(len(features.layers))
+def _tested(features: Features, targets: NDArray[np.int64], config: Config, fold: Fold, probe: str) -> pl.DataFrame:
+    """Whether a probe is right about each test item of a fold; `targets`: class ids of all clips."""
+    layers = range(len(features.layers))
     places = [layers[-1]] if probe == "last" else layers
     rows = FoldRows(fold.train, fold.dev, fold.test)
     refit = fold.held and config.train.refit

@@ -1,6 +1,8 @@
-"""Labels in a file beside each recording or image, and the cuts of Lhotse.
+"""What files beside recordings, images and texts tell of them, and the cuts of Lhotse.
 
 a/1.wav, a/1.json               values of an item, as the shards of WebDataset are unpacked; `.cls`, `.lab`: its label
+meta/test.txt                   the files of a part, one a line, as Food-101 and Speech Commands have them
+metadata.csv                    a table that names the files in one of its columns
 cuts.jsonl.gz                   a cut a line: a piece of a recording, with one supervision
 """
 
@@ -8,19 +10,31 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import polars as pl
 
-from daamctl.corpora.files import SUFFIXES, files_below, read_text
-from daamctl.corpora.groups import part_of
+from daamctl.config.corpus_keys import TABLES
+from daamctl.corpora.conll import part_files
+from daamctl.corpora.files import SUFFIXES, files_below, lines_of, match_names, read_table, read_text
+from daamctl.corpora.groups import PARTS, part_of
 from daamctl.errors import CorpusError
 
 BESIDE = (".json", ".cls", ".lab", ".label")
 CUTS = (".jsonl", ".jsonl.gz")
+MOST_TABLES, LARGEST = 20, 50_000_000
+"""Tables that are looked at, and their bytes."""
+
+
+class NamingTable(NamedTuple):
+    """A table that names files: what to read it by, the table or the folder of its split, and what it tells."""
+
+    source: Path
+    told: str
 
 
 def read_beside(folder: Path) -> pl.DataFrame | None:
@@ -56,6 +70,51 @@ def read_beside(folder: Path) -> pl.DataFrame | None:
         part = part_of(place.parts[0]) if len(place.parts) > 1 else None
         rows.append({**plain, "path": place.as_posix(), **({"group": part} if part else {})})
     return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else None
+
+
+def listed_parts(lists: Sequence[Path], paths: Sequence[str]) -> tuple[dict[str, str], list[Path]]:
+    """Path -> its part, by text files that are named for a part and begin each line with a path, and these files.
+
+    Empty if none is of a test or dev part, or two are of the same.
+    """
+    found: dict[str, tuple[Path, list[str]]] = {}
+    for file in lists:
+        part = next((PARTS[word] for word in re.split(r"[-_ .]", file.stem.lower()) if word in PARTS), None)
+        if part is None or file.suffix.lower() != ".txt" or file.stat().st_size > LARGEST:
+            continue
+        try:
+            lines = [line for line in lines_of(read_text(file)) if line.strip()]
+        except CorpusError:
+            continue
+        for names in (lines, [line.split()[0] for line in lines]):
+            named = [one for one in match_names(names, paths) if one is not None]
+            if 10 * len(named) >= 9 * len(lines) > 0:
+                if part in found:
+                    return {}, []
+                found[part] = file, named
+                break
+    if not found.keys() & {"test", "dev"}:
+        return {}, []
+    parts = {path: part for part, (_, named) in found.items() for path in named}
+    return parts, [file for file, _ in found.values()]
+
+
+def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | None:
+    """The table that names most of some paths, in a column of their names; None: none names a third of them."""
+    keys = {key for path in map(PurePosixPath, paths) for key in (path.name, path.stem)}
+    best, most = None, len(paths) / 3
+    for file in [one for one in files if one.suffix.lower() in TABLES][:MOST_TABLES]:
+        try:
+            table = read_table(file) if file.stat().st_size <= LARGEST else pl.DataFrame()
+        except CorpusError:
+            continue
+        for column in table.select(pl.col(pl.String)) if table.width > 1 else ():
+            names = column.unique().drop_nulls()
+            hits = sum(PurePosixPath(name).name in keys for name in names)
+            if hits > most and 2 * hits > len(names):
+                where = file.parent if file in part_files(file.parent).values() else file
+                best, most = NamingTable(where, f"{file} names {hits:,} of the files in '{column.name}'"), hits
+    return best
 
 
 def read_cuts(path: Path) -> pl.DataFrame | None:

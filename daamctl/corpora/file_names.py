@@ -178,8 +178,9 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     folders = [part for part in labels if part.is_folder]
     emotions = [part for part in labels if all(map(EMOTION.match, part.counts))]
     label = emotions[-1] if emotions else folders[-1] if folders else labels[0]
-    # numbers that begin anew in every folder are those of items
-    inside = list(zip(*(part.values for part in parts if part.is_folder), strict=True)) or [()] * len(split)
+    # numbers that begin anew in every folder are those of items; of images also those that begin anew in every class
+    levels = [part.values for part in parts if part.is_folder] + ([label.values] if by_folder else [])
+    inside = list(zip(*levels, strict=True)) or [()] * len(split)
     others = [
         part
         for part in parts
@@ -211,15 +212,18 @@ def _by_stem(paths: Sequence[str]) -> NamePattern | None:
 
 
 def _by_folder(paths: Sequence[str]) -> NamePattern | None:
-    """The pattern by which the innermost folder is the label; None: there are no such folders of several files each."""
+    """The pattern by which the innermost folder of several names is the label; None: it does not hold several files."""
     folders = [PurePosixPath(path).parts[:-1] for path in paths]
     depth = min(map(len, folders))
     levels = list(zip(*(parts[len(parts) - depth :] for parts in folders), strict=True))
+    while levels and len(set(levels[-1])) == 1:  # such as images/ in every class
+        levels.pop()
     if not levels or not 2 <= len(set(levels[-1])) <= len(paths) // 2:
         return None
     splits = [place for place, level in enumerate(levels[:-1]) if _is_split({folder.lower() for folder in level})]
-    fields = ["group" if place in splits[:1] else SKIPPED for place in range(depth - 1)]
-    return NamePattern.parse(_written([*fields, "label", SKIPPED], (depth, ())))
+    fields = ["group" if place in splits[:1] else SKIPPED for place in range(depth)]
+    fields[len(levels) - 1] = "label"
+    return NamePattern.parse(_written([*fields, SKIPPED], (depth, ())))
 
 
 def _is_split(folders: set[str]) -> bool:

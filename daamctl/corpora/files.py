@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from daamctl.artifacts.utterances import Modality
+from daamctl.corpora.groups import part_of
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.store.tables import decoded, read_separated, rows_of_json, written_name
@@ -36,7 +37,8 @@ ALIKE = {
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", (
-        "class", "target", "gold_label", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic")),
+        "class", "target", "gold_label", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic",
+        "label_text", "label_name")),
     "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
@@ -87,9 +89,13 @@ def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> Non
 
 
 def alike(role: str, columns: Sequence[str]) -> str | None:
-    """The first of some columns that others use for what is in ours, in any case; None: none."""
-    others = (role, *ALIKE[role][1]) if role in ALIKE else (role,)
-    return next((name for name in columns if name.strip().lower() in others), None)
+    """The first of some columns that others use for what is in ours, e.g. speakerId for speaker; None: none."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[\s_-]", "", name.lower())
+
+    others = {plain(name) for name in (role, *ALIKE.get(role, ("", ()))[1])}
+    return next((name for name in columns if plain(name) in others), None)
 
 
 def renames(missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
@@ -167,7 +173,7 @@ def relabelled(rows: pl.DataFrame, labels: Mapping[str, str]) -> pl.DataFrame:
 
 
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:
-    """The one of some names (paths) that each id means: by the whole name or its last part; None: none or several.
+    """The one of some names (paths) that each id means: by the whole name or its last parts; None: none or several.
 
     Endings of recordings, images and texts do not count.
     """
@@ -179,8 +185,10 @@ def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | N
 
     known: dict[str, set[str]] = {}
     for name in names:
-        for key in (short(name), short(name).rsplit("/", 1)[-1]):
+        key = short(name)
+        while key:
             known.setdefault(key, set()).add(name)
+            key = key.partition("/")[2]
     wanted = [short((given or "").strip()) for given in ids]
     found = [known.get(name) or known.get(name.rsplit("/", 1)[-1], set()) for name in wanted]
     return [next(iter(one)) if len(one) == 1 else None for one in found]
@@ -198,6 +206,16 @@ def read_text(source: Path | BinaryIO) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         name = source if isinstance(source, Path) else "standard input"
         raise CorpusError(f"{name} cannot be read: {reason}") from error
+
+
+def one_hot(table: pl.DataFrame) -> pl.Series | None:
+    """The label of each row of a table with a column of 0 and 1 for each class; None: no one class has the 1."""
+    texts = table.select(pl.col(name).cast(pl.String) for name, kind in table.schema.items() if not kind.is_nested())
+    flags = [one.name for one in texts if set(one) <= {"0", "1", "0.0", "1.0", "false", "true"}]
+    classes = texts.select(pl.col(flags).is_in(["1", "1.0", "true"]))
+    if len(flags) < 2 or (classes.sum_horizontal() != 1).any():
+        return None
+    return pl.Series("label", [flags[row.index(True)] for row in classes.iter_rows()])
 
 
 def lines_of(text: str) -> list[str]:
@@ -222,7 +240,24 @@ def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
         content = None
     if content is None or (isinstance(content, dict) and not any(isinstance(v, dict | list) for v in content.values())):
         return pl.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
-    return pl.DataFrame(rows_of_json(content), infer_schema_length=None, strict=False)
+    return pl.DataFrame(_rows_of_parts(content) or rows_of_json(content), infer_schema_length=None, strict=False)
+
+
+def _rows_of_parts(content: Any) -> list[dict[str, Any]]:
+    """Rows of an object with a list for each part of a split, as CLINC's {"oos_train": [[text, label], ...]}.
+
+    Of rows that are pairs, the place with fewer values is the label. Empty: it is another object.
+    """
+    named = {name: part_of(name) for name in content} if isinstance(content, dict) else {}
+    if not named or None in named.values() or not all(isinstance(rows, list) for rows in content.values()):
+        return []
+    rows = [(named[name], row) for name, rows in content.items() for row in rows]
+    if all(isinstance(row, dict) for _, row in rows):
+        return [{**row, "group": part} for part, row in rows]
+    if not all(isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row) for _, row in rows):
+        return []
+    label = min((0, 1), key=lambda place: len({row[place] for _, row in rows}))
+    return [{"text": row[1 - label], "label": row[label], "group": part} for part, row in rows]
 
 
 def _plain(table: pl.DataFrame) -> pl.DataFrame:
@@ -270,9 +305,9 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON table: {reason}", fix=fix) from error
     names = [written_name(name).strip() for name in table.columns]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
-        raise CorpusError(
-            f"{path} has several columns named {first_few(twice)}", fix="remove or rename all but one of them"
-        )
+        fix = "write the names of the columns into the first line" if twice[0].isdecimal() else None
+        fix = fix or "remove or rename all but one of them"
+        raise CorpusError(f"{path} has several columns named {first_few(twice)}", fix=fix)
     table = table.rename({name: name.strip() for name in table.columns if written_name(name).strip()})
     table = _plain(table).with_columns(pl.col(pl.String).str.strip_prefix(ROOT))
     if listed := next((name for name in SINGLE if name in table.columns and table[name].dtype.is_nested()), None):

@@ -19,10 +19,20 @@ from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.files import JSON, alike, check_named, lines_of, read_table, read_text, text_pair, with_templates
+from daamctl.corpora.files import (
+    JSON,
+    alike,
+    check_named,
+    lines_of,
+    one_hot,
+    read_table,
+    read_text,
+    text_pair,
+    with_templates,
+)
 from daamctl.corpora.groups import PARTS, with_test_part
 from daamctl.corpora.tags import split_tag
-from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_pairs, read_unnamed
+from daamctl.corpora.unnamed import kaldi_parts, read_class_files, read_kaldi, read_pairs, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
@@ -65,7 +75,8 @@ def corpus_of(source: Path) -> str | None:
         names = _columns_of(source)
         if suffix in VECTORS and VECTOR_COLUMN in names:
             return EMBEDDINGS
-        return CONLL if "tokens" in names or (alike("tokens", names) and alike("tags", names)) else MANIFEST
+        tagged = alike("tags", names) or ("tokens" in names and not alike("label", names))
+        return CONLL if alike("tokens", names) and tagged else MANIFEST
     if suffix == ".csv":
         return CONLL if is_tagged_list(source) else MANIFEST
     text = read_text(source)  # .txt and .tsv may be either
@@ -110,6 +121,8 @@ def table_of(
     if source.is_dir():
         if (split := _split_of(source, columns)) is not None:
             return _joined(*split, columns, source)
+        if (classes := read_class_files(source)) is not None:
+            return ItemTable(classes, {}, [], named=False)
         table = read_pairs(source)
         if table is None and (kaldi := kaldi_parts(source)):
             table = read_kaldi(kaldi)
@@ -142,7 +155,9 @@ def table_of(
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
     table, found = _columns(table, columns, source)
+    table, told = _labelled(table, found)
     table, doubts = _with_times(table, found)
+    doubts += told
     if "group" in found and "group" not in columns:
         group = found["group"]
         named, instead = with_test_part(table.select(group=group))
@@ -152,6 +167,15 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
             table = table.with_columns(named["group"].alias(group))
             doubts += [NO_TEST_PART] if instead else []
     return ItemTable(table, found, doubts)
+
+
+def _labelled(table: pl.DataFrame, found: Mapping[str, str]) -> tuple[pl.DataFrame, list[str]]:
+    """The rows with a label, and how many had none."""
+    if (label := found.get("label", "label")) not in table.columns:
+        return table, []
+    kept = table.filter(pl.col(label).is_not_null())
+    missing = len(table) - len(kept)
+    return kept, [f"{counted(missing, 'item')} without a label left out"] if missing else []
 
 
 def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], bool] | None:
@@ -187,6 +211,16 @@ def _columns(table: pl.DataFrame, given: Mapping[str, str], source: Path) -> tup
             usual.sort(key=lambda name: not table[name].cast(pl.String).str.contains(r"[^\W\d_]").any())
         if usual:
             found[role] = usual[0]
+    label = found.get("label", "label")
+    if label not in table.columns and (classes := one_hot(table)) is not None:
+        return table.with_columns(classes), found
+    named = next((name for name in table.columns if name in (f"{label}_text", f"{label}_name")), None)
+    if (
+        named is not None and label in table.columns and "label" not in given
+    ):  # of the classes whose numbers the other column has
+        pairs = table.select(label, named).unique()
+        if pairs[label].is_unique().all() and pairs[named].is_unique().all():
+            found["label"] = named
     return table, found
 
 
@@ -234,7 +268,7 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
     table, found = _columns(table, given, source)
-    if (label := found.get("label", "label")) not in table.columns:
+    if found.get("label", "label") not in table.columns:
         they = first_few(table.columns, 20)
         raise CorpusError(
             f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
@@ -246,8 +280,6 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
             f"the tables in {source} have neither a path nor a text; they have {first_few(table.columns, 20)}",
             fix=f"name it: --columns {columns}",
         )
-    labelled = table.filter(pl.col(label).is_not_null())
-    missing = len(table) - len(labelled)
-    doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+    labelled, doubts = _labelled(table, found)
     labelled, instead = with_test_part(labelled)
     return ItemTable(labelled, found, [*doubts, NO_TEST_PART] if instead else doubts, named)

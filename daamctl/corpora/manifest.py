@@ -31,6 +31,7 @@ from daamctl.corpora.files import (
     alike,
     files_below,
     is_file,
+    one_hot,
     read_table,
     renames,
     renaming,
@@ -82,6 +83,7 @@ def prepare(root: Path) -> pl.DataFrame:
         CorpusError: the table or folder is wrong; names every kind of fault, each with the column and the lines.
     """
     modality: Modality = "image"
+    given: list[str] = []
     faults = _Faults(root)
     if root.is_dir():
         rows = _image_folder(root)
@@ -106,7 +108,8 @@ def prepare(root: Path) -> pl.DataFrame:
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
     repeated = pl.col("utterance_id").is_not_null() & pl.col("utterance_id").is_duplicated()
     faults.rows(rows, (repeated, "the same piece, or utterance_id, more than once in {places}"))
-    if faults.found and modality != "text":  # otherwise the stage reports what it cannot read
+    # without faults, the stage reports what it cannot read; without labels, `new` reads the table, and finds more files
+    if faults.found and modality != "text" and "label" in given:
         paths = rows["path"].drop_nulls().unique().to_list()
         absent = [path for path in paths if not is_file(root.parent / path)]
         faults.rows(rows, (pl.col("path").is_in(absent), "no such file, in {places}"))
@@ -170,15 +173,18 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         if complete:
             left = [name for name in found if name not in renamed.values()]
             renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
-        named = ",".join(f"{name}={other}" for name, other in (dict.fromkeys(missing, "COLUMN") | renamed).items())
-        name_them = f"name them: daamctl new NAME --from {path} --columns {quote(named)}"
+        guessed = {} if complete else _by_values(rows.drop(_LINE))
+        content = CONTENT[modality]
+        is_lacking = {"label": "label" in missing, content: content in missing and content not in renamed}
+        guessed = {role: other for role, other in guessed.items() if is_lacking.get(role, is_lacking[content])}
+        columns = guessed or {role: "COLUMN" for role in missing if role != "speaker"}
+        named = ",".join(f"{role}={other}" for role, other in (columns | renamed).items())
+        how = ", by their values perhaps so" if guessed.keys() - renamed.keys() else ""
+        name_them = f"name them{how}: daamctl new NAME --from {path} --columns {quote(named)}"
         texts = " (of texts: text=COLUMN,label=COLUMN; a path from columns: 'path=wav/{COLUMN}.wav')"
-        texts = texts if "path" in missing else ""
-        fix = f"{name_them}{texts}; or {GET_IT}"
+        write = f"; or {GET_IT}"
+        fix = name_them + ("" if how else f"{texts if 'path' in missing else ''}{write}")
         is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
-        if not renamed and (guessed := _by_values(rows.drop(_LINE))):
-            columns = ",".join(f"{name}={other}" for name, other in guessed.items())
-            fix = f"name them, by their values perhaps so: daamctl new NAME --from {path} --columns {quote(columns)}"
         if len(missing) == len(REQUIRED[modality]) and is_item:
             note = ", which look like items"
             fix = f"write the names of the columns into the first line; {GET_IT}"
@@ -187,7 +193,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
             lacking += f", and '{packed}' holds the files themselves"
             fix = f"make a pipeline of it as it is: daamctl new NAME --from {path}"
         elif renamed:
-            fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete else f"; {GET_IT}")
+            fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete or how else write)
         faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
     if CONTENT[modality] in missing:
         vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
@@ -219,8 +225,11 @@ def _by_values(rows: pl.DataFrame) -> dict[str, str]:
         return {}
     label = alike("label", labels) or min(labels, key=lambda name: (name not in letters, counts[name]))
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
-    if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all():
+    # a text has several words
+    if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all() or not rows[item].str.contains(r"\S\s+\S").any():
         return {"path": item, "label": label}
+    if one_hot(rows) is not None:  # `new` finds the labels
+        return {"text": item}
     texts = pair or [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
     return {"text": " ".join(f"{{{name}}}" for name in texts) if 2 <= len(texts) <= 3 else item, "label": label}
 

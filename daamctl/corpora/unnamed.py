@@ -6,6 +6,7 @@ spam<TAB>A text                             a label and a text, in either order
 __label__spam A text                        as fastText reads it
 train_text.txt, train_labels.txt            the texts and the labels of a part, a line each, as TweetEval has them
 train/seq.in, train/label                   the same, as SNIPS and ATIS have them
+pos.txt, neg.txt                            the texts of a class, a line each, also as reviews.pos and reviews.neg
 wav.scp, utt2spk, utt2emo, segments         a data folder of Kaldi
 """
 
@@ -22,6 +23,7 @@ import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.corpora.files import lines_of, read_text
+from daamctl.corpora.groups import part_of
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.tables import separator_of
 
@@ -31,6 +33,10 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".data", "")
 MOST_CLASSES = 1000
 MOST_COLUMNS, MOST_OTHERS = 4, 8
 """With more, they are not all texts, but names of users, dates and the like; with more still, nothing is guessed."""
+MOST_FILES, LEAST_LINES = 20, 20
+"""Files of a class each, and lines that are as many texts."""
+POLARITY = {".pos", ".neg", ".neu"}
+"""Endings that name a class."""
 SEVERAL = r"^\d+(,\d+)+$"
 """Numbers of several classes, as in GoEmotions."""
 ID = r"^\s*\w*\d\w*\s*$"
@@ -128,6 +134,29 @@ def read_pairs(folder: Path) -> pl.DataFrame | None:
         return None
     names = _pairs(folder / "mapping.txt")
     return pl.concat(tables).with_columns(pl.col("label").replace(names))
+
+
+def read_class_files(folder: Path) -> pl.DataFrame | None:
+    """Items with `label` and `text` from a file for each class, with a text on every line; None: it has others.
+
+    Raises:
+        CorpusError: a file is not UTF-8.
+    """
+    files = [
+        one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and "readme" not in one.name.lower()
+    ]
+    endings = {one.suffix.lower() for one in files}
+    names = [one.stem if endings == {".txt"} else one.suffix[1:] for one in files]
+    plain = all(re.fullmatch(r"[^\W\d_]+([-_ ][^\W\d_]+)*", name) and part_of(name) is None for name in names)
+    if not 2 <= len(files) <= MOST_FILES or not plain or not all(one.is_file() for one in files):
+        return None
+    if endings != {".txt"} and not endings <= POLARITY:
+        return None
+    texts = [[line.strip() for line in lines_of(read_text(one)) if line.strip()] for one in files]
+    # a few lines are one text
+    if any(len(lines) < LEAST_LINES or any("\t" in line for line in lines[:LEAST_LINES]) for lines in texts):
+        return None
+    return pl.concat(pl.DataFrame({"label": name, "text": own}) for name, own in zip(names, texts, strict=True))
 
 
 def kaldi_parts(folder: Path) -> dict[str, Path]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
+from daamctl.corpora.beside import listed_parts, naming_table
+from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
@@ -38,7 +41,6 @@ from daamctl.corpora.files import (
     SUFFIXES,
     files_below,
     is_file,
-    lines_of,
     match_names,
     named_columns,
     read_text,
@@ -65,6 +67,8 @@ FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 UNREADABLE = "unreadable and left out"
 SHORT_S = 0.1
+MOST_FILES = 200_000
+"""Files among which those of a table are looked for."""
 MANY_FOLDS = 30
 """More groups than people make as folds on purpose; leave-one-speaker-out has rarely more."""
 MANY_ITEMS = 20_000
@@ -77,8 +81,9 @@ LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
 UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
-PART_LISTS = {"validation_list.txt": "dev", "testing_list.txt": "test"}
-"""Lists of the files of a part, as Speech Commands has them."""
+MOST_WRAPPERS = 5
+BESIDE_DATA = re.compile(r"(?i)\.|__macosx|readme|licen[cs]e")
+"""How names begin of what is no data, beside the folder that is."""
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
@@ -180,6 +185,7 @@ def _make(
     facts: dict[str, str] = {}
     doubts: list[str] = []
     if pattern is None:
+        folder = _unwrapped(folder)
         lists = [folder / one for one in LISTS if (folder / one).is_file()]
         folder = next((one for one in lists if FILE_NAME in one.read_bytes()), folder)
     if folder.is_dir():
@@ -194,7 +200,7 @@ def _make(
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
     if columns and not held and listed is None:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
-    made = manifest.with_suffix("") if held else manifest
+    given, made = folder, manifest.with_suffix("") if held else manifest
     _check_name(name, [path] if corpus else [path, made], force=force)
     written = None  # the table, where none was given
     if held:
@@ -218,7 +224,7 @@ def _make(
         modality, rows, known, told = _found_in(folder, pattern, labels)
         doubts += told
     if modality in ("speech", "image"):
-        rows, sound, told = _examined(files, rows, modality, listed=None if corpus is None else folder)
+        rows, sound, told = _examined(files, rows, modality, listed=None if corpus is None else given)
         facts |= sound
         doubts += told
     if rows["label"].n_unique() < 2:
@@ -254,6 +260,16 @@ def _make(
     return NewPipeline(path, written, known.text if known else "", facts, doubts)
 
 
+def _unwrapped(folder: Path) -> Path:
+    """The folder within folders that hold nothing else, as archives unpack to."""
+    for _ in range(MOST_WRAPPERS):
+        inside = [one for one in folder.iterdir() if not BESIDE_DATA.match(one.name)] if folder.is_dir() else []
+        if len(inside) != 1 or not inside[0].is_dir() or is_dataset(folder):
+            break
+        folder = inside[0]
+    return folder
+
+
 def _listed(source: Path, corpus: str) -> tuple[Modality, pl.DataFrame]:
     """Kind and rows of a list, without the columns that it leaves to us."""
     rows = CORPORA.load(corpus).prepare(source)
@@ -280,8 +296,8 @@ def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
         raise ConfigError(f"{first_few(taken)} {exist}", fix="take another name, or replace them with --force")
 
 
-def _scan(folder: Path) -> tuple[Modality, list[str], str]:
-    """Kind of data, its files as POSIX paths relative to the folder, and how many of which other kinds there are."""
+def _scan(folder: Path) -> tuple[Modality, list[str], list[Path]]:
+    """Kind of data, its files as POSIX paths relative to the folder, and the files of other kinds."""
     if not folder.is_dir():
         if folder.is_file():
             fix = f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
@@ -306,17 +322,16 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
         of_kind["text"] = bare  # as those of 20 Newsgroups
     kind = max(of_kind, key=lambda kind: len(of_kind[kind]))
     chosen = set(of_kind[kind])
-    others = [file for file in files if file not in chosen and file.name not in PART_LISTS]
-    endings = Counter(file.suffix.lower() or file.name for file in others)
-    told = first_few([f"{ending} ({number})" for ending, number in endings.most_common()]) if others else ""
-    example = next((file.name for file in others if file.suffix.lower() in UNREAD), None)
-    convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
+    others = [file for file in files if file not in chosen]
     if not of_kind[kind]:
+        told, convert = _endings(others)
         lists = [file.parent for file in others if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
         tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
         if items := next((file for file in others if corpus_of(file) == MANIFEST), None):
             rename = f"give a table of items: --from {items}"
+            if len(part_files(folder)) > 1:
+                rename += f", or name the labels of all parts: --from {folder} --columns label=NAME"
         if any(file.suffix.lower() in ARRAYS for file in others):
             rename = IMPORT.format(source=folder)
         if lists and folder not in lists:
@@ -326,8 +341,15 @@ def _scan(folder: Path) -> tuple[Modality, list[str], str]:
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
             fix=convert or rename or "correct the path after --from",
         )
-    told += f"; {convert}" if convert else ""
-    return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], told
+    return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], others
+
+
+def _endings(files: Sequence[Path]) -> tuple[str, str]:
+    """How many files have which ending, and how to convert those whose sound is not read."""
+    endings = Counter(file.suffix.lower() or file.name for file in files)
+    example = next((file.name for file in files if file.suffix.lower() in UNREAD), None)
+    convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
+    return first_few([f"{ending} ({number})" for ending, number in endings.most_common()]), convert
 
 
 def _found_in(
@@ -335,18 +357,34 @@ def _found_in(
 ) -> tuple[Modality, pl.DataFrame, NamePattern, list[str]]:
     """Kind and rows of the files below a folder, the pattern that they were read by, and doubts."""
     modality, found, others = _scan(folder)
-    doubts = [f"left out, of another kind: {others}"] if others else []
+    doubts = []
     aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
     if pattern is None and aside:
         found = sorted(set(found) - set(aside))
         doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
     by_folder = modality == "image"
-    known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
+    table = naming_table(others, found) if pattern is None else None
+    try:
+        known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
+    except CorpusError as error:
+        if table is None:
+            raise
+        raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: --from {table.source}") from error
+    if table is not None:
+        doubts.append(f"{table.told}; to take the labels from there: --from {table.source}")
     rows, left_out = _rows(folder, found, known, labels)
-    lists = {part: folder / name for name, part in PART_LISTS.items() if (folder / name).is_file()}
-    parts = {file.strip(): part for part, path in lists.items() for file in lines_of(read_text(path))}
-    if parts and "group" not in rows.columns:
-        rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
+    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS))
+    if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
+        paths = rows.filter(of_part)["path"]
+        doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
+        rows = rows.filter(~of_part)
+    if "group" not in rows.columns:
+        parts, lists = listed_parts(others, found)
+        if parts:
+            others = [file for file in others if file not in lists]
+            rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
+    if others:
+        doubts.insert(0, f"left out, of another kind: {'; '.join(filter(None, _endings(others)))}")
     rows, instead = with_test_part(rows)
     doubts += [NO_TEST_PART] if instead else []
     if left_out:
@@ -459,8 +497,10 @@ def _examined(
         listed: the list that names the files, all of which must then be readable; None: they were found in a folder.
     """
     examine = _decode if modality == "speech" else _hash
-    decoded = examine(files, rows["path"].unique(maintain_order=True).to_list())
-    broken = decoded.faults.get(UNREADABLE, [])
+    paths = rows["path"].unique(maintain_order=True).to_list()
+    absent = [] if listed is None else [path for path in paths if not is_file(files / path)]
+    decoded = _Decoded() if absent else examine(files, paths)
+    broken = absent or decoded.faults.get(UNREADABLE, [])
     if broken and listed is not None:
         raise CorpusError(
             f"{listed} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
@@ -597,11 +637,13 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
     if not is_file(folder / first):  # perhaps in a folder such as clips/, beside the tables
         near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
         folder = next((one for one in near if is_file(one / first)), folder)
-    if not is_file(folder / first):  # perhaps without its ending, as tables of Kaggle name images
-        names = [one.relative_to(folder).as_posix() for one in files_below(folder)]
-        found = match_names(table["path"].cast(pl.String).to_list(), names)
-        if None not in found:
-            table = table.with_columns(path=pl.Series(found))
+    if not is_file(folder / first):  # perhaps without its ending, or without its folder, as in tables beside audio/
+        for top in (folder, folder.parent):
+            names = [one.relative_to(top).as_posix() for one in islice(files_below(top), MOST_FILES)]
+            found = match_names(table["path"].cast(pl.String).to_list(), names)
+            if None not in found:
+                folder, table = top, table.with_columns(path=pl.Series(found))
+                break
     below = pl.lit(f"{_base(folder, beside, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 

@@ -94,7 +94,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ),
         (
             "Opinion,Stars\na,b\n",
-            r"--columns path=COLUMN,label=COLUMN,speaker=COLUMN \(of texts: text=COLUMN,label=COLUMN; a path from ",
+            r"--columns path=COLUMN,label=COLUMN \(of texts: text=COLUMN,label=COLUMN; a path from ",
         ),
         (
             "id,said,all stars\n1,A fine day,2\n2,No,3\n3,It rains,2\n4,Who knows,2\n5,Yes it is,3\n6,No way,2\n",
@@ -106,8 +106,20 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "by their values perhaps so: .* --columns 'text=.premise. .says.,label=stars'$",
         ),
         (
+            "slice,fold,class\n" + "".join(f"{at}.wav,{at % 3},{'xy'[at % 2]}\n" for at in range(6)),
+            "'class' to label, or name them, by their values perhaps so: .* --columns path=slice,label=class$",
+        ),
+        (
+            "scan,dx\n" + "".join(f"ISIC_{at},{'xy'[at % 2]}\n" for at in range(6)),
+            "perhaps so: .* --columns path=scan,label=dx$",
+        ),
+        (
+            "said,calm,angry\n" + "".join(f"It is {at},{at % 2},{1 - at % 2}\n" for at in range(6)),
+            "perhaps so: .* --columns text=said$",
+        ),
+        (
             "file,label\na.wav,b\n",
-            r"rename the columns 'file' to path, or name .* --columns path=file,speaker=COLUMN; write a CSV file with",
+            r"rename the columns 'file' to path, or name .* --columns path=file; or write a CSV file with",
         ),
         (
             "Text,Label,split,author\na,b,c,d\n",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from daamctl.corpora.files import read_table
 from daamctl.corpora.lists import table_of
 from daamctl.corpora.unnamed import kaldi_parts, read_kaldi, read_unnamed
 from daamctl.errors import CorpusError
@@ -186,3 +188,54 @@ def test_texts_and_labels_in_folders_of_parts(tmp_path: Path) -> None:
         ("a", "play song 0"), ("b", "play song 1"), ("a", "play song 2"),
     ]  # fmt: skip
     assert set(found.table["group"]) == {"train", "valid", "test"}
+
+
+@pytest.mark.parametrize("names", [("pos.txt", "neg.txt"), ("rt-polarity.pos", "rt-polarity.neg")])
+def test_a_file_of_texts_for_each_class(names: tuple[str, str], tmp_path: Path) -> None:
+    """As the sentences of Movie Review are published."""
+    lines = [f"{text} {number}" for number, text in enumerate(TEXTS * 4)]
+    for name in names:
+        write(tmp_path / name, "\n".join(f"{line} {name}" for line in lines) + "\n\n")
+    write(tmp_path / "rt.README.1.0.txt", "Cite us.")
+    found = table_of(tmp_path, None, {})
+    assert found is not None
+    assert not found.named
+    expected = {(name[-3:] if "-" in name else name[:3], f"{line} {name}") for name in names for line in lines}
+    assert set(found.table.select("label", "text").rows()) == expected
+    write(tmp_path / names[0], "\n".join(lines[:19]))  # few lines are one text
+    assert table_of(tmp_path, None, {}) is None
+
+
+def test_names_of_classes_beside_their_numbers(tmp_path: Path) -> None:
+    table = pl.DataFrame({"text": TEXTS, "label": [0, 1] * 3, "label_text": ["bad", "good"] * 3})
+    path = tmp_path / "reviews.jsonl"
+    table.write_ndjson(path)
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.columns == {"label": "label_text"}
+    table.with_columns(label_text=pl.Series(["bad", "good", "good"] * 2)).write_ndjson(path)
+    assert table_of(path, "manifest", {}) is None  # they are none
+
+
+def test_a_column_of_0_and_1_for_each_class(tmp_path: Path) -> None:
+    """As ISIC's truth is published."""
+    flags = {name: [float(at % 3 == place) for at in range(6)] for place, name in enumerate(("MEL", "NV", "BCC"))}
+    path = tmp_path / "truth.csv"
+    pl.DataFrame({"image": [f"ISIC_{at}" for at in range(6)], **flags}).write_csv(path)
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.table["label"].to_list() == ["MEL", "NV", "BCC"] * 2
+    pl.DataFrame({"image": [f"ISIC_{at}" for at in range(6)], **flags, "NV": 1.0}).write_csv(path)
+    assert table_of(path, "manifest", {}) is None  # some have two classes
+
+
+@pytest.mark.parametrize("as_objects", [True, False])
+def test_an_object_with_a_list_for_each_part(as_objects: bool, tmp_path: Path) -> None:
+    """As CLINC150 is published, with pairs of text and label."""
+    pairs = [[text, ("go", "stay")[at % 2]] for at, text in enumerate(TEXTS)]
+    rows = [{"text": text, "label": label} for text, label in pairs] if as_objects else pairs
+    path = tmp_path / "data_full.json"
+    path.write_text(json.dumps({"oos_val": rows[:1], "train": rows[:4], "test": rows[4:]}), encoding="utf-8")
+    found = read_table(path)
+    assert found["group"].to_list() == ["dev", *["train"] * 4, *["test"] * 2]
+    assert found.select("text", "label").rows() == [tuple(one) for one in (*pairs[:1], *pairs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +278,107 @@ def test_lists_of_the_files_of_a_part(project: Path, tmp_path: Path) -> None:
     assert not any("another kind" in doubt for doubt in made.doubts)
 
 
+def write_image(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(path)
+
+
+def test_lists_without_endings_in_a_folder_in_a_folder(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As Food-101 is unpacked."""
+    tmp_path = tmp_path_factory.mktemp("archives")
+    folder = tmp_path / "food" / "food-101"
+    names = [f"{dish}/{number}" for dish in ("pie", "soup") for number in range(10, 16)]
+    for seed, name in enumerate(names):
+        write_image(folder / "images" / f"{name}.jpg", seed)
+    (tmp_path / "food" / "README.txt").write_text("Cite us.")
+    (folder / "meta").mkdir()
+    (folder / "meta" / "train.txt").write_text("\n".join(names[::2]))
+    (folder / "meta" / "test.txt").write_text("\n".join(names[1::2]))
+    (folder / "meta" / "classes.txt").write_text("pie\nsoup\n")
+    made = new.run(project, "food", tmp_path / "food", encoder="beit-micro")
+    rows = manifest_of(made)
+    assert dict(rows.select("path", "group").iter_rows()) == {
+        f"{folder}/images/{name}.jpg": ("train", "test")[at % 2] for at, name in enumerate(names)
+    }
+    assert "speaker" not in rows.columns or rows["speaker"].n_unique() == len(rows)  # 10 of pie and of soup are two
+    assert made.doubts == ["left out, of another kind: .txt (1)"]
+    (folder / "meta" / "test_2.txt").write_text("\n".join(names[::2]))  # which of the two?
+    made = new.run(project, "food", tmp_path / "food", encoder="beit-micro", force=True)
+    assert "group" not in manifest_of(made).columns
+    assert made.doubts == ["left out, of another kind: .txt (4)"]
+
+
+def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
+    """As Tiny ImageNet has its images: classes in train alone."""
+    for seed in range(8):
+        name = ("n01443537", "n01629819")[seed % 2]
+        write_image(tmp_path / "train" / name / "images" / f"{name}_{seed}.png", seed)
+        write_image(tmp_path / "val" / "images" / f"val_{seed}.png", 10 + seed)
+    made = new.run(project, "tiny", tmp_path, encoder="beit-micro")
+    assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"n01443537": 4, "n01629819": 4}
+    assert "8 files without a class left out, e.g. val/images/val_0.png" in made.doubts
+
+
+def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As ESC-50 has the names of its classes, and UrbanSound8K its files, in folders that the table does not name."""
+    tmp_path = tmp_path_factory.mktemp("sounds")
+    names = [f"{at % 3}-{at}-A.wav" for at in range(12)]
+    for at, name in enumerate(names):
+        write_wav(tmp_path / "audio" / f"fold{at % 2}" / name, at)
+    table = tmp_path / "meta" / "sounds.csv"
+    table.parent.mkdir()
+    table.with_name("other.csv").write_text("name,size\nx,1\n")
+    rows = pl.DataFrame({"clip": names, "class": ["rain", "dog", "sea"] * 4})
+    rows.write_csv(table)
+    with pytest.raises(
+        CorpusError, match=f"looks like a label, .*; but {table} names 12 of the files in 'clip'"
+    ) as told:
+        new.run(project, "sounds", tmp_path, encoder="wavlm-micro")
+    assert told.value.fix == f"read that: --from {table}"
+    made = new.run(project, "sounds", table, columns={"path": "clip"}, encoder="wavlm-micro")
+    found = manifest_of(made)
+    assert found["label"].to_list() == rows["class"].to_list()
+    assert found["path"].to_list() == [f"{tmp_path}/audio/fold{at % 2}/{name}" for at, name in enumerate(names)]
+    rows[:10].with_columns(pl.Series("class", [None, *rows["class"][1:10]])).write_csv(table)
+    made = new.run(project, "sounds", table, columns={"path": "clip"}, encoder="wavlm-micro", force=True)
+    assert len(manifest_of(made)) == 9
+    assert "1 item without a label left out" in made.doubts
+    rows.with_columns(pl.col("clip").replace("0-0-A.wav", "gone.wav")).write_csv(table)
+    with pytest.raises(CorpusError, match=f"^{table} lists 12 files that cannot be read"):
+        new.run(project, "others", table, columns={"path": "clip"}, encoder="wavlm-micro")
+
+
+def test_a_table_beside_names_with_labels_is_told(project: Path, voices: Path) -> None:
+    """As Fluent Speech Commands is unpacked: the folders are named after speakers."""
+    (voices / "lists").mkdir()
+    found = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.wav"))
+    for part, some in (("train", found[::2]), ("test", found[1::2])):
+        rows = pl.DataFrame({"path": some, "speakerId": [one[-8:-6] for one in some], "action": ["on", "off"] * 6})
+        rows.write_csv(voices / "lists" / f"{part}_data.csv")
+    made = new.run(project, "voices", voices, encoder="wavlm-micro")
+    where = f"{voices}/lists"
+    assert any(
+        one.startswith(f"{where}/test_data.csv names 12 of the files in 'path'") and one.endswith(f"--from {where}")
+        for one in made.doubts
+    )
+    with pytest.raises(CorpusError) as told:
+        new.run(project, "actions", Path(where))
+    assert told.value.fix is not None
+    assert told.value.fix.endswith(f"or name the labels of all parts: --from {where} --columns label=NAME")
+    made = new.run(project, "actions", Path(where), columns={"label": "action"}, encoder="wavlm-micro")
+    rows = manifest_of(made)
+    assert rows["label"].unique().sort().to_list() == ["off", "on"]
+    assert rows["speaker"].n_unique() == 6
+    assert set(rows["group"]) == {"train", "test"}
+
+
+def test_numbers_that_begin_anew_in_every_class_are_those_of_images(project: Path, tmp_path: Path) -> None:
+    """As Dogs vs. Cats names its files."""
+    for seed in range(12):
+        write_image(tmp_path / f"{('cat', 'dog', 'fox')[seed % 3]}.{seed // 3}.jpg", seed)
+    assert new.run(project, "pets", tmp_path, encoder="beit-micro").pattern == "{label}.{_}"
+
+
 def test_texts_without_a_suffix_in_named_parts(project: Path, tmp_path: Path) -> None:
     """As 20 Newsgroups and IMDB are unpacked."""
     for number in range(16):
@@ -314,9 +416,10 @@ def test_paths_from_a_folder_above(project: Path, voices: Path) -> None:
     for part, some in (("train", found[::2]), ("test", found[1::2])):
         rows = [{"key": path, "wav": path, "emo": path.partition("/")[0]} for path in some]
         pl.DataFrame(rows).write_ndjson(lists / f"{part}.jsonl")
-    rows = manifest_of(new.run(project, "voices", lists, encoder="wavlm-micro"))
+    rows = manifest_of(new.run(project, "voices", voices / "data", encoder="wavlm-micro"))
     assert sorted(rows["path"]) == [str(voices / path) for path in found]
     assert set(rows["group"]) == {"train", "test"}
+    shutil.copytree(lists, lists.with_name("fold_2"))
     with pytest.raises(CorpusError) as caught:
         new.run(project, "others", voices / "data")
     assert caught.value.fix == f"give the folder of one split, e.g. {lists}"

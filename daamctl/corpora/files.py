@@ -183,15 +183,18 @@ def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | N
         ending = Path(name).suffix
         return name.removesuffix(ending) if ending.lower() in endings else name
 
-    known: dict[str, set[str]] = {}
+    def tails(name: str) -> Iterator[str]:
+        """The name, and what is left of it without the first folder, without the first two, and so on."""
+        while name:
+            yield name
+            name = name.partition("/")[2]
+
+    known: dict[str, str | None] = {}
     for name in names:
-        key = short(name)
-        while key:
-            known.setdefault(key, set()).add(name)
-            key = key.partition("/")[2]
-    wanted = [short((given or "").strip()) for given in ids]
-    found = [known.get(name) or known.get(name.rsplit("/", 1)[-1], set()) for name in wanted]
-    return [next(iter(one)) if len(one) == 1 else None for one in found]
+        for tail in tails(short(name)):
+            known[tail] = name if known.get(tail, name) == name else None
+    wanted = [short((given or "").strip().replace("\\", "/")) for given in ids]
+    return [next((known[tail] for tail in tails(name) if tail in known), None) for name in wanted]
 
 
 def read_text(source: Path | BinaryIO) -> str:

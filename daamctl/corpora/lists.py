@@ -23,6 +23,7 @@ from daamctl.corpora.files import (
     JSON,
     alike,
     check_named,
+    is_file,
     lines_of,
     one_hot,
     read_table,
@@ -148,8 +149,10 @@ def table_of(
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
     items = _items_of(read_table(source), columns, source)
-    usual = items.columns and "label" in items.has and items.has & {"path", "text"}
-    return items if columns or relabelled or usual else None
+    usual = items.columns and items.has & {"path", "text"}
+    paths = items.table["path"].cast(pl.String).drop_nulls() if "path" in items.table.columns else pl.Series()
+    elsewhere = len(paths) > 0 and not is_file(source.parent / paths[0].strip().replace("\\", "/"))
+    return items if columns or relabelled or ("label" in items.has and (usual or elsewhere)) else None
 
 
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:

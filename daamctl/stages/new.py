@@ -65,6 +65,8 @@ QUICK_FOR_WORDS = "last-layer, weighted-sum, daam-v1-mlp, ridge-last, ridge-best
 """Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
 FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
+INITIALS, CODED = r"^[A-Z]{2}$", r"/([a-z]{1,2})\d+\.\w+$"
+"""How people are called, and a code for a class in the name of a file, as of SAVEE."""
 UNREADABLE = "unreadable and left out"
 SHORT_S = 0.1
 MOST_FILES = 200_000
@@ -559,6 +561,12 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[st
             f"'{most}' has {counts[most]} items, '{least}' {counts[least]}: read balanced accuracy, not accuracy"
         )
     if "speaker" not in rows.columns:
+        codes = rows["path"].str.extract(CODED) if "path" in rows.columns else rows["label"].clear()
+        if rows["label"].str.contains(INITIALS).all() and codes.null_count() == 0 and 1 < codes.n_unique() < MANY_FOLDS:
+            told.append(
+                f"{first_few(sorted(counts))} may be speakers, and {first_few(sorted(set(codes)))} the classes; "
+                "if so: --pattern '{speaker}/{label}{_:#}'"
+            )
         if modality == "speech":
             told.append(
                 "no speaker found in the names: the same voice may be in training and test, which flatters every "

@@ -348,6 +348,24 @@ def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.Te
         new.run(project, "others", table, columns={"path": "clip"}, encoder="wavlm-micro")
 
 
+@pytest.mark.parametrize("form", ["C:\\voices\\{}.wav", "/home/me/voices/{}.wav", "{}", "voices/{}"])
+@pytest.mark.parametrize("named", [True, False])
+def test_paths_of_another_machine(
+    form: str, named: bool, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The files are found by their names, also by a table that has our columns."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    names = [f"{mood}/s{speaker}" for speaker in range(6) for mood in ("calm", "sad")]
+    for seed, name in enumerate(names):
+        write_wav(folder / "audio" / f"{name}.wav", seed)
+    rows = {"path": [form.format(name.replace("/", "\\" if "\\" in form else "/")) for name in names],
+            "label": ["calm", "sad"] * 6, "speaker": [name[-2:] for name in names]}  # fmt: skip
+    table = pl.DataFrame(rows) if named else pl.DataFrame(rows).rename({"path": "file"})
+    table.write_csv(folder / "list.csv")
+    found = manifest_of(new.run(project, "voices", folder / "list.csv", encoder="wavlm-micro"))
+    assert found["path"].to_list() == [f"{folder}/audio/{name}.wav" for name in names]
+
+
 def test_a_table_beside_names_with_labels_is_told(project: Path, voices: Path) -> None:
     """As Fluent Speech Commands is unpacked: the folders are named after speakers."""
     (voices / "lists").mkdir()
@@ -370,6 +388,18 @@ def test_a_table_beside_names_with_labels_is_told(project: Path, voices: Path) -
     assert rows["label"].unique().sort().to_list() == ["off", "on"]
     assert rows["speaker"].n_unique() == 6
     assert set(rows["group"]) == {"train", "test"}
+
+
+def test_initials_may_be_speakers(project: Path, tmp_path: Path) -> None:
+    """As SAVEE names its folders."""
+    for seed in range(24):
+        write_wav(tmp_path / ("DC", "JE", "JK")[seed % 3] / f"{('a', 'sa')[seed // 3 % 2]}{seed // 6:02}.wav", seed)
+    made = new.run(project, "savee", tmp_path, encoder="wavlm-micro")
+    fix = "--pattern '{speaker}/{label}{_:#}'"
+    assert f"DC, JE, JK may be speakers, and a, sa the classes; if so: {fix}" in made.doubts
+    rows = manifest_of(new.run(project, "moods", tmp_path, pattern="{speaker}/{label}{_:#}", encoder="wavlm-micro"))
+    assert dict(rows["label"].value_counts().iter_rows()) == {"a": 12, "sa": 12}
+    assert rows["speaker"].unique().sort().to_list() == ["DC", "JE", "JK"]
 
 
 def test_numbers_that_begin_anew_in_every_class_are_those_of_images(project: Path, tmp_path: Path) -> None:

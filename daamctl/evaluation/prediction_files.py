@@ -31,18 +31,19 @@ from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json
 COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
         "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
-        "file_name", "path", "wav", "name", "sample_id", "item_id", "question_id", "doc_id", "index", "idx",
-        "unnamed:_0", "",
+        "file_name", "path", "wav", "name", "sample_id", "item_id", "task_id", "instance_id", "question_id",
+        "doc_id", "index", "idx", "unnamed:_0", "",
     ),
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
-        "label_ids", "labels", "emo", "emotion",
+        "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
+        "emo", "emotion",
     ),
     "prediction": (
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
-        "hyp", "predict", "preds", "predictions", "output",
+        "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
     ),
-    "correct": ("correct", "is_correct", "acc", "exact_match"),
+    "correct": ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved"),
     "group": (
         "speaker", "speaker_id", "spk", "spk_id", "speakers", "talker", "actor", "participant", "participant_id",
         "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
@@ -53,7 +54,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
-SURE = ("true_label", "truth", "y_true", "gold", "target", "reference")
+SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""

@@ -118,6 +118,19 @@ def score_columns(folder: Path) -> Path:
     return folder / "p.parquet"
 
 
+def caret(folder: Path) -> Path:
+    table = pl.DataFrame({"pred": ANSWERS, "obs": LABELS, "rowIndex": range(1, 5), "Resample": ["Fold1"] * 4})
+    table.write_csv(folder / "caret.csv", quote_style="non_numeric")
+    return folder / "caret.csv"
+
+
+def evalplus(folder: Path) -> Path:
+    rows = [
+        {"task_id": item, "completion": "x", "passed": right == 1} for item, right in zip(ITEMS, RIGHT, strict=True)
+    ]
+    return write_lines(folder / "samples.jsonl", rows)
+
+
 def of_columns(folder: Path) -> Path:
     return write_json(folder / "columns.json", {"id": ITEMS, "gold": LABELS, "output": ANSWERS})
 
@@ -154,6 +167,7 @@ WRITERS: dict[Callable[[Path], Path], str] = {
     scikit_learn: "table", nkululeko: "nkululeko", trainer: "Hugging Face Trainer", s3prl: "s3prl",
     lm_eval: "lm-evaluation-harness", inspect_log: "Inspect", inspect_archive: "Inspect",
     inspect_archive_zstd: "Inspect", score_columns: "table", of_columns: "table",
+    caret: "table", evalplus: "table",
     of_weights_and_biases: "table", feather: "table", of_datasets: "table",
     **{of_pandas(orient): "table" for orient in ("columns", "index", "split", "table", "records")},
 }  # fmt: skip

@@ -252,7 +252,9 @@ def _rows_of_parts(content: Any) -> list[dict[str, Any]]:
     Of rows that are pairs, the place with fewer values is the label. Empty: it is another object.
     """
     named = {name: part_of(name) for name in content} if isinstance(content, dict) else {}
-    if not named or None in named.values() or not all(isinstance(rows, list) for rows in content.values()):
+    if len(set(named.values())) < 2 or None in named.values():
+        return []
+    if not all(isinstance(rows, list) for rows in content.values()):
         return []
     rows = [(named[name], row) for name, rows in content.items() for row in rows]
     if all(isinstance(row, dict) for _, row in rows):
@@ -308,9 +310,11 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON table: {reason}", fix=fix) from error
     names = [written_name(name).strip() for name in table.columns]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
-        fix = "write the names of the columns into the first line" if twice[0].isdecimal() else None
-        fix = fix or "remove or rename all but one of them"
-        raise CorpusError(f"{path} has several columns named {first_few(twice)}", fix=fix)
+        is_item = twice[0].isdecimal()  # unlike the name of a column
+        raise CorpusError(
+            f"{path} has several columns named {first_few(twice)}",
+            fix="write their names into the first line" if is_item else "remove or rename all but one of them",
+        )
     table = table.rename({name: name.strip() for name in table.columns if written_name(name).strip()})
     table = _plain(table).with_columns(pl.col(pl.String).str.strip_prefix(ROOT))
     if listed := next((name for name in SINGLE if name in table.columns and table[name].dtype.is_nested()), None):

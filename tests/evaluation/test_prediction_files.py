@@ -428,7 +428,7 @@ def test_samples_of_two_tasks_are_not_the_same_items(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str | bytes, str]] = {
     "a.xlsx": ("x", "unknown kind of file '.xlsx'; known: .csv"),
-    "b.csv": ("", "cannot be read: empty CSV"),
+    "b.csv": ("", "cannot be read: empty"),
     "c.csv": ("label,prediction\n", "no row"),
     "d.csv": ("label,prediction\na,b\n", r"no prediction \(b\) is among the labels \(a\)"),
     "e.csv": ("item,label,pred\n1,a,a\n1,a,a\n", "item '1' occurs more than once"),

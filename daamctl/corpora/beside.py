@@ -106,13 +106,13 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
     for file in [one for one in files if one.suffix.lower() in TABLES][:MOST_TABLES]:
         try:
             table = read_table(file) if file.stat().st_size <= LARGEST else pl.DataFrame()
+            where = file.parent if file in part_files(file.parent).values() else file
         except CorpusError:
             continue
         for column in table.select(pl.col(pl.String)) if table.width > 1 else ():
             names = column.unique().drop_nulls()
             hits = sum(PurePosixPath(name).name in keys for name in names)
             if hits > most and 2 * hits > len(names):
-                where = file.parent if file in part_files(file.parent).values() else file
                 best, most = NamingTable(where, f"{file} names {hits:,} of the files in '{column.name}'"), hits
     return best
 

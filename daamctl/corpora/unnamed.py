@@ -4,6 +4,7 @@
 spam<TAB>A text                             a label and a text, in either order
 7<TAB>spam<TAB>A text                       one label and one text, beside numbers, users and the like
 __label__spam A text                        as fastText reads it
+A text@positive                             as Financial PhraseBank is published
 train_text.txt, train_labels.txt            the texts and the labels of a part, a line each, as TweetEval has them
 train/seq.in, train/label                   the same, as SNIPS and ATIS have them
 pos.txt, neg.txt                            the texts of a class, a line each, also as reviews.pos and reviews.neg
@@ -42,6 +43,7 @@ SEVERAL = r"^\d+(,\d+)+$"
 ID = r"^\s*\w*\d\w*\s*$"
 """A number or a code, as items are named."""
 FASTTEXT = re.compile(r"__label__(\S+)[ \t]+(.*\S)\s*")
+AT_END = re.compile(r"(.*\S)\s*@(\w+)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
 SCP, SEQUENCES = "wav.scp", "seq.in"
@@ -65,6 +67,9 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
             raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")
         return pl.DataFrame(pairs, schema=["label", "text"], orient="row")
+    at = [AT_END.fullmatch(line) for line in lines]
+    if at and all(at) and 2 <= len({one[2] for one in at if one is not None}) <= len(at) // 2:
+        return pl.DataFrame([one.groups() for one in at if one is not None], schema=["text", "label"], orient="row")
     tabs = bool(lines) and all("\t" in line for line in lines)
     separator, quote = ("\t", None) if tabs else (separator_of(text), '"')
     try:

@@ -62,6 +62,14 @@ def test_one_label_and_one_text_among_others(tmp_path: Path) -> None:
     assert pairs(write(tmp_path / "go.tsv", lines)) == expected[:4]
 
 
+def test_a_label_behind_an_at(tmp_path: Path) -> None:
+    """As Financial PhraseBank is published; texts may hold the sign, too."""
+    labels = ["positive", "neutral"] * 3
+    rows = [f"{text} @home .@{label}\n" for text, label in zip(TEXTS, labels, strict=True)]
+    path = write(tmp_path / "Sentences_AllAgree.txt", "".join(rows))
+    assert pairs(path) == [(label, f"{text} @home .") for text, label in zip(TEXTS, labels, strict=True)]
+
+
 def test_fasttext(tmp_path: Path) -> None:
     lines = [f"__label__{'ab'[number % 2]} {text}\n" for number, text in enumerate(TEXTS)]
     assert pairs(write(tmp_path / "t.txt", "".join(lines))) == list(zip("ababab", TEXTS, strict=True))

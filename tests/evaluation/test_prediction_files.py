@@ -110,6 +110,43 @@ def inspect_archive_zstd(folder: Path) -> Path:
     return path
 
 
+def lighteval(folder: Path) -> Path:
+    rows = [
+        {
+            "doc": {"query": f"{item}?", "id": item},
+            "metric": {"em": 1 - right, "acc": right},
+            "model_response": {"a": 1},
+        }
+        for item, right in zip(ITEMS, RIGHT, strict=True)
+    ]
+    pl.DataFrame(rows).write_parquet(folder / "details_task_2026.parquet")
+    return folder / "details_task_2026.parquet"
+
+
+def helm(folder: Path) -> Path:
+    def stats(item: str, trial: int, **values: float) -> dict[str, Any]:
+        told = [{"name": {"name": name, "split": "test"}, "count": 1, "mean": value} for name, value in values.items()]
+        return {"instance_id": item, "train_trial_index": trial, "stats": [*told, {"name": {"name": "x"}, "count": 0}]}
+
+    rows = [stats(item, 0, exact_match=right) for item, right in zip(ITEMS, RIGHT, strict=True)]
+    rows += [stats(item, 0, num_tokens=9.0) for item in ITEMS]  # in objects of their own
+    perturbed = {**stats("a", 0, exact_match=0.0), "perturbation": {"name": "typos"}}
+    return write_json(folder / "per_instance_stats.json", [*rows, perturbed])
+
+
+def every_eval_ever(folder: Path) -> Path:
+    rows = [
+        {"sample_id": item, "evaluation_name": "GSM8K", "evaluation": {"score": 0.5, "is_correct": right == 1}}
+        for item, right in zip(ITEMS, RIGHT, strict=True)
+    ]
+    return write_lines(folder / "run_samples.jsonl", rows)
+
+
+def swe_bench(folder: Path) -> Path:
+    report = {"total_instances": 5, "submitted_ids": ITEMS, "resolved_ids": ["a", "b"], "unresolved_ids": ["c"]}
+    return write_json(folder / "model.run.json", {**report, "empty_patch_ids": ["d"], "incomplete_ids": ["e"]})
+
+
 def score_columns(folder: Path) -> Path:
     scores = {f"prob_{name}": [0.1 + (name == answer) for answer in ANSWERS] for name in ("anger", "fear", "joy")}
     pl.DataFrame({"item": ITEMS, "label": LABELS, "duration_s": [9.0] * 4, **scores}).write_parquet(
@@ -167,7 +204,8 @@ WRITERS: dict[Callable[[Path], Path], str] = {
     scikit_learn: "table", nkululeko: "nkululeko", trainer: "Hugging Face Trainer", s3prl: "s3prl",
     lm_eval: "lm-evaluation-harness", inspect_log: "Inspect", inspect_archive: "Inspect",
     inspect_archive_zstd: "Inspect", score_columns: "table", of_columns: "table",
-    caret: "table", evalplus: "table",
+    caret: "table", evalplus: "table", lighteval: "lighteval", helm: "HELM", every_eval_ever: "Every Eval Ever",
+    swe_bench: "SWE-bench",
     of_weights_and_biases: "table", feather: "table", of_datasets: "table",
     **{of_pandas(orient): "table" for orient in ("columns", "index", "split", "table", "records")},
 }  # fmt: skip
@@ -363,8 +401,42 @@ def test_filters_and_scorers_are_chosen(tmp_path: Path) -> None:
     assert found.rows["correct"].to_list() == [1.0, 1.0]
     assert found.notes[1:] == ("the score of an answer is exact_match", "filter strict, not flexible")
     assert rows(path, columns={"correct": "f1"}).rows["correct"].to_list() == [0.5, 0.5]
-    with pytest.raises(ConfigError, match="no metric 'bleu'; they have exact_match, f1"):
+    with pytest.raises(ConfigError, match="no score 'bleu'; they have exact_match, f1"):
         rows(path, columns={"correct": "bleu"})
+
+
+def test_issues_of_a_repository_belong_together(tmp_path: Path) -> None:
+    items = {"django__django-11099": "django__django", "scikit-learn__scikit-learn-10297": "scikit-learn__scikit-learn",
+             "instance_a__b-0ea40e09d1b35bcb69ff4d9c-v30a9": "instance_a__b"}  # fmt: skip
+    report = {"submitted_ids": list(items), "resolved_ids": ["django__django-11099"], "incomplete_ids": ["x__y-1"]}
+    found = rows(write_json(tmp_path / "r.json", report))
+    assert found.group == "repo"
+    assert dict(found.rows.select("item", "group").iter_rows()) == items
+    assert found.rows.filter(pl.col("correct") == 1)["item"].to_list() == ["django__django-11099"]
+    assert found.notes[-1] == "left out, without a submission: 1 instance"
+    other = write_json(tmp_path / "o.json", {"submitted_ids": ["lwc-001", "lwc-002"], "resolved_ids": []})
+    assert rows(other).group is None
+
+
+def test_trials_are_repeats_and_tasks_of_one_file_stay_apart(tmp_path: Path) -> None:
+    helm_rows = [
+        {"instance_id": "id1", "train_trial_index": trial, "stats": [{"name": {"name": "f1_score"}, "mean": trial / 2}]}
+        for trial in range(2)
+    ]
+    found = rows(write_json(tmp_path / "h.json", helm_rows)).rows
+    assert found.select("item", "seed", "correct").rows() == [("id1", "1", 0.0), ("id1", "2", 0.5)]
+    samples = [
+        {
+            "sample_id": "1",
+            "evaluation_name": name,
+            "sample_hash": name,
+            "evaluation": {"score": 0.2, "is_correct": True},
+        }
+        for name in ("gsm8k", "mmlu")
+    ]
+    path = write_lines(tmp_path / "e.jsonl", samples)
+    assert rows(path).rows.select("item", "label").rows() == [("gsm8k/1", "gsm8k"), ("mmlu/1", "mmlu")]
+    assert rows(path, columns={"correct": "score"}).rows["correct"].to_list() == [0.2, 0.2]
 
 
 def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
@@ -454,6 +526,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "s_predict.txt": ("a b\nc\n", "line 2 has 1 words"),
     "t.csv": (b"\xff\xfe\x00", "cannot be read"),
     "u.json": ('{"samples": []}', "the samples have no score"),
+    "u1.json": ('[{"instance_id": "a", "stats": [{"mean": 1}]}]', "cannot be read"),
+    "u2.json": ('[{"sample_id": "a", "evaluation": {}}]', "cannot be read"),
+    "u3.json": ('{"submitted_ids": 3, "resolved_ids": []}', "cannot be read"),
+    "u4.json": ('{"submitted_ids": [], "resolved_ids": []}', "no row"),
     "w.npz": (b"", "cannot be read"),
     "x.npz": (b"\x93NUMPY", "cannot be read"),
     "y.json": ("[" * 100_000, "cannot be read"),

@@ -74,8 +74,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(root)  # where MLflow keeps artifacts of a store in a file that is not ours
 
 
 def test_run_has_settings_epochs_results_and_files(root: Path) -> None:

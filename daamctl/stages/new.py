@@ -220,7 +220,16 @@ def _make(
         facts["columns"] = ", ".join(others)
     known, files = None, folder
     if corpus is not None:
-        modality, rows = _listed(folder, corpus)
+        try:
+            modality, rows = _listed(folder, corpus)
+        except CorpusError as error:
+            if written is None:
+                raise
+            # the table that was made of it is removed; its lines are those of a text table with all its rows
+            message = error.message.replace(str(written), str(given))
+            if doubts or given.suffix.lower() not in (".csv", ".tsv", ".txt"):
+                message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
+            raise CorpusError(message, fix=error.fix and error.fix.replace("the manifest", str(given))) from error
         files = folder.parent
     else:
         modality, rows, known, told = _found_in(folder, pattern, labels)
@@ -235,7 +244,7 @@ def _make(
         )
     if modality != "tokens":
         option = "--columns label=NAME" if known is None else "--pattern"
-        check_labels(rows, str(folder), f"say where the class is: {option}")
+        check_labels(rows, str(given), f"say where the class is: {option}")
     source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
     place = source.relative_to(root) if source.is_relative_to(root) else source
     download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}

@@ -1106,3 +1106,16 @@ def test_many_items_are_trained_in_larger_batches(
     )
     new.run(project, "mine", table)
     assert load_config(project, "mine").train.batch_size == batch
+
+
+def test_what_is_wrong_with_a_table_names_the_table_that_was_given(project: Path, tmp_path: Path) -> None:
+    rows = [(f"text {number} of many", "good" if number % 2 else "bad", f"u{number % 8}") for number in range(40)]
+    rows[7] = ("  ", *rows[7][1:])
+    table = pl.DataFrame(rows, schema=["review", "sentiment", "author_id"], orient="row")
+    table.write_csv(tmp_path / "given.csv")
+    with pytest.raises(CorpusError, match=r"given\.csv: empty text in line 9\n  correct .*given\.csv and run it again"):
+        new.run(project, "reviews", tmp_path / "given.csv")
+    table.write_parquet(tmp_path / "given.parquet")
+    with pytest.raises(CorpusError, match=r"given\.parquet: empty text in item 8\n"):
+        new.run(project, "reviews", tmp_path / "given.parquet")
+    assert not (project / "manifests/reviews.csv").exists()

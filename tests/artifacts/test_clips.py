@@ -108,5 +108,5 @@ def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path, table: ClipTab
             noticed += 1
         else:
             assert found.rows.equals(expected.rows)
-            assert replace(found, rows=expected.rows) == expected
+            assert {**vars(found), "rows": None} == {**vars(expected), "rows": None}
     assert noticed > 10

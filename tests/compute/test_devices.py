@@ -212,8 +212,9 @@ def test_gpus_of_other_jobs_are_not_missed(driver: Path, monkeypatch: pytest.Mon
     def forbidden(path: Path, flags: int) -> int:
         raise PermissionError(1, "Operation not permitted", str(path))
 
-    monkeypatch.setattr(devices.os, "open", forbidden)
-    assert resolve_device("auto") == "cpu"
+    with monkeypatch.context() as patched:  # pytest opens folders, too
+        patched.setattr(devices.os, "open", forbidden)
+        assert resolve_device("auto") == "cpu"
 
 
 @pytest.mark.parametrize("nvidia", [True, False])

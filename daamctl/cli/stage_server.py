@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from daamctl.compute.environment import DEFAULTS
+from daamctl.compute.environment import set_defaults
 
 SMALL = ("typer", "pydantic", "yaml", "numpy")
 LARGE = ("rich.progress", "torch", "torch._dynamo", "scipy.stats", "mlflow.tracking", "transformers")
@@ -89,8 +89,7 @@ def serve(address: str, dvc: int) -> None:
     os.setsid()  # Ctrl+C goes to the commands, which forward it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the stages
     environment = _shared(dict(os.environ))
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    set_defaults()
     listener = socket.socket(socket.AF_UNIX)
     listener.settimeout(LOOK_S)
     own = Path(f"{address}-{os.getpid()}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import sys
 import warnings
 
@@ -40,10 +41,23 @@ def no_telemetry() -> None:
         os.environ.setdefault(name, value)
 
 
-def prepare(*, verbose: bool = False) -> None:
-    """Set the defaults and the log format: coloured on a terminal, plain lines elsewhere."""
+def set_defaults() -> None:
+    """Set the variables above, and name a user where the system knows none, as in containers that run under any number.
+
+    torch asks for the user's name while it is imported, DVC for the home folder.
+    """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        for name, value in (("USER", str(os.getuid())), ("HOME", "/")):
+            os.environ[name] = os.environ.get(name) or value
+
+
+def prepare(*, verbose: bool = False) -> None:
+    """Set the defaults and the log format: coloured on a terminal, plain lines elsewhere."""
+    set_defaults()
     keep_freed_memory()
     handler: logging.Handler
     if sys.stderr.isatty():

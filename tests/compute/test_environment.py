@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from daamctl.compute.environment import set_defaults
+
 FAULTS = """
 import resource
 from daamctl.compute.environment import prepare
@@ -32,3 +34,12 @@ def test_freed_memory_is_kept(variables: dict[str, str], kept: bool) -> None:
     command = [sys.executable, "-c", FAULTS]
     done = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True)
     assert (int(done.stdout) < 1000) is kept, done.stdout
+
+
+def test_a_user_whom_the_system_does_not_know_gets_a_name_and_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)  # the number of nobody
+    for given, expected in (("", ("4000000001", "/")), ("mine", ("mine", "mine"))):
+        monkeypatch.setenv("USER", given)
+        monkeypatch.setenv("HOME", given)
+        set_defaults()
+        assert (os.environ["USER"], os.environ["HOME"]) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 from daamctl.errors import ConfigError, first_few
@@ -56,6 +57,9 @@ def _init_dvc(folder: Path) -> str | None:
             repo.config.edit("repo") as settings,
         ):
             merge(settings, Config.load_file(str(starter.files()[DVC_CONFIG])))
-    except (DvcException, OSError) as error:
+    except BaseException as error:
+        shutil.rmtree(folder / ".dvc", ignore_errors=True)  # else the next attempt would take it for whole
+        if not isinstance(error, (DvcException, OSError)):
+            raise
         return " ".join(str(error).split())
     return None

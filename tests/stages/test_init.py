@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -77,3 +78,18 @@ def test_dvc_that_refuses_is_no_failure(tmp_path: Path) -> None:
     assert refusal is not None
     assert "is ignored by your SCM tool" in refusal
     assert (tmp_path / "sub/params.yaml").is_file()
+
+
+def test_an_attempt_that_failed_leaves_no_half_of_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dvc.repo import Repo
+
+    def stopped(folder: str, **_: Any) -> None:
+        (Path(folder) / ".dvc").mkdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Repo, "init", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            init.run(tmp_path / "p")
+    assert init.run(tmp_path / "p") is None
+    assert "no_scm = true" in (tmp_path / "p/.dvc/config").read_text(encoding="utf-8").lower()

@@ -152,9 +152,12 @@ class Artifact(Generic[Record]):
         content = record if isinstance(record, dict) else asdict(record)
         write_record(folder / self.path.name, {**content, "files": hashes_of(folder, files)})
 
-    def _state(self) -> int | None:
-        """Time stamp of the record, which changes when the artifact is made again; None without one."""
-        return self.path.stat().st_mtime_ns if self.path.exists() else None
+    def _state(self) -> tuple[int, int] | None:
+        """Number and time stamp of the record's file, which change when it is made again; None without one."""
+        if not self.path.exists():
+            return None
+        state = self.path.stat()
+        return state.st_ino, state.st_mtime_ns  # two that are made at once may have one time stamp
 
 
 def _field(record: Any, name: str) -> Any:

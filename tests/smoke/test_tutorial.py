@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import threading
 import time
@@ -84,6 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks a server with curl")
 @pytest.mark.filterwarnings("ignore:.*noload")  # of MLflow, about its own code; as an error it breaks later tests
 def test_the_tutorial_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []

@@ -140,6 +140,9 @@ class Artifact(Generic[Record]):
         with atomic_path(self.folder, at=self.work and self.work / "finished") as new:
             new.mkdir()
             yield new
+            mode = (new / self.path.name).stat().st_mode
+            for path in new.rglob("*.safetensors"):  # which safetensors lets only their owner read
+                path.chmod(mode)
 
     def seal(self, folder: Path, record: Any, files: Iterable[Path] | None = None) -> None:
         """Write the record of a folder, with the hashes of its files.

@@ -51,6 +51,9 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     assert summary.audit.no_ablation is None  # the first run already has what the ablation found
     assert [one.method for one in summary.tests if one.test == "alone"] == ["weighted-sum", "daam-v1-mlp"]
 
+    closed = [path for path in layout.data.rglob("*") if path.is_file() and path.stat().st_mode & 0o777 == 0o600]
+    assert closed == []  # others may read what the umask lets them read
+
     before = {path: path.stat().st_mtime_ns for path in (layout.data / "train").rglob("result.json")}
     with caplog.at_level(logging.INFO, logger="daamctl"):
         extract.run(layout, config)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
@@ -164,3 +166,12 @@ def test_what_a_killed_command_left_is_removed(tmp_path: Path) -> None:
         shutil.copytree(folder, path)
     with artifact_in(tmp_path).lock():
         assert [path.exists() for path in left] == [False, True, True]
+
+
+def test_whoever_reads_the_record_reads_the_tensors(tmp_path: Path) -> None:
+    artifact = artifact_in(tmp_path)
+    with artifact.lock(), artifact.make() as new:
+        save_file({"a": torch.zeros(2)}, new / "tensors.safetensors")
+        artifact.seal(new, Result("k", 1))
+    modes = {path.stat().st_mode for path in artifact.folder.iterdir()}
+    assert modes == {artifact.path.stat().st_mode}

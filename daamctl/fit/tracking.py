@@ -253,6 +253,8 @@ class _Store:
         _check_database(self.root)
         # Two processes that create the tables of one SQLite file at the same time make each other fail.
         with self._alone("the tracking store") if uri.startswith("sqlite:") else nullcontext():
+            if uri == _local_uri(self.root) and not (self.root / DATABASE).exists():
+                (self.root / DATABASE).touch()  # a file of SQLite's making could be written by its owner alone
             client = MlflowClient(uri)
             client.search_experiments(max_results=1)
             if self.writes:
@@ -626,8 +628,9 @@ def shown_store(root: Path) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """First line of what an error says, without credentials."""
-    return without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
+    """First line of what an error says, without credentials and where SQLAlchemy says when it was raised."""
+    lines = [line for line in without_credentials(str(error)).splitlines() if not line.startswith("(raised as")]
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def without_credentials(text: str) -> str:

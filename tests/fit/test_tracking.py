@@ -845,3 +845,21 @@ def test_a_server_gets_everything_and_nothing_is_printed(
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         log.close()
+
+
+def test_who_may_write_in_a_project_may_write_to_its_store(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        send(tmp_path, make_fold(tmp_path, "shared"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "mlflow.db").stat().st_mode & 0o777 == 0o664
+
+
+def test_the_reason_is_told_not_where_it_was_raised() -> None:
+    from daamctl.fit.tracking import _first_line
+
+    error = RuntimeError(
+        "(raised as a result of Query-invoked autoflush)\n(sqlite3.OperationalError) readonly database"
+    )
+    assert _first_line(error) == "(sqlite3.OperationalError) readonly database"

@@ -74,6 +74,8 @@ def prepare(*, verbose: bool = False) -> None:
     logging.getLogger("daamctl").setLevel(logging.DEBUG if verbose else logging.INFO)
     # transformers passes a bool padding mask with a float bias, for which torch warns on every WavLM call
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask")
+    # of filelock, for every lock on a file system without locks; it uses the presence of a file instead
+    warnings.filterwarnings("ignore", message="flock not supported on this filesystem")
 
 
 def keep_freed_memory() -> None:

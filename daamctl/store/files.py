@@ -45,6 +45,8 @@ REPAIRS = {
     errno.EIO: "check the disk",
 }
 """What helps against an error of the file system, by its number."""
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""What a file system without locks says, e.g. NFS without their service; of ENOSYS the library takes care."""
 
 
 def repair_of(error: BaseException) -> str | None:
@@ -210,12 +212,18 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
     Args:
         what: name for the log line when it has to wait.
     """
-    from filelock import FileLock, Timeout
+    from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    lock: BaseFileLock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        try:
+            lock.acquire(timeout=0)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            lock = SoftFileLock(f"{path}ed")  # whose presence is the lock
+            lock.acquire(timeout=0)
     except Timeout:
         log.warning("another process is making %s; waiting for it", what)
         lock.acquire()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ import pytest
 
 from daamctl.errors import ArtifactError
 from daamctl.store import files
-from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, open_kept
+from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, locked, open_kept
 from tests.fixtures.damage import damages
 
 
@@ -200,3 +203,28 @@ def test_saving_is_as_seldom_as_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> N
         now[0] += 1.0
         timer.save_if_due(save)
     assert saved == [5.0, 47.0, 89.0, 131.0, 173.0]
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    order = []
+
+    def second() -> None:
+        with locked(tmp_path / "x.lock", what="a fold"):
+            order.append("second")
+
+    with locked(tmp_path / "x.lock", what="a fold"):
+        other = threading.Thread(target=second)
+        other.start()
+        while "another process is making a fold; waiting for it" not in caplog.text:
+            time.sleep(0.01)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]

@@ -34,7 +34,7 @@ COMMANDS = sorted(
         line
         for page in PAGES.values()
         for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-        for line in re.findall(r"^daamctl .*$", block, re.MULTILINE)
+        for line in re.findall(r"^daamctl .*$", block.replace("$SLURM_ARRAY_TASK_ID", "1"), re.MULTILINE)
     }
 )
 LINKS = sorted(

@@ -628,7 +628,7 @@ def shown_store(root: Path) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """First line of what an error says, without credentials and where SQLAlchemy says when it was raised."""
+    """First line of what an error says, without credentials; SQLAlchemy begins with when it was raised."""
     lines = [line for line in without_credentials(str(error)).splitlines() if not line.startswith("(raised as")]
     return lines[0][:200] if lines else type(error).__name__
 

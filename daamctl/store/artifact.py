@@ -141,8 +141,9 @@ class Artifact(Generic[Record]):
             new.mkdir()
             yield new
             mode = (new / self.path.name).stat().st_mode
-            for path in new.rglob("*.safetensors"):  # which safetensors lets only their owner read
-                path.chmod(mode)
+            for path in new.rglob("*.safetensors"):
+                if path.stat().st_mode != mode:  # safetensors lets only the owner read what it writes
+                    path.chmod(mode)
 
     def seal(self, folder: Path, record: Any, files: Iterable[Path] | None = None) -> None:
         """Write the record of a folder, with the hashes of its files.

@@ -95,7 +95,28 @@ def atomic_path(path: Path, *, at: Path | None = None) -> Iterator[Path]:
 
 
 def put(new: Path, target: Path) -> None:
-    """Rename a finished file or folder to `target`, on the same file system; a replaced folder is deleted last."""
+    """Rename a finished file or folder to `target`; a replaced folder is deleted last.
+
+    To another disk, to which people link a part of the data folder, it is copied first.
+    """
+    try:
+        _rename(new, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        near = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")  # which the next command removes
+        copy, remove = (shutil.copytree, shutil.rmtree) if new.is_dir() else (shutil.copy2, os.unlink)
+        try:
+            copy(new, near)
+            _rename(near, target)
+        except BaseException:
+            if near.exists():
+                remove(near)
+            raise
+        remove(new)
+
+
+def _rename(new: Path, target: Path) -> None:
     folder = new.is_dir()
     for path in (*new.rglob("*"), new) if folder else (new,):
         sync(path)

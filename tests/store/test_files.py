@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from daamctl.errors import ArtifactError
 from daamctl.store import files
-from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, locked, open_kept
+from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, locked, open_kept, put
 from tests.fixtures.damage import damages
 
 
@@ -228,3 +229,52 @@ def test_a_file_system_without_locks(
         order.append("first")
     other.join()
     assert order == ["first", "second"]
+
+
+def _two_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renames work within a folder alone, as if every folder were on a disk of its own."""
+    rename = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize("existed", [False, True])
+def test_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool, existed: bool) -> None:
+    def make(path: Path, text: str) -> Path:
+        path.parent.mkdir(exist_ok=True)
+        if is_folder:
+            path.mkdir()
+        (path / "inner" if is_folder else path).write_text(text)
+        return path
+
+    _two_disks(monkeypatch)
+    new, target = make(tmp_path / "work" / "a", "new"), tmp_path / "data" / "a"
+    if existed:
+        make(target, "old")
+    put(new, target)
+    assert (target / "inner" if is_folder else target).read_text() == "new"
+    assert (names(tmp_path / "work"), names(tmp_path / "data")) == ([], ["a"])
+
+
+def test_a_full_disk_beside_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        Path(target).write_text("ha")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "old").write_text("old")
+    _two_disks(monkeypatch)
+    monkeypatch.setattr(shutil, "copy2", full)
+    with (
+        pytest.raises(ArtifactError, match="No space left on device\n  free space"),
+        atomic_path(tmp_path / "old", at=tmp_path / "work" / "new") as temporary,
+    ):
+        temporary.write_text("new")
+    assert (tmp_path / "old").read_text() == "old"
+    assert names(tmp_path) == ["old", "work"]

@@ -170,6 +170,7 @@ def test_position_bias(tmp_path: Path) -> None:
     assert [one["quantity"] for one in found["ratios"]] == ["seconds", "peak_bytes"]
 
 
+@pytest.mark.slow
 def test_concat_probe(tmp_path: Path) -> None:
     found, _ = run("concat_probe", tmp_path / "figures.json", "--rows", "60", "--clips", "600", "--repeats", "1")
     accuracy = {name: one["accuracy"]["median"] for name, one in found["ways"].items()}

@@ -35,6 +35,7 @@ def measured(tmp_path: Path, *words: str) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 def test_extraction_is_measured_in_every_variant(tmp_path: Path) -> None:
     found = measured(tmp_path, "extract", "--tiny")
     assert len(found) == 4 * len(VARIANTS)
@@ -48,6 +49,7 @@ def test_whole_trainings_are_measured(tmp_path: Path) -> None:
     assert all("seconds" in row for row in found)
 
 
+@pytest.mark.slow
 def test_fine_tuning_repeats(tmp_path: Path) -> None:
     found = measured(tmp_path, "finetune", "--tiny")
     assert [(row["deterministic"], row["repeats"]) for row in found[:2]] == [(False, True), (True, True)]

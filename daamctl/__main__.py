@@ -7,6 +7,9 @@ import sys
 
 def main() -> None:
     """Entry point of the console script."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed; else files would get its number, and what is printed
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # e.g. Windows' cp1252 lacks the minus sign
     try:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -867,3 +868,9 @@ def test_commands_for_methods_refuse_a_pipeline_that_reconstructs(words: tuple[s
         "ConfigError: demo-vqvae reconstructs images, so it has no methods and folds\n  its blocks are compared "
         "by: daamctl show demo-vqvae\n"
     )
+
+
+def test_streams_that_are_closed_lead_nowhere(project: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m daamctl check demo <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], cwd=project).returncode == 0
+    assert subprocess.run(["sh", "-c", command.replace("demo", "nosuch")], cwd=project).returncode == 3

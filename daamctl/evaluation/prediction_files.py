@@ -612,11 +612,8 @@ def _swe_bench(report: Mapping[str, Any]) -> Opened:
     if None not in found:
         columns["repo"] = [one[1] for one in found if one is not None]
     left = len(set(report.get("incomplete_ids", ())) - set(items))
-    return (
-        "SWE-bench",
-        pl.DataFrame(columns),
-        (f"left out, without a submission: {counted(left, 'instance')}",) if left else (),
-    )
+    notes = [f"left out, without a submission: {counted(left, 'instance')}"] if left else []
+    return "SWE-bench", pl.DataFrame(columns), tuple(notes)
 
 
 def _s3prl(path: Path, text: str) -> Opened:

@@ -537,7 +537,8 @@ def _scored(
     names = list(dict.fromkeys(name for one in samples for name in one.scores))
     metric = correct or next((name for name in (*COLUMNS["correct"], *names) if name in names), None)
     if metric is None or metric not in names:
-        raise ConfigError(f"{path}: the samples have no score '{metric}'; they have {', '.join(names) or 'none'}")
+        wanted = f" '{metric}'; they have {', '.join(names)}" if names else ""
+        raise ConfigError(f"{path}: the samples have no score{wanted}")
     kept = [one for one in samples if metric in one.scores]
     rows: dict[str, list[Any]] = {
         "item": [one.item for one in kept],

@@ -130,21 +130,16 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
 
 def _items(verdict: Verdict, first: str, second: str) -> Table:
     found = verdict.deciding(first, second, MOST_ROWS)
-    rows = [
-        [
-            row["item"],
-            row["group"] or "",
-            row["label"] or "",
-            Number(row[first], "percent"),
-            Number(row[second], "percent"),
-        ]
+    titles = {"group": verdict.design.source_word.capitalize(), "label": "Label"}
+    known = {name: title for name, title in titles.items() if found[name].null_count() < len(found)}
+    rows: list[list[Cell]] = [
+        [row["item"], *(row[name] or "" for name in known), *(Number(row[one], "percent") for one in (first, second))]
         for row in found.iter_rows(named=True)
     ]
-    columns = ["Item", verdict.design.source_word.capitalize(), "Label", f"{first} (%)", f"{second} (%)"]
+    columns = ["Item", *known.values(), f"{first} (%)", f"{second} (%)"]
     note = f"The first {MOST_ROWS}; --json has all items." if len(found) == MOST_ROWS else ""
-    return Table(
-        "items", "Items that decide: share of repeats that are right", columns, rows, frozenset({1, 2}), note=note
-    )
+    texts = frozenset(range(1, len(known) + 1))
+    return Table("items", "Items that decide: share of repeats that are right", columns, rows, texts, note=note)
 
 
 def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:

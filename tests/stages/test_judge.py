@@ -274,6 +274,18 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
     assert "<svg" in page or "data:image" in page
 
 
+@pytest.mark.parametrize("known", [[], ["speaker"], ["label"], ["speaker", "label"]])
+def test_the_page_has_no_column_of_what_is_not_known(tmp_path: Path, known: list[str]) -> None:
+    for name, found in (("x", table(0.8, 1)), ("y", table(0.6, 2))):
+        right = found.with_columns(correct=pl.col("label") == pl.col("pred"))
+        right.select("utterance", "correct", *known).write_csv(tmp_path / f"{name}.csv")
+    verdict, files = judge.run([tmp_path / "x.csv", tmp_path / "y.csv"])
+    judge.write_page(verdict, files, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    heads = re.findall(r"<th [^>]*>([^<]*)<", page[page.index("Items that decide: share") :])
+    assert heads[: heads.index("x (%)")] == ["Item", *(name.capitalize() for name in known)]
+
+
 def test_speakers_count_by_their_items() -> None:
     """One speaker has most items: interval and test are of the difference over all items, which is printed."""
     sizes = {"s0": (200, 0.9, 0.5)} | {f"s{index}": (20, 0.4, 0.8) for index in range(1, 9)}

@@ -288,7 +288,7 @@ def test_read_yaml_names_the_file(tmp_path: Path) -> None:
     [
         ("a: &a [*a]\n", "more than 100,000 values"),
         ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 12)), "100,000 values"),
-        ("a: " + "[" * 100_000, "nested more than 50 levels deep|maximum nesting depth"),  # newer PyYAML looks first
+        ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
         ("a: 1\n" * 250_000, "has 1,250,000 bytes; at most 1,000,000 are allowed"),
     ],
 )

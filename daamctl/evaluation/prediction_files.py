@@ -18,16 +18,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from daamctl.artifacts.predictions import ROWS, Predictions
-from daamctl.artifacts.terms import counted
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
+from daamctl.evaluation import sample_logs
+from daamctl.evaluation.sample_logs import METRICS, Opened
 from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of, written_name
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -45,7 +46,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
         "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
     ),
-    "correct": ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved"),
+    "correct": METRICS,
     "group": (
         "speaker", "speaker_id", "spk", "spk_id", "speakers", "talker", "actor", "participant", "participant_id",
         "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
@@ -79,10 +80,6 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
-GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
-"""Inspect's grades: correct, incorrect, no answer, partial."""
-REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
-"""Repository and number of an issue, as SWE-bench names its instances, or a commit."""
 TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
 
 
@@ -358,10 +355,6 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     return frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
 
 
-Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
-"""Tool, table, notes."""
-
-
 def _open(path: Path, correct: str | None) -> Opened:
     """What is in a file or folder, as one table.
 
@@ -388,7 +381,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".npz":
             return _npz(path)
         if suffix == ".eval":
-            return _inspect(json.loads(_member(path, "summaries.json")), correct, path)
+            return sample_logs.inspect(json.loads(_member(path, "summaries.json")), correct, path)
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
@@ -447,12 +440,7 @@ def _csv(text: str) -> Opened:
 def _parquet(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
     """A table, details of lighteval, or the logits of clips of daamctl, whose record may be beside them."""
     if {"doc", "metric", "model_response"} <= set(frame.columns):
-        ids, queries = (frame["doc"].struct.field(name) for name in ("id", "query"))
-        samples = [
-            _Sample(item, scores, question=query)
-            for item, query, scores in zip(ids, queries, frame["metric"], strict=True)
-        ]
-        return _scored("lighteval", samples, correct, path)
+        return sample_logs.lighteval(frame, correct, path)
     if not {"clip_id", "utterance_id", "target", "logits"} <= set(frame.columns):
         return "table", frame, ()
     from daamctl.evaluation.scoring import items_of
@@ -500,9 +488,9 @@ def _npz(path: Path) -> Opened:
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
     """A table, a log of Inspect, a report of SWE-bench, or an object item -> answer."""
     if isinstance(content, dict) and isinstance(content.get("samples"), list):
-        return _inspect(content["samples"], correct, path)
+        return sample_logs.inspect(content["samples"], correct, path)
     if isinstance(content, dict) and {"submitted_ids", "resolved_ids"} <= content.keys():
-        return _swe_bench(content)
+        return sample_logs.swe_bench(content)
     if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
         content = [{"item": item, "prediction": answer} for item, answer in content.items()]
     return _records(rows_of_json(content), correct, path)
@@ -511,110 +499,14 @@ def _json(content: Any, correct: str | None, path: Path) -> Opened:
 def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
     """One object per item."""
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
-        return _lm_eval(records, correct, path)
+        return sample_logs.lm_eval(records, correct, path)
     if "instance_id" in records[0] and isinstance(records[0].get("stats"), list):
-        return _helm(records, correct, path)
+        return sample_logs.helm(records, correct, path)
     if "sample_id" in records[0] and isinstance(records[0].get("evaluation"), dict):
-        return _every_eval_ever(records, correct, path)
+        return sample_logs.every_eval_ever(records, correct, path)
     tool = "EmoBox" if {"key", "pred"} <= records[0].keys() else "table"
     # What is in an object gets both names.
     return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()
-
-
-class _Sample(NamedTuple):
-    """An answer of a language model, and how good it is by each of some metrics."""
-
-    item: str
-    scores: Mapping[str, Any]
-    repeat: int = 1
-    question: str | None = None
-
-
-def _scored(
-    tool: str, samples: Sequence[_Sample], correct: str | None, path: Path, notes: Sequence[str] = ()
-) -> Opened:
-    """A table of samples by one metric. Their questions are its labels, so that no two tasks are taken for the same."""
-    names = list(dict.fromkeys(name for one in samples for name in one.scores))
-    metric = correct or next((name for name in (*COLUMNS["correct"], *names) if name in names), None)
-    if metric is None or metric not in names:
-        wanted = f" '{metric}'; they have {', '.join(names)}" if names else ""
-        raise ConfigError(f"{path}: the samples have no score{wanted}")
-    kept = [one for one in samples if metric in one.scores]
-    rows: dict[str, list[Any]] = {
-        "item": [one.item for one in kept],
-        correct or "correct": [one.scores[metric] for one in kept],
-    }
-    if any(one.repeat != 1 for one in kept):
-        rows["repeat"] = [one.repeat for one in kept]
-    if all(one.question for one in kept):
-        rows["reference"] = [one.question for one in kept]
-    notes = [f"the score of an answer is {metric}", *notes]
-    if len(kept) < len(samples):
-        notes.append(f"{len(samples) - len(kept)} samples have no score and are left out")
-    return tool, pl.DataFrame(rows, strict=False), tuple(notes)
-
-
-def _lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples of lm-evaluation-harness; of several filters the first counts."""
-    filters = list(dict.fromkeys(record.get("filter", "none") for record in records))
-    samples = [
-        _Sample(
-            str(one["doc_id"]),
-            {name: one[name] for name in one.get("metrics", COLUMNS["correct"]) if name in one},
-            question=one.get("doc_hash"),
-        )
-        for one in records
-        if one.get("filter", "none") == filters[0]
-    ]
-    notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
-    return _scored("lm-evaluation-harness", samples, correct, path, notes)
-
-
-def _inspect(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
-    samples = []
-    for one in records:
-        values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
-        scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
-        samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
-    return _scored("Inspect", samples, correct, path)
-
-
-def _helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Statistics of HELM's instances, in one object for each metric; perturbed instances are left out."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for one in records:
-        if not one.get("perturbation"):
-            scores = {stat["name"]["name"]: stat["mean"] for stat in one["stats"] if "mean" in stat}
-            found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
-    samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
-    return _scored("HELM", samples, correct, path)
-
-
-def _every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples in the schema of Every Eval Ever; those of several tasks in one file bear the name of theirs."""
-    several = len({one.get("evaluation_name") for one in records}) > 1
-    samples = [
-        _Sample(
-            f"{one['evaluation_name']}/{one['sample_id']}" if several else str(one["sample_id"]),
-            {name: one["evaluation"][name] for name in ("is_correct", "score")},
-            question=one.get("sample_hash"),
-        )
-        for one in records
-    ]
-    return _scored("Every Eval Ever", samples, correct, path)
-
-
-def _swe_bench(report: Mapping[str, Any]) -> Opened:
-    """Which of the submitted instances a run of SWE-bench has resolved; those of a repository belong together."""
-    items, resolved = sorted(report["submitted_ids"]), set(report["resolved_ids"])
-    columns: dict[str, list[Any]] = {"item": items, "resolved": [item in resolved for item in items]}
-    found = [REPOSITORY.fullmatch(item) for item in items]
-    if None not in found:
-        columns["repo"] = [one[1] for one in found if one is not None]
-    left = len(set(report.get("incomplete_ids", ())) - set(items))
-    notes = [f"left out, without a submission: {counted(left, 'instance')}"] if left else []
-    return "SWE-bench", pl.DataFrame(columns), tuple(notes)
 
 
 def _s3prl(path: Path, text: str) -> Opened:

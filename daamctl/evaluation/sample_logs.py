@@ -1,0 +1,131 @@
+"""Logs of tools that test language models: how good each answer is, by one of the metrics of the log.
+
+`correct` is everywhere the metric, or scorer, that `daamctl judge --correct` names; None: a usual one. docs/judge.md
+has the tools, and the versions whose logs were read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from daamctl.artifacts.terms import counted
+from daamctl.errors import ConfigError
+
+METRICS = ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved")
+"""Names of a column, or metric, that says whether an answer is right."""
+GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
+"""Inspect's grades: correct, incorrect, no answer, partial."""
+REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
+"""Repository and number of an issue, as SWE-bench names its instances, or a commit."""
+Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
+"""Tool, table, notes."""
+
+
+class _Sample(NamedTuple):
+    """An answer of a language model, and how good it is by each of some metrics."""
+
+    item: str
+    scores: Mapping[str, Any]
+    repeat: int = 1
+    question: str | None = None
+
+
+def _scored(
+    tool: str, samples: Sequence[_Sample], correct: str | None, path: Path, notes: Sequence[str] = ()
+) -> Opened:
+    """A table of samples by one metric. Their questions are its labels, so that no two tasks are taken for the same."""
+    names = list(dict.fromkeys(name for one in samples for name in one.scores))
+    metric = correct or next((name for name in (*METRICS, *names) if name in names), None)
+    if metric is None or metric not in names:
+        wanted = f" '{metric}'; they have {', '.join(names)}" if names else ""
+        raise ConfigError(f"{path}: the samples have no score{wanted}")
+    kept = [one for one in samples if metric in one.scores]
+    rows: dict[str, list[Any]] = {
+        "item": [one.item for one in kept],
+        correct or "correct": [one.scores[metric] for one in kept],
+    }
+    if any(one.repeat != 1 for one in kept):
+        rows["repeat"] = [one.repeat for one in kept]
+    if all(one.question for one in kept):
+        rows["reference"] = [one.question for one in kept]
+    notes = [f"the score of an answer is {metric}", *notes]
+    if len(kept) < len(samples):
+        notes.append(f"{len(samples) - len(kept)} samples have no score and are left out")
+    return tool, pl.DataFrame(rows, strict=False), tuple(notes)
+
+
+def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Samples of lm-evaluation-harness; of several filters the first counts."""
+    filters = list(dict.fromkeys(record.get("filter", "none") for record in records))
+    samples = [
+        _Sample(
+            str(one["doc_id"]),
+            {name: one[name] for name in one.get("metrics", METRICS) if name in one},
+            question=one.get("doc_hash"),
+        )
+        for one in records
+        if one.get("filter", "none") == filters[0]
+    ]
+    notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
+    return _scored("lm-evaluation-harness", samples, correct, path, notes)
+
+
+def inspect(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
+    samples = []
+    for one in records:
+        values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
+        scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+        samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
+    return _scored("Inspect", samples, correct, path)
+
+
+def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
+    """Details of lighteval."""
+    ids, queries = (frame["doc"].struct.field(name) for name in ("id", "query"))
+    samples = [
+        _Sample(item, scores, question=query) for item, query, scores in zip(ids, queries, frame["metric"], strict=True)
+    ]
+    return _scored("lighteval", samples, correct, path)
+
+
+def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Statistics of HELM's instances, in one object for each metric; perturbed instances are left out."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for one in records:
+        if not one.get("perturbation"):
+            scores = {stat["name"]["name"]: stat["mean"] for stat in one["stats"] if "mean" in stat}
+            found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
+    samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
+    return _scored("HELM", samples, correct, path)
+
+
+def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Samples in the schema of Every Eval Ever; those of several tasks in one file bear the name of theirs."""
+    several = len({one.get("evaluation_name") for one in records}) > 1
+    samples = [
+        _Sample(
+            f"{one['evaluation_name']}/{one['sample_id']}" if several else str(one["sample_id"]),
+            {name: one["evaluation"][name] for name in ("is_correct", "score")},
+            question=one.get("sample_hash"),
+        )
+        for one in records
+    ]
+    return _scored("Every Eval Ever", samples, correct, path)
+
+
+def swe_bench(report: Mapping[str, Any]) -> Opened:
+    """Which of the submitted instances a run of SWE-bench has resolved; those of a repository belong together."""
+    items, resolved = sorted(report["submitted_ids"]), set(report["resolved_ids"])
+    columns: dict[str, list[Any]] = {"item": items, "resolved": [item in resolved for item in items]}
+    found = [REPOSITORY.fullmatch(item) for item in items]
+    if None not in found:
+        columns["repo"] = [one[1] for one in found if one is not None]
+    left = len(set(report.get("incomplete_ids", ())) - set(items))
+    notes = [f"left out, without a submission: {counted(left, 'instance')}"] if left else []
+    return "SWE-bench", pl.DataFrame(columns), tuple(notes)

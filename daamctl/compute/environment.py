@@ -48,11 +48,12 @@ def set_defaults() -> None:
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        for name, value in (("USER", str(os.getuid())), ("HOME", "/")):
-            os.environ[name] = os.environ.get(name) or value
+    missing = {name: value for name, value in (("USER", str(os.getuid())), ("HOME", "/")) if not os.environ.get(name)}
+    if missing:
+        try:
+            pwd.getpwuid(os.getuid())
+        except KeyError:
+            os.environ.update(missing)
 
 
 def prepare(*, verbose: bool = False) -> None:

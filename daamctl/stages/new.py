@@ -220,16 +220,7 @@ def _make(
         facts["columns"] = ", ".join(others)
     known, files = None, folder
     if corpus is not None:
-        try:
-            modality, rows = _listed(folder, corpus)
-        except CorpusError as error:
-            if written is None:
-                raise
-            # the table that was made of it is removed; its lines are those of a text table with all its rows
-            message = error.message.replace(str(written), str(given))
-            if doubts or given.suffix.lower() not in (".csv", ".tsv", ".txt"):
-                message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
-            raise CorpusError(message, fix=error.fix and error.fix.replace("the manifest", str(given))) from error
+        modality, rows = _listed(folder, corpus, given, whole=not doubts)
         files = folder.parent
     else:
         modality, rows, known, told = _found_in(folder, pattern, labels)
@@ -281,9 +272,22 @@ def _unwrapped(folder: Path) -> Path:
     return folder
 
 
-def _listed(source: Path, corpus: str) -> tuple[Modality, pl.DataFrame]:
-    """Kind and rows of a list, without the columns that it leaves to us."""
-    rows = CORPORA.load(corpus).prepare(source)
+def _listed(source: Path, corpus: str, origin: Path, *, whole: bool) -> tuple[Modality, pl.DataFrame]:
+    """Kind and rows of a list, without the columns that it leaves to us.
+
+    Args:
+        origin: what the list was made of, which messages name, because the list is removed then; or the list itself.
+        whole: whether the list has all rows of that.
+    """
+    try:
+        rows = CORPORA.load(corpus).prepare(source)
+    except CorpusError as error:
+        if source == origin:
+            raise
+        message = error.message.replace(str(source), str(origin))
+        if not whole or origin.suffix.lower() not in (".csv", ".tsv", ".txt"):  # its lines are others
+            message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
+        raise CorpusError(message, fix=error.fix and error.fix.replace("the manifest", str(origin))) from error
     kinds: dict[str, Modality] = {
         "position": "tokens", "text": "text", "clip_id": "embeddings", "index": "image", "path": "speech"
     }  # fmt: skip

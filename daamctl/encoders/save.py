@@ -43,6 +43,4 @@ def save_cut_encoder(opened: OpenedEncoder, folder: Path) -> None:
         config = copy.deepcopy(model.config)
         config.dtype = str(model.dtype).removeprefix("torch.")  # transformers loads weights in this format
         config.save_pretrained(temporary)
-        # safetensors lets only the owner read the file
-        (temporary / "model.safetensors").chmod((temporary / "config.json").stat().st_mode)
         opened.encoder.reader.save_pretrained(temporary)

@@ -140,10 +140,6 @@ class Artifact(Generic[Record]):
         with atomic_path(self.folder, at=self.work and self.work / "finished") as new:
             new.mkdir()
             yield new
-            mode = (new / self.path.name).stat().st_mode
-            for path in new.rglob("*.safetensors"):
-                if path.stat().st_mode != mode:  # safetensors lets only the owner read what it writes
-                    path.chmod(mode)
 
     def seal(self, folder: Path, record: Any, files: Iterable[Path] | None = None) -> None:
         """Write the record of a folder, with the hashes of its files.

@@ -118,7 +118,10 @@ def put(new: Path, target: Path) -> None:
 
 def _rename(new: Path, target: Path) -> None:
     folder = new.is_dir()
+    shared = new.stat().st_mode & 0o666
     for path in (*new.rglob("*"), new) if folder else (new,):
+        if folder and path.suffix == ".safetensors" and path.stat().st_mode & 0o777 != shared:
+            path.chmod(shared)  # safetensors lets only the owner read what it writes
         sync(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     if folder and target.is_dir():  # a folder cannot replace another one in one step

@@ -311,8 +311,11 @@ def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
         raise ConfigError(f"{first_few(taken)} {exist}", fix="take another name, or replace them with --force")
 
 
-def _scan(folder: Path) -> tuple[Modality, list[str], list[Path]]:
-    """Kind of data, its files as POSIX paths relative to the folder, and the files of other kinds."""
+def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
+    """Kind of data, its files as POSIX paths relative to the folder, and the files of other kinds.
+
+    Files with `suffix`, which a pattern may end with, choose the kind; else those of which there are most.
+    """
     if not folder.is_dir():
         if folder.is_file():
             fix = f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
@@ -335,7 +338,8 @@ def _scan(folder: Path) -> tuple[Modality, list[str], list[Path]]:
     bare = [file for file in files if not file.suffix or file.suffix[1:].isdecimal()]
     if not any(of_kind.values()) and len({file.parent for file in bare}) > 1:
         of_kind["text"] = bare  # as those of 20 Newsgroups
-    kind = max(of_kind, key=lambda kind: len(of_kind[kind]))
+    named = (kind for kind, ends in SUFFIXES.items() if suffix in ends and of_kind[kind])
+    kind = next(named, max(of_kind, key=lambda kind: len(of_kind[kind])))
     chosen = set(of_kind[kind])
     others = [file for file in files if file not in chosen]
     if not of_kind[kind]:
@@ -371,7 +375,7 @@ def _found_in(
     folder: Path, pattern: str | None, labels: Mapping[str, str]
 ) -> tuple[Modality, pl.DataFrame, NamePattern, list[str]]:
     """Kind and rows of the files below a folder, the pattern that they were read by, and doubts."""
-    modality, found, others = _scan(folder)
+    modality, found, others = _scan(folder, Path(pattern or "").suffix.lower())
     doubts = []
     aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
     if pattern is None and aside:

@@ -283,6 +283,25 @@ def write_image(path: Path, seed: int) -> None:
     Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(path)
 
 
+@pytest.mark.parametrize(("pattern", "items"), [("{label}/{_}.png", 6), ("{label}/{_}", 12), ("{label}/{_}.mp3", None)])
+def test_the_suffix_of_a_pattern_chooses_among_kinds_of_files(
+    project: Path, tmp_path: Path, pattern: str, items: int | None
+) -> None:
+    """As of Tux Paint's stamps: pictures, and what they show in words."""
+    for number in range(6):
+        picture = tmp_path / "stamps" / ("food", "pets")[number % 2] / f"{number}.png"
+        write_image(picture, number)
+        for language in ("de", "en"):
+            picture.with_name(f"{number}_{language}.txt").write_text(f"{number} in {language}")
+    if items is None:
+        with pytest.raises(CorpusError, match=r"no file in .* fits the pattern '\{label\}/\{_\}.mp3'"):
+            new.run(project, "stamps", tmp_path / "stamps", pattern=pattern)
+        return
+    made = new.run(project, "stamps", tmp_path / "stamps", pattern=pattern, encoder="beit-micro")
+    column = "path" if items == 6 else "text"
+    assert manifest_of(made)[column].n_unique() == items
+
+
 def test_lists_without_endings_in_a_folder_in_a_folder(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """As Food-101 is unpacked."""
     tmp_path = tmp_path_factory.mktemp("archives")

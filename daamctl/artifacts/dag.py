@@ -78,9 +78,13 @@ def _wanted(root: Path) -> Table:
     params = read_yaml(root / PARAMS_FILE)
     classified: list[str] = []
     table: Table = {f"{name}_stages": {} for name, spec in STAGES.items() if spec.task is not None}
-    for pipeline in map(str, read_yaml(root / PARAMS_FILE).get("pipelines") or []):
+    for pipeline in map(str, params.get("pipelines") or []):
+        file = Path(PIPELINES_DIR, f"{pipeline}.yaml")
+        if not (root / file).exists():
+            fix = f"take '{pipeline}' out of pipelines in {PARAMS_FILE}, or make the file"
+            raise ConfigError(f"{PARAMS_FILE} lists pipeline '{pipeline}', but there is no file {file}", fix=fix)
         # not through `Config`, so that a wrong setting of one pipeline does not stop all others
-        settings = {**params, **read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")}
+        settings = {**params, **read_yaml(root / file)}
         task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"
         classified += [pipeline] if task == "classify" else []
         for stage, spec in stages_of_task(task).items():

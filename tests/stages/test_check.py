@@ -130,6 +130,15 @@ def test_the_check_that_dvc_runs_refuses_an_old_list_of_stages(project: Path) ->
     assert call("check", "--inventory").exit_code == 0
 
 
+def test_stages_of_a_pipeline_whose_file_is_gone(project: Path) -> None:
+    """It was removed by hand; the line of another pipeline says what is left of it."""
+    (project / "params.yaml").write_text("pipelines: [mine, gone]\n")
+    (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
+    lists = r"^params\.yaml lists pipeline 'gone', but there is no file pipelines/gone\.yaml\n  take 'gone' out of"
+    with pytest.raises(ConfigError, match=lists):
+        check.run(project, ["mine"], write=True)
+
+
 def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     params = project / "params.yaml"

@@ -139,7 +139,7 @@ def _check_file(row: int, path: Path) -> _Found:
         return [(row, f"no image {path}")]
     if path.stat().st_size == 0:
         return [(row, f"{path} is empty (0 bytes)")]
-    problem = _problem(path)
+    problem = image_problem(path)
     return [(row, problem and f"{path} {problem}")]
 
 
@@ -152,7 +152,7 @@ def _check_rows(path: Path, rows: list[int], indices: list[int]) -> _Found:
     found: _Found = []
     for row, index in zip(rows, indices, strict=True):
         content = images.get(index)
-        problem = _problem(io.BytesIO(content)) if content else "has no image"
+        problem = image_problem(io.BytesIO(content)) if content else "has no image"
         found.append((row, problem and f"{path}, row {index}, {problem}"))
     return found
 
@@ -193,7 +193,7 @@ def header_problem(image: Image.Image) -> str | None:
     return None
 
 
-def _problem(source: Path | IO[bytes]) -> str | None:
+def image_problem(source: Path | IO[bytes]) -> str | None:
     """The problem of an image file's header, or None."""
     from PIL import UnidentifiedImageError
 

@@ -48,6 +48,7 @@ from daamctl.corpora.files import (
     text_pair,
 )
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
+from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
 from daamctl.data.task import Task, task_of
@@ -456,13 +457,14 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
 
 
 def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
-    """Read every image file once, to find equal ones; `download` checks what they hold."""
+    """Read every image file once, to find equal ones, and its header, to find those that are none."""
     decoded = _Decoded()
     for path in paths:
-        try:
-            decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
-        except OSError:
+        if problem := image_problem(folder / path):
+            log.warning("%s %s", folder / path, problem)
             decoded.faults.setdefault(UNREADABLE, []).append(path)
+        else:
+            decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
     return decoded
 
 
@@ -482,8 +484,10 @@ def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[st
     kept = kept.with_columns(
         text=pl.col("path").replace_strict(texts, return_dtype=pl.String), utterance_id=pl.col("path")
     )
-    told = [f"{counted(len(unread), 'text')} left out: empty, not UTF-8, or over a megabyte: {first_few(unread)}"]
-    told = told if unread else []
+    why = f"empty, not UTF-8, or over a megabyte: {first_few(unread)}"
+    if not len(kept):
+        raise CorpusError(f"none of the texts can be read, {why}", fix="for UTF-8: iconv -f latin1 -t utf-8 OLD > NEW")
+    told = [f"{counted(len(unread), 'text')} left out: {why}"] if unread else []
     equal = kept.filter(pl.col("text").is_duplicated())
     if len(equal):
         told.append(f"{counted(len(equal), 'text')} stand more than once, e.g. {first_few(equal['path'].to_list(), 2)}")
@@ -526,6 +530,9 @@ def _examined(
             fix="correct the paths, which are relative to its folder, or remove the rows",
         )
     rows = rows.filter(~pl.col("path").is_in(broken))
+    if not len(rows):
+        what = "recordings" if modality == "speech" else "images"
+        raise CorpusError(f"none of the {what} can be read", fix="correct the path after --from")
     return rows, _sound_facts(decoded) if modality == "speech" else {}, _told(decoded, rows)
 
 
@@ -627,8 +634,6 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
 
 
 def _sound_facts(decoded: _Decoded) -> dict[str, str]:
-    if not decoded.seconds:
-        raise CorpusError("none of the recordings can be read", fix="correct the path after --from")
     seconds = sorted(decoded.seconds)
     formats = ", ".join(f"{name} ({count})" for name, count in decoded.formats.most_common(3))
     shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))

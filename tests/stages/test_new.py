@@ -283,6 +283,25 @@ def write_image(path: Path, seed: int) -> None:
     Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(path)
 
 
+def test_files_that_are_no_images_or_texts(project: Path, tmp_path: Path) -> None:
+    for number, label in enumerate(("food", "pets") * 6):
+        write_image(tmp_path / "stamps" / label / f"{number}.png", number)
+        (tmp_path / "words" / label).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "words" / label / f"{number}.txt").write_bytes(f"Größe {number}".encode("latin-1"))
+    (tmp_path / "stamps" / "food" / "0.png").write_text("no image")
+    made = new.run(project, "stamps", tmp_path / "stamps", encoder="beit-micro")
+    assert made.doubts == ["1 file is unreadable and left out: food/0.png"]
+    assert len(manifest_of(made)) == 11
+    for file in (tmp_path / "stamps").rglob("*.png"):
+        file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(CorpusError, match=r"none of the images can be read\n  correct the path"):
+        new.run(project, "stamps", tmp_path / "stamps", encoder="beit-micro", force=True)
+    with pytest.raises(
+        CorpusError, match=r"none of the texts can be read, empty, not UTF-8, or .*\n  for UTF-8: iconv"
+    ):
+        new.run(project, "words", tmp_path / "words", encoder="beit-micro")
+
+
 @pytest.mark.parametrize(("pattern", "items"), [("{label}/{_}.png", 6), ("{label}/{_}", 12), ("{label}/{_}.mp3", None)])
 def test_the_suffix_of_a_pattern_chooses_among_kinds_of_files(
     project: Path, tmp_path: Path, pattern: str, items: int | None

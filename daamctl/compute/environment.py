@@ -48,6 +48,8 @@ def set_defaults() -> None:
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # pictures go to files; matplotlib stops at a backend of a notebook, which other environments lack
+    os.environ["MPLBACKEND"] = "agg"
     missing = {name: value for name, value in (("USER", str(os.getuid())), ("HOME", "/")) if not os.environ.get(name)}
     if missing:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -56,14 +56,14 @@ class Verdict:
 
     models: list[str]
     values: dict[str, dict[str, float]]
-    intervals: dict[str, dict[str, Interval]]
+    intervals: dict[str, dict[str, Interval]] = field(repr=False)  # notebooks print the rest
     metric: str
-    pairs: list[Compared]
+    pairs: list[Compared] = field(repr=False)
     needed: int | None
-    not_worse: dict[str, NonInferiority]
+    not_worse: dict[str, NonInferiority] = field(repr=False)
     margin: float | None
-    design: Design
-    items: pl.DataFrame
+    design: Design = field(repr=False)
+    items: pl.DataFrame = field(repr=False)
     notes: list[str]
 
     def pair(self, first: str, second: str, metric: str | None = None) -> Compared:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from daamctl.data.sign_flip import paired_sign_flip
-from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, non_inferiority, randomisation
+from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, non_inferiority, randomisation, score_p
 
 
 @pytest.fixture
@@ -239,6 +239,13 @@ def test_swaps_of_one_sum_are_the_sign_flip_test(units):
     assert (swapped.exact, swapped.unit) == (units == 9, "speaker")
 
 
+@pytest.mark.parametrize(("units", "floor"), [(9, 2.0**-8), (20, 2.0**-19), (21, 1 / 501), (40, 1 / 501)])
+def test_the_least_p_of_swaps(units, floor):
+    """Of 2^U swaps, the observed one and its mirror image; of random ones, the observed one."""
+    swapped = randomisation(np.ones((1, units)), np.zeros((1, units)), lambda sums: sums, unit="speaker", flips=500)
+    assert (swapped.p, swapped.floor, swapped.flips) == (floor, floor, 500 if units > 20 else 2**units)
+
+
 @pytest.mark.parametrize(("items", "units"), [(60, 60), (300, 10)])
 def test_methods_that_agree_may_differ_on_other_items(items, units):
     interval = flip_interval(np.zeros(units), level=0.9, alike=items)
@@ -255,6 +262,15 @@ def test_score_interval_is_the_published_one():
     gaps = np.array([1.0] + [-1.0] * 7 + [0.0] * 13)
     interval, _ = non_inferiority(gaps, gaps, np.ones(21), 0.1, level=0.95)
     assert (interval.low, interval.high) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_items_that_always_agree_with_their_unit_tell_no_more_than_one(times):
+    gaps = np.random.default_rng(3).choice([-1.0, 0.0, 1.0], 30, p=[0.2, 0.6, 0.2])
+    p = non_inferiority(np.repeat(gaps, times), gaps, np.ones(30), 0.2, level=0.9)[1]
+    size = 30 * (stats.t.ppf(0.95, 30 * times - 1) / stats.t.ppf(0.95, 29)) ** 2  # degrees of freedom are the units'
+    lost, won = (gaps < 0).mean() * size, (gaps > 0).mean() * size
+    assert p == pytest.approx(score_p(lost, won, size, 0.2))
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.3, 1.0])

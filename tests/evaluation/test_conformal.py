@@ -53,5 +53,6 @@ def test_items_of_new_speakers_are_covered(level):
 def test_no_set_is_empty():
     probabilities = np.array([[0.4, 0.35, 0.25], [0.1, 0.2, 0.7]])
     assert in_set(probabilities, 0.5).tolist() == [[True, False, False], [False, False, True]]
-    assert in_set(probabilities, 0.3).tolist() == [[True, True, False], [False, False, True]]
+    for smallest in (0.3, 0.35):  # a class of just that probability is in it
+        assert in_set(probabilities, smallest).tolist() == [[True, True, False], [False, False, True]]
     assert in_set(probabilities, 0.0).all()

@@ -256,8 +256,11 @@ def test_chance_over_folds_and_over_items(tmp_path: Path, skill: float, nothing:
         one = judged(tmp_path / name, {"mean": {"skill": skill, "folds": folds, "utterances": 120}}).methods["mean"]
         assert (one.mark == "learned nothing") is nothing, name
         if nothing:
+            made = read_folds(make_layout(tmp_path / name).method("mean"))
+            targets = np.concatenate([items_of(fold.predictions(), "utterance").targets for fold in made])
+            share = 100 * np.bincount(targets).max() / len(targets)
             assert one.reasons[0].startswith("neither its accuracy, ")
-            assert "nor its balanced accuracy is above chance (most frequent class: " in one.reasons[0]
+            assert f"nor its balanced accuracy is above chance (most frequent class: {share:.1f} %)" in one.reasons[0]
 
 
 def test_an_official_split_is_judged_over_its_items(tmp_path: Path) -> None:

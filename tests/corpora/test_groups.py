@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daamctl.corpora.groups import assign_groups, even_number, unevenness
+from daamctl.artifacts.splits import PAIR
+from daamctl.corpora.groups import assign_groups, cross_groups, even_number, unevenness
 
 
 def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
@@ -59,6 +62,27 @@ def test_speakers_of_one_class_are_spread_over_the_groups() -> None:
     found = dict(grouped.group_by("group", "label").len().select(pl.concat_str("group", "label"), "len").rows())
     assert found == {"group1x": 10, "group2x": 10, "group1y": 2, "group2y": 2}
     assert grouped.group_by("speaker").agg(pl.col("group").n_unique())["group"].max() == 1
+
+
+def test_a_rare_class_is_spread_before_a_frequent_one() -> None:
+    """By squares of shares of the classes: the last speaker goes to 8 of 15 x and 1 of 5 y, not to 5 x and 3 y."""
+    counts = {"a": {"x": 3, "y": 2}, "b": {"x": 2, "y": 1}, "c": {"x": 2, "y": 1}, "d": {"x": 8, "y": 1}}
+    rows = [(name, label) for name, own in counts.items() for label, n in own.items() for _ in range(n)]
+    grouped = assign_groups(pl.DataFrame(rows, schema=["speaker", "label"], orient="row"), 2, stratify=True)
+    last = max("bc", key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    found = dict(grouped.select("speaker", "group").unique().rows())
+    assert found == {"a": "group2", "b": "group2", "c": "group2", "d": "group1"} | {last: "group1"}
+
+
+def test_crossed_groups_keep_those_that_share_no_speaker() -> None:
+    rows = pl.DataFrame([(name, text) for name in "abcd" for text in "xyz"], ["speaker", "sentence"], orient="row")
+    apart = rows.with_columns(group=pl.Series([*["one"] * 3, *["two"] * 6, *["one"] * 3]))
+    for given_, kept in ((apart, True), (apart.with_columns(group=pl.Series(["one", "two"] * 6)), False)):
+        names = cross_groups(given_, 3)["group"].str.extract_groups(PAIR.format(r"(\d+)", r"(\d+)"))
+        crossed = rows.with_columns(names.struct.rename_fields(["of_speaker", "of_sentence"]).struct.unnest())
+        for unit in ("speaker", "sentence"):
+            assert crossed.group_by(unit).agg(pl.col(f"of_{unit}").n_unique())[f"of_{unit}"].max() == 1
+        assert (crossed["of_speaker"].to_list() == [{"one": "1", "two": "2"}[one] for one in apart["group"]]) is kept
 
 
 def test_number_of_groups_that_divides() -> None:

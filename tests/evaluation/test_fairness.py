@@ -263,6 +263,12 @@ def test_chance_over_folds_and_over_items(tmp_path: Path, skill: float, nothing:
             assert f"nor its balanced accuracy is above chance (most frequent class: {share:.1f} %)" in one.reasons[0]
 
 
+def test_one_good_fold_of_five_may_be_chance(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"skill": 0.0, "folds": (2, 3, 4, 5), "utterances": 120}})
+    write_method(layout, CONFIG, "mean", skill=9.0, folds=(1,), utterances=120)
+    assert judge(layout, ["mean"]).methods["mean"].mark == "learned nothing"
+
+
 def test_an_official_split_is_judged_over_its_items(tmp_path: Path) -> None:
     layout = make_layout(tmp_path)
     write_items(layout, CONFIG, "mean", skill=0.2)

@@ -371,6 +371,10 @@ def test_interval_of_one_method():
     assert result.word == "speaker"
     assert result.metrics["accuracy"].value == pytest.approx(right.mean())
     assert result.metrics["accuracy"].level == 0.9
+    # an average of seeds tells as much as the number of single answers that would vary as little
+    worth = len(right) * right.mean() * (1 - right.mean()) / right.var()
+    speakers = np.unique([speaker for speaker, *_ in shares(table).values()], return_inverse=True)[1]
+    assert [result.metrics["accuracy"]] == mean_intervals([right], speakers, level=0.9, items=worth)
     for metric in Task.over_items:
         assert result.metrics[metric].low < result.metrics[metric].value < result.metrics[metric].high
     alone = method_intervals({"a": without_speakers(make_table(folds=1))})["a"]

@@ -94,4 +94,6 @@ def test_number_of_groups_that_divides() -> None:
     assert even_number(six, 5) == 6
     assert even_number(of(*[10] * 9), 5) == 5  # 20, 20, 20, 20, 10
     assert even_number(of(*[10] * 8), 7) == 8
+    assert even_number(of(*[10] * 12), 5) == 5  # 30 is 1.25 times the mean of 24
+    assert even_number(of(9, *[10] * 11), 5) == 6  # 30 is more than that of 23.8; 4 is as near, but less
     assert even_number(of(60, 6, 6, 6), 3) is None

@@ -43,7 +43,8 @@ DPI = 130
 FONT, SMALL_FONT = 9.0, 7.0
 """Points, in panels of full size and in a grid of small ones."""
 LINE_HEIGHT = 1.15 / 72
-"""Inches that a line of text takes, per point of its font."""
+DIGIT_WIDTH = 0.6 / 72
+"""Inches that a line of text and a digit take, per point of their font."""
 FONTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
     "Malgun Gothic", "WenQuanYi Zen Hei", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Thai",
@@ -132,6 +133,8 @@ def _canvas(
     FigureCanvasAgg(canvas)  # measures text
     image = None
     handles: dict[str, Any] = {}  # name in the legend -> what it explains
+    drawn: list[tuple[Axes, int]] = []
+    more = np.zeros(columns)  # inches that names left of a panel need beyond the gap
     top = height
     for number, row in enumerate(rows):
         left = 0.0
@@ -152,8 +155,17 @@ def _canvas(
                 axes.set_ylabel("" if same_y else panel.y.title, fontsize=font)
             for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(name, handle)
+            drawn.append((axes, column))
+            if column > 0 and not same_y and (whole := axes.get_tightbbox()) is not None:
+                more[column] = max(more[column], (axes.bbox.x0 - whole.x0) / dpi + 0.1 - gap_x)
             left += widths[column] + gap_x
         top -= heights[number] + gap_y
+    if more.any():
+        wider = width + more.sum()
+        canvas.set_size_inches(wider, height)
+        for axes, column in drawn:
+            x, y, wide, high = axes.get_position().bounds
+            axes.set_position(((x * width + more[: column + 1].sum()) / wider, y, wide * width / wider, high))
     _surround(canvas, rows[0][0], shared=small is not None, title=title, image=image, handles=handles)
     return canvas
 
@@ -227,8 +239,15 @@ def _confusion(axes: Axes, mark: Confusion, size: tuple[float, float], font: flo
 def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) -> None:
     """Set the ticks of an axis of a length in inches: all names, or as many as fit; `written`: whether with text."""
     if not spec.names:
-        ticks = min(10, int(4 * length) + 1)
-        axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))
+        low, high = axis.get_view_interval()
+        for ticks in range(min(10, int(4 * length) + 1), 0, -1):
+            axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))
+            places = axis.get_majorticklocs()
+            texts = axis.get_major_formatter().format_ticks(places)
+            apart = length * np.diff(places).min(initial=high - low) / (high - low)
+            # numbers beside one another take room by their length
+            if axis.axis_name == "y" or apart > DIGIT_WIDTH * font * (1 + max(map(len, texts), default=0)):
+                break
         axis.set_tick_params(labelsize=font, pad=2)
         if not written:
             axis.set_major_formatter(NullFormatter())

@@ -4,6 +4,7 @@ import struct
 import warnings
 from dataclasses import replace
 from io import BytesIO
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -57,6 +58,20 @@ def test_colours_of_the_marks_are_in_the_picture():
 def test_dpi_sets_the_size():
     small, large = (size_of(static.png([curve()], dpi=dpi)) for dpi in (50, 100))
     assert large[0] == pytest.approx(2 * small[0], rel=0.05)
+
+
+def test_names_left_of_a_panel_and_numbers_below_it_have_room():
+    names = rows(["weighted-sum", "daam-v1-mlp with a long name"])
+    share = Axis("Layer contribution", "%", limits=(15.9, 17.7))
+    methods = Panel("Methods", share, names, [Line([16.1, 17.6], [0, 1], "Mean")], (1.4, 1.0))
+    canvas = static._canvas([[curve(), methods, methods], [curve(), methods]])
+    wholes = [axes.get_tightbbox() for axes in canvas.axes]
+    assert not any(one.overlaps(other) for one, other in combinations(wholes, 2))
+    for axes in canvas.axes:
+        low, high = axes.get_xlim()
+        numbers = [text for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high]
+        assert len(numbers) >= 2
+        assert all(left.get_window_extent().x1 < right.get_window_extent().x0 for left, right in pairwise(numbers))
 
 
 def test_same_figure_gives_same_bytes():

@@ -18,6 +18,7 @@ from daamctl.fit.steps import (
     generator_states,
     restore_generators,
     seed_generators,
+    square_loss,
 )
 
 
@@ -45,6 +46,17 @@ def test_focal_equals_numpy(gamma: float, alpha: float) -> None:
     expected = np.mean(alpha * (1 - p + 1e-6) ** gamma * -np.log(p))
     found = focal_loss(torch.from_numpy(logits), torch.from_numpy(targets), gamma=gamma, alpha=alpha)
     assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 20])
+def test_squared_loss_is_zero_where_softmax_is_sure(classes: int) -> None:
+    """One squared distance is lost where all logits are 0, four with the sign of the target's logit turned."""
+    targets = torch.tensor([1, 0, 1])
+    sure = np.log(0.95 / 0.05 * (classes - 1)) * torch.eye(classes)[targets]
+    assert sure.softmax(1)[range(3), targets] == pytest.approx(0.95)
+    assert [square_loss(scale * sure, targets).item() for scale in (1, 0, -1)] == pytest.approx([0, 1, 4], abs=1e-6)
+    others = sure + 0.1 * sure.max() * (1 - torch.eye(classes)[targets])
+    assert square_loss(others, targets).item() == pytest.approx(0.01 * (classes - 1))
 
 
 def test_settings_choose_the_loss() -> None:

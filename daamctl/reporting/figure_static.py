@@ -239,7 +239,7 @@ def _confusion(axes: Axes, mark: Confusion, size: tuple[float, float], font: flo
 def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) -> None:
     """Set the ticks of an axis of a length in inches: all names, or as many as fit; `written`: whether with text."""
     if not spec.names:
-        low, high = axis.get_view_interval()
+        low, high = sorted(axis.get_view_interval())
         for ticks in range(min(10, int(4 * length) + 1), 0, -1):
             axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))
             places = axis.get_majorticklocs()

@@ -486,7 +486,7 @@ def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[st
     )
     why = f"empty, not UTF-8, or over a megabyte: {first_few(unread)}"
     if not len(kept):
-        raise CorpusError(f"none of the texts can be read, {why}", fix="for UTF-8: iconv -f latin1 -t utf-8 OLD > NEW")
+        raise CorpusError(f"all texts are {why}", fix="for UTF-8: iconv -f latin1 -t utf-8 OLD > NEW")
     told = [f"{counted(len(unread), 'text')} left out: {why}"] if unread else []
     equal = kept.filter(pl.col("text").is_duplicated())
     if len(equal):

@@ -296,9 +296,7 @@ def test_files_that_are_no_images_or_texts(project: Path, tmp_path: Path) -> Non
         file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(CorpusError, match=r"none of the images can be read\n  correct the path"):
         new.run(project, "stamps", tmp_path / "stamps", encoder="beit-micro", force=True)
-    with pytest.raises(
-        CorpusError, match=r"none of the texts can be read, empty, not UTF-8, or .*\n  for UTF-8: iconv"
-    ):
+    with pytest.raises(CorpusError, match=r"all texts are empty, not UTF-8, or over .*\n  for UTF-8: iconv"):
         new.run(project, "words", tmp_path / "words", encoder="beit-micro")
 
 

@@ -122,8 +122,9 @@ def run(
     unit, answer = ("word", "tag") if words else ("item", "class")
     failed = found.filter((pl.col("unit") == unit) & pl.col(answer).is_null())
     if len(failed):
-        names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
-        log.warning("%s cannot be read: %s", counted(len(failed), task.item), names)
+        told = failed.select("item", "error").iter_rows()
+        reasons = [reason if reason.startswith(name) else f"{name} ({reason})" for name, reason in told]
+        log.warning("%s cannot be read: %s", counted(len(failed), task.item), first_few(reasons, 3))
     return _scored(found, task, words=words)
 
 

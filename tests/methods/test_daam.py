@@ -283,9 +283,9 @@ def test_vmap_over_any_inputs(batched: tuple[int | None, ...], variance: str) ->
         torch.testing.assert_close(row, pull(direction)[0])
 
 
-@pytest.mark.parametrize("axis", [1, -2])
-def test_parameters_along_the_axis_are_refused(axis: int) -> None:
-    x, along = sample(3, 6, 7), torch.ones(6, 1)
+@pytest.mark.parametrize(("axis", "shape"), [(1, (3, 6, 7)), (-2, (3, 6, 7)), (0, (6, 7))])
+def test_parameters_along_the_axis_are_refused(axis: int, shape: tuple[int, ...]) -> None:
+    x, along = sample(*shape), torch.ones(6, 1)
     for name, pair in (("offset", (along, along[:1])), ("scaled_variance", (along[:1], along))):
         with pytest.raises(MethodError, match=rf"^{name} must have size 1 along axis {axis} of x, .*, got \(6, 1\)$"):
             density_weights(x, *pair, dim=axis)

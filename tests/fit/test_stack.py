@@ -121,6 +121,17 @@ def test_plateau_lowers_the_rate_after_its_patience(monkeypatch: pytest.MonkeyPa
     assert falling == [1e-3] * 6  # then it watches the training loss, which falls
 
 
+@pytest.mark.parametrize("selection", ["dev-group", "best-on-test"])
+def test_plateau_watches_the_part_that_selects(monkeypatch: pytest.MonkeyPatch, selection: str) -> None:
+    rising, flat = [0.1, 0.2, 0.3, 0.4], [0.5] * 4
+    for watched, other in ((rising, flat), (flat, rising)):
+        both = [value for pair in zip(watched, other, strict=True) for value in pair]
+        scripted = iter(both if selection == "dev-group" else watched)
+        monkeypatch.setattr(steps, "accuracy_of", lambda *_, values=scripted: next(values))
+        found = trained(epochs=4, lr=0.1, schedule="plateau", plateau_patience=0, selection=selection)
+        assert (len({entry["lr"] for entry in found.history}) == 1) is (watched is rising)
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"), [(25, [2, 5, 7, 10, 12, 15, 17, 20, 22, 25]), (3, [1, 2, 3]), (10, [*range(1, 11)])]
 )

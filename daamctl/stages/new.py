@@ -9,6 +9,7 @@ Face hub holds (`corpora/dataset.py`).
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import re
@@ -457,14 +458,19 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
 
 
 def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
-    """Read every image file once, to find equal ones, and its header, to find those that are none."""
+    """Read every image file once, to find equal ones and those that are none."""
     decoded = _Decoded()
     for path in paths:
-        if problem := image_problem(folder / path):
+        try:
+            content = (folder / path).read_bytes()
+            problem = image_problem(io.BytesIO(content))
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        if problem is None:
+            decoded.content.setdefault(hashlib.sha256(content).hexdigest(), []).append(path)
+        else:
             log.warning("%s %s", folder / path, problem)
             decoded.faults.setdefault(UNREADABLE, []).append(path)
-        else:
-            decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
     return decoded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -281,6 +282,24 @@ def test_lists_of_the_files_of_a_part(project: Path, tmp_path: Path) -> None:
 def write_image(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(path)
+
+
+def test_a_disk_that_does_not_give_an_image_back(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, label in enumerate(("food", "pets") * 6):
+        write_image(tmp_path / "stamps" / label / f"{number}.png", number)
+    read = Path.read_bytes
+
+    def damaged(path: Path) -> bytes:
+        if path.name == "3.png":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", damaged)
+    made = new.run(project, "stamps", tmp_path / "stamps", encoder="beit-micro")
+    assert made.doubts == ["1 file is unreadable and left out: pets/3.png"]
+    assert "pets/3.png cannot be read: Input/output error" in caplog.text
 
 
 def test_files_that_are_no_images_or_texts(project: Path, tmp_path: Path) -> None:

@@ -242,11 +242,13 @@ def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) 
         low, high = sorted(axis.get_view_interval())
         for ticks in range(min(10, int(4 * length) + 1), 0, -1):
             axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))
+            if axis.axis_name == "y":
+                break
+            # numbers beside one another take room by their length
             places = axis.get_majorticklocs()
             texts = axis.get_major_formatter().format_ticks(places)
             apart = length * np.diff(places).min(initial=high - low) / (high - low)
-            # numbers beside one another take room by their length
-            if axis.axis_name == "y" or apart > DIGIT_WIDTH * font * (1 + max(map(len, texts), default=0)):
+            if apart > DIGIT_WIDTH * font * (1 + max(map(len, texts), default=0)):
                 break
         axis.set_tick_params(labelsize=font, pad=2)
         if not written:

@@ -47,6 +47,10 @@ def test_a_user_whom_the_system_does_not_know_gets_a_name_and_a_home(monkeypatch
 
 def test_a_backend_of_a_notebook_that_is_not_installed_stops_no_command() -> None:
     """`!daamctl report demo` in a notebook passes the variable on, perhaps to another environment."""
-    code = "from daamctl.compute.environment import set_defaults; set_defaults(); import matplotlib"
+    code = (
+        "from daamctl.compute.environment import set_defaults; set_defaults(); "
+        "import matplotlib; print(matplotlib.get_backend())"
+    )
     environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().lower() == "agg"

@@ -161,7 +161,7 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
                 )
         rows = [table.with_columns(own["item"]) for table in rows]
         unnamed = ", ".join(file.name for file in files if file.by_order)
-        notes.append(f"rows are paired by their order, because {unnamed} names no items; their labels agree")
+        notes.append(f"rows are paired by their order, because items have no names in {unnamed}; their labels agree")
     sets = [set(table["item"].unique()) for table in rows]
     shared = set.intersection(*sets)
     for file, found in zip(files[1:], sets[1:], strict=True):

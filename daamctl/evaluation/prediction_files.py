@@ -7,6 +7,7 @@ shows each of them. Nothing is unpickled.
 
 from __future__ import annotations
 
+import glob
 import gzip
 import io
 import json
@@ -89,7 +90,8 @@ def read_predictions(
     """Read the predictions of a model.
 
     Args:
-        path: a file, or the folder of a method that daamctl trained, or of s3prl's predictions of several folds.
+        path: a file, or the folder of a method that daamctl trained, or of s3prl's predictions of several folds; or a
+            pattern such as seed*.csv, which several of these fit: seeds or folds of one model.
         columns: what a column is (a key of `COLUMNS`) -> its name in the file, where it is not recognised.
         items: another file with the label, and perhaps the speaker, of every item.
         name: of the model; None: of the file.
@@ -171,7 +173,13 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     )
     by_order = found["item"] is None
     if by_order:
-        rows = rows.with_columns(item=pl.int_range(1, len(rows) + 1).cast(pl.String))
+        # other seeds repeat the items, in the same order, if their labels agree; else they tested other items
+        parts = rows.partition_by("fold", "seed")
+        alike = not rows["label"].null_count() and len({tuple(part["label"]) for part in parts}) == 1
+        number = pl.int_range(1, pl.len() + 1).cast(pl.String)
+        rows = rows.with_columns(item=number.over("fold", "seed") if alike else number)
+        if alike and len(parts) > 1:
+            notes.append(f"{len(parts)} repeats of the same {len(parts[0]):,} rows: their labels agree in order")
     missing = rows.filter(pl.col("item").is_null())
     if len(missing):
         raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
@@ -363,6 +371,8 @@ def _open(path: Path, correct: str | None) -> Opened:
     """
     if path.is_dir():
         return _folder(path)
+    if any(one in str(path) for one in "*?[") and not path.exists():
+        return _fitting(path, correct)
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
@@ -529,16 +539,33 @@ def _pairs(text: str, second: str) -> pl.DataFrame:
     return pl.DataFrame(rows, {"item": pl.String(), second: pl.String()}, orient="row")
 
 
+def _fitting(pattern: Path, correct: str | None) -> Opened:
+    """Predictions of one model in all files or folders that fit a pattern, each of which is another seed or fold."""
+    paths = [Path(one) for one in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (from any root)
+    if not paths:
+        raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
+    parts = []
+    for path, name in zip(paths, names_of(paths), strict=True):
+        tool, frame, notes = _open(path, correct)
+        parts.append(frame if _column(frame, "seed", None, name) else frame.with_columns(seed=pl.lit(name)))
+    try:
+        return tool, pl.concat(parts, how="diagonal_relaxed"), notes
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).partition("\n")[0]
+        raise ArtifactError(f"{pattern}: the files have different columns: {reason}") from error
+
+
 def _folder(path: Path) -> Opened:
     """Predictions of several folds, of a method that daamctl trained or of s3prl; or a data set of `datasets`."""
     if shards := sorted(path.glob("data-*.arrow")):
         return "table", pl.concat(_open(shard, None)[1] for shard in shards), ()
-    for pattern, numbers in FOLDS.items():
+    for pattern, place in FOLDS.items():
         parts = []
         for file in sorted(path.glob(pattern)):
             tool, frame, notes = _open(file, None)
-            fold, seed = re.search(numbers, file.relative_to(path).as_posix()).groups()  # type: ignore[union-attr]
-            parts.append(frame.with_columns(fold=pl.lit(fold or "1"), seed=pl.lit(seed or "1")))
+            fold, seed = re.search(place, file.relative_to(path).as_posix()).groups()  # type: ignore[union-attr]
+            numbers = {"fold": fold or "1", "seed": seed}
+            parts.append(frame.with_columns(pl.lit(one).alias(role) for role, one in numbers.items() if one))
         if parts:
             return tool, pl.concat(parts), notes
     raise ArtifactError(

@@ -253,6 +253,45 @@ def test_folders_give_folds_and_seeds(tmp_path: Path) -> None:
     assert found.rows["correct"].to_list() == RIGHT * 2
 
 
+def test_a_pattern_gives_seeds_and_folds_of_one_model(tmp_path: Path) -> None:
+    for seed, answers in (("1", ANSWERS), ("2", LABELS)):
+        table = pl.DataFrame({"item": ITEMS, "label": LABELS, "prediction": answers})
+        table.write_csv(tmp_path / f"seed{seed}.csv")
+    found = rows(tmp_path / "seed*.csv")
+    assert found.rows["item"].to_list() == ITEMS * 2
+    assert found.rows["seed"].to_list() == ["seed1"] * 4 + ["seed2"] * 4
+    assert found.rows["correct"].to_list() == [*RIGHT, 1, 1, 1, 1]
+    assert rows(tmp_path / "seed[12].csv").rows.equals(found.rows)
+    assert rows(tmp_path / "seed?.csv").rows.equals(found.rows)
+    for fold in ("fold1", "fold2"):  # s3prl writes a folder per fold
+        (tmp_path / f"mine_{fold}").mkdir()
+        for name in ("predict", "truth"):
+            text = (s3prl(tmp_path).with_name(f"test_fold1_{name}.txt")).read_text(encoding="utf-8")
+            text = "".join(f"{fold}-{line}\n" for line in text.splitlines())
+            (tmp_path / f"mine_{fold}" / f"test_{fold}_{name}.txt").write_text(text, encoding="utf-8")
+    found = rows(tmp_path / "mine_*")
+    assert found.rows["fold"].to_list() == ["1"] * 4 + ["2"] * 4
+    assert found.rows["item"].to_list() == [f"{fold}-{item}" for fold in ("fold1", "fold2") for item in ITEMS]
+    with pytest.raises(ArtifactError, match=r"no file fits .*seeds\*"):
+        rows(tmp_path / "seeds*")
+    pl.DataFrame({"item": ITEMS, "label": LABELS, "prediction": [[1, 2]] * 4}).write_parquet(tmp_path / "seed3.parquet")
+    with pytest.raises(ArtifactError, match="have different columns"):
+        rows(tmp_path / "seed*")
+
+
+def test_rows_without_names_are_repeats_if_their_labels_agree(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trainer(tmp_path).rename(tmp_path / f"seed{seed}.npz")
+    found = rows(tmp_path / "seed*.npz")
+    assert found.rows["item"].to_list() == ["1", "2", "3", "4"] * 2
+    assert any("2 repeats of the same 4 rows" in note for note in found.notes)
+    other = pl.DataFrame({"label_ids": [0, 1, 0, 2], "prediction": [0, 0, 0, 0]})
+    other.write_csv(tmp_path / "seed3.csv")  # other labels: other items
+    assert rows(tmp_path / "seed*").rows["item"].to_list() == [str(number) for number in range(1, 13)]
+    unlabelled = pl.DataFrame({"correct": [True, False] * 2, "seed": [1, 1, 2, 2]})
+    assert of_table(unlabelled, {}, "table").rows["item"].to_list() == ["1", "2", "3", "4"]
+
+
 def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
     for seed in (1, 2):
         folder = tmp_path / f"fold3-seed{seed}"

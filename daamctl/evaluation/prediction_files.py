@@ -157,6 +157,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         if len(others):
             names = first_few(others.unique().sort().to_list(), 3)
             notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
+        if taken["prediction"].n_unique() == 1 < label.n_unique():
+            notes.append(f"the prediction is '{taken['prediction'][0]}' for every item")
     elif found["correct"] is not None:
         correct = _fractions(frame[found["correct"]], found["correct"], what)
         notes = [f"{notes[0]}, correct = {found['correct']}"]

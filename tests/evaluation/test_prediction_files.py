@@ -492,6 +492,13 @@ def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
     assert rows(path, columns={"correct": "b"}).rows["correct"].to_list() == [0.5, 0.0]
 
 
+def test_a_model_that_always_says_the_same_is_told() -> None:
+    table = pl.DataFrame({"item": ITEMS, "label": LABELS, "prediction": ["joy"] * 4})
+    assert "the prediction is 'joy' for every item" in of_table(table, {}, "table").notes
+    for different in (table.with_columns(prediction=pl.Series(ANSWERS)), table.with_columns(label=pl.lit("joy"))):
+        assert len(of_table(different, {}, "table").notes) == 1
+
+
 def test_what_was_read_is_told() -> None:
     table = pl.DataFrame({"idx": ["a", "b", "c", "d"], "truth": LABELS, "output": ["anger", "happy", None, "fear"]})
     assert of_table(table, {}, "m").notes == (

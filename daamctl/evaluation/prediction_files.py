@@ -1,8 +1,8 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
 Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
-the Hugging Face Trainer, lm-evaluation-harness, Inspect, lighteval, HELM, Every Eval Ever and SWE-bench. docs/judge.md
-shows each of them. Nothing is unpickled.
+the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, Every Eval Ever and SWE-bench.
+docs/judge.md shows each of them. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
+MTEB = "mteb_model_meta"
+"""What is in a file of MTEB beside predictions."""
 TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
 
 
@@ -103,7 +105,7 @@ def read_predictions(
     columns = dict(columns or {})
     tool, frame, notes = _open(path, columns.get("correct"))
     if items is not None:
-        frame = _with_items(frame, path, items, columns)
+        frame = _with_items(frame, path, items, columns, tool)
     found = of_table(frame, columns, name or names_of([path])[0], path)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
 
@@ -337,7 +339,7 @@ def _ordered(scores: pl.Series) -> bool:
     return bool((scores.is_not_null() & scores.is_not_nan() & (scores != float("inf"))).all())
 
 
-def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str) -> pl.DataFrame:
     """The table with the labels and groups of its items, which are in another file."""
     _, other, _ = _open(items, None)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
@@ -355,6 +357,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     if len(again):
         raise ConfigError(f"{items}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)")
     frame = frame.with_columns(_text(frame[here]).alias(here))
+    if tool == "MTEB" and len(frame) == len(known):
+        frame = _mteb_parts(frame)
     if short := by_last_part([frame[here], known["item"]]):
         frame, known = frame.with_columns(short[0]), known.with_columns(short[1])
     lacking = frame.filter(~pl.col(here).is_in(known["item"].to_list()))
@@ -498,14 +502,46 @@ def _npz(path: Path) -> Opened:
 
 
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
-    """A table, a log of Inspect, a report of SWE-bench, or an object item -> answer."""
+    """A table, a log of Inspect, a report of SWE-bench, predictions of MTEB, or an object item -> answer."""
     if isinstance(content, dict) and isinstance(content.get("samples"), list):
         return sample_logs.inspect(content["samples"], correct, path)
     if isinstance(content, dict) and {"submitted_ids", "resolved_ids"} <= content.keys():
         return sample_logs.swe_bench(content)
+    if isinstance(content, dict) and MTEB in content:
+        return _mteb(content)
     if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
         content = [{"item": item, "prediction": answer} for item, answer in content.items()]
     return _records(rows_of_json(content), correct, path)
+
+
+def _mteb(content: Mapping[str, Any]) -> Opened:
+    """Predictions of a task of MTEB by subset and split: for each experiment a list of classes, in the items' order."""
+    parts = {
+        f"{subset}/{split}/": lists
+        for subset, splits in content.items()
+        if subset != MTEB
+        for split, lists in splits.items()
+    }
+    rows = [
+        (f"{part if len(parts) > 1 else ''}{number}", answer, experiment)
+        for part, lists in parts.items()
+        for experiment, answers in enumerate(lists, 1)
+        for number, answer in enumerate(answers)
+    ]
+    if not all(isinstance(answer, int | float | str) for _, answer, _ in rows):
+        raise ValueError("it has predictions of MTEB that are no classes")
+    return "MTEB", pl.DataFrame(rows, ["item", "prediction", "seed"], orient="row", strict=False), ()
+
+
+def _mteb_parts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Predictions of MTEB with the items that were tested, if their lists are the parts of a cross-validation.
+
+    There are as many predictions as items then. MTEB leaves out every part in turn of scikit-learn's
+    `KFold(shuffle=True, random_state=42)`.
+    """
+    shuffled = np.random.RandomState(42).permutation(len(frame))
+    parts = np.array_split(shuffled, frame["seed"].n_unique())
+    return frame.with_columns(item=pl.Series(np.concatenate([np.sort(part) for part in parts])).cast(pl.String))
 
 
 def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

@@ -243,6 +243,34 @@ def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
         rows(path, items=labels)
 
 
+def mteb(path: Path, **splits: list[list[Any]]) -> Path:
+    return write_json(path, {"mteb_model_meta": {"model_name": "m", "revision": "1"}, "default": splits})
+
+
+def test_mteb_repeats_the_test_set_or_leaves_out_its_parts(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    target = [0, 1, 0, 2, 1]
+    pl.DataFrame({"label": target}).with_row_index("item").write_csv(labels)
+    found = rows(mteb(tmp_path / "a.json", test=[[0, 1, 0, 2, 1], [0, 1, 0, 2, 2]]), items=labels)
+    assert found.tool == "MTEB"
+    assert found.rows["item"].to_list() == [*"01234"] * 2
+    assert found.rows["seed"].to_list() == ["1"] * 5 + ["2"] * 5
+    assert found.rows["correct"].to_list() == [1.0] * 9 + [0.0]
+    # scikit-learn: [test for _, test in KFold(2, shuffle=True, random_state=42).split(range(5))]
+    parts = [[1, 2, 4], [0, 3]]
+    crossed = mteb(tmp_path / "b.json", train=[[target[index] for index in part] for part in parts])
+    found = rows(crossed, items=labels)
+    assert found.rows["item"].to_list() == [*"12403"]
+    assert found.rows["correct"].to_list() == [1.0] * 5
+    with pytest.raises(ConfigError, match="have no label") as error:
+        rows(crossed)
+    assert "--items" in str(error.value.fix)
+    several = rows(mteb(tmp_path / "c.json", dev=[[0]], test=[[1]]), columns={"label": "prediction"})
+    assert several.rows["item"].to_list() == ["default/dev/0", "default/test/0"]
+    with pytest.raises(ArtifactError, match=r"d\.json cannot be read: it has predictions of MTEB that are no classes"):
+        rows(mteb(tmp_path / "d.json", test=[[[0, 1]]]))
+
+
 def test_folders_give_folds_and_seeds(tmp_path: Path) -> None:
     s3prl(tmp_path)
     for name in ("predict", "truth"):

@@ -42,6 +42,8 @@ KEPT = {
     "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
+NOTHING_KEPT = ("bundle", "identify", "judge", "protocols", "verify")
+"""Commands that write all at their end."""
 
 
 class _Group(TyperGroup):
@@ -88,6 +90,8 @@ def _interrupted() -> str:
     ctx, _Group.running = _Group.running, None
     if ctx is None:
         return ""
+    if ctx.invoked_subcommand in NOTHING_KEPT:
+        return "interrupted; nothing is kept; the same command starts from the beginning\n"
     kept = KEPT.get(ctx.invoked_subcommand, "what is finished is kept")
     return f"interrupted; {kept}; run the same command again to resume\n"
 

@@ -717,6 +717,20 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
     assert result.stderr == "interrupted; what is finished is kept; run the same command again to resume\n"
 
 
+def test_interruption_of_what_is_written_at_the_end_promises_nothing(project: Path, monkeypatch: Any) -> None:
+    from daamctl.cli.app import NOTHING_KEPT, app
+    from daamctl.stages import protocols
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(protocols, "run", interrupt)
+    result = call("protocols", "demo")
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted; nothing is kept; the same command starts from the beginning\n"
+    assert set(NOTHING_KEPT) <= {command.name for command in app.registered_commands}
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, number: int, code: int) -> None:
     def write_and_stop(*_: Any, **__: Any) -> None:

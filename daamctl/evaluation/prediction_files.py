@@ -585,7 +585,9 @@ def _fitting(pattern: Path, correct: str | None) -> Opened:
     parts = []
     for path, name in zip(paths, names_of(paths), strict=True):
         tool, frame, notes = _open(path, correct)
-        parts.append(frame if _column(frame, "seed", None, name) else frame.with_columns(seed=pl.lit(name)))
+        seed = _column(frame, "seed", None, name)
+        within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
+        parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))
     try:
         return tool, pl.concat(parts, how="diagonal_relaxed"), notes
     except pl.exceptions.PolarsError as error:

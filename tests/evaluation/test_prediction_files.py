@@ -289,6 +289,9 @@ def test_a_pattern_gives_seeds_and_folds_of_one_model(tmp_path: Path) -> None:
     assert found.rows["item"].to_list() == ITEMS * 2
     assert found.rows["seed"].to_list() == ["seed1"] * 4 + ["seed2"] * 4
     assert found.rows["correct"].to_list() == [*RIGHT, 1, 1, 1, 1]
+    table.with_columns(seed=7).write_csv(tmp_path / "seed2.csv")
+    assert rows(tmp_path / "seed*.csv").rows["seed"].to_list() == ["seed1"] * 4 + ["seed2 7"] * 4
+    table.write_csv(tmp_path / "seed2.csv")
     assert rows(tmp_path / "seed[12].csv").rows.equals(found.rows)
     assert rows(tmp_path / "seed?.csv").rows.equals(found.rows)
     for fold in ("fold1", "fold2"):  # s3prl writes a folder per fold

@@ -66,3 +66,11 @@ def test_published_pooling_pads_as_published_whatever_the_multiple() -> None:
     encoder = wavlm(pooling="all-frames", pad_to_s=0.5, pad_frames_to=8)
     inputs, _ = encoder.collate_cpu(clips(800))
     assert inputs["input_values"].shape == (1, 4000)
+    assert encoder.padded(800) == 4000
+    assert encoder.positions(800) == encoder.num_frames(4000)
+
+
+def test_vectors_are_equal_up_to_a_share_of_their_length() -> None:
+    encoder, theirs = wavlm(), torch.full((1, 2, 4), 100.0)
+    assert encoder.is_close(theirs + 0.05, theirs)  # 0.5 thousandths
+    assert not encoder.is_close(theirs + torch.tensor([[0.0], [0.2]]), theirs)

@@ -81,6 +81,8 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
+LOG_OF_TASK = re.compile(r"(?:samples|details)_(.+)_\d{4}-\d\d-\d\dT.+\.(?:jsonl|parquet)$")
+"""Name of a log of lm-evaluation-harness or lighteval, and the task in it."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
@@ -93,7 +95,7 @@ def read_predictions(
 
     Args:
         path: a file, or the folder of a method that daamctl trained, or of s3prl's predictions of several folds; or a
-            pattern such as seed*.csv, which several of these fit: seeds or folds of one model.
+            pattern such as seed*.csv, which several of these fit: seeds, folds or tasks of one model.
         columns: what a column is (a key of `COLUMNS`) -> its name in the file, where it is not recognised.
         items: another file with the label, and perhaps the speaker, of every item.
         name: of the model; None: of the file.
@@ -578,13 +580,16 @@ def _pairs(text: str, second: str) -> pl.DataFrame:
 
 
 def _fitting(pattern: Path, correct: str | None) -> Opened:
-    """Predictions of one model in all files or folders that fit a pattern, each of which is another seed or fold."""
+    """Predictions of one model in all files or folders that fit a pattern: its seeds, folds or tasks."""
     paths = [Path(one) for one in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (from any root)
     if not paths:
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
     parts = []
-    for path, name in zip(paths, names_of(paths), strict=True):
+    tasks = [found[1] if (found := LOG_OF_TASK.match(path.name)) else "" for path in paths]
+    for path, name, task in zip(paths, names_of(paths), tasks, strict=True):
         tool, frame, notes = _open(path, correct)
+        if task and len(set(tasks)) > 1 and "item" in frame.columns:  # such logs number the items of every task alike
+            frame = frame.with_columns(item=pl.lit(f"{task}/") + pl.col("item").cast(pl.String))
         seed = _column(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))

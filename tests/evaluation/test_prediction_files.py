@@ -509,6 +509,19 @@ def test_trials_are_repeats_and_tasks_of_one_file_stay_apart(tmp_path: Path) -> 
     assert rows(path, columns={"correct": "score"}).rows["correct"].to_list() == [0.2, 0.2]
 
 
+def test_logs_of_several_tasks_have_different_items(tmp_path: Path) -> None:
+    for number, task in enumerate(("mmlu_law", "mmlu_math")):
+        samples = [
+            {"doc_id": item, "doc_hash": f"{task}{item}", "resps": [], "metrics": ["acc"], "acc": float(item == number)}
+            for item in range(2)
+        ]
+        write_lines(tmp_path / f"samples_{task}_2026-11-0{number + 1}T10-00-00.5.jsonl", samples)
+    found = rows(tmp_path / "samples_mmlu_*.jsonl")
+    items = ["mmlu_law/0", "mmlu_law/1", "mmlu_math/0", "mmlu_math/1"]
+    assert found.rows.select("item", "correct").rows() == list(zip(items, [1.0, 0.0, 0.0, 1.0], strict=True))
+    assert rows(tmp_path / "samples_mmlu_law*.jsonl").rows["item"].to_list() == ["0", "1"]
+
+
 def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:
     samples: list[dict[str, Any]] = [
         {"id": 1, "epoch": 1, "scores": {"a": {"value": 0.25}, "b": {"value": "P"}}},

@@ -146,14 +146,17 @@ def _parse(text: str) -> Any:
     A YAMLError if it is not valid, nested too deeply for libyaml's recursion, or so full of aliases that ten lines
     stand for billions of values.
     """
-    depth = 0
-    for event in yaml.parse(text, Loader=YAML_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MOST_LEVELS:
-            raise yaml.YAMLError(f"it is nested more than {MOST_LEVELS} levels deep")
+    depth, too_deep = 0, yaml.YAMLError(f"it is nested more than {MOST_LEVELS} levels deep")
+    try:
+        for event in yaml.parse(text, Loader=YAML_LOADER):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > MOST_LEVELS:
+                raise too_deep
+    except yaml.MarkedYAMLError as error:  # from PyYAML 6.0.4 on, libyaml itself reads 1,000 levels at most
+        raise too_deep if "nesting depth" in str(error) else error from None
     loader = YAML_LOADER(text)
     try:
         node = loader.get_single_node()

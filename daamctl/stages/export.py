@@ -132,8 +132,6 @@ def run(
         EncoderError: the encoder cannot be opened, or is another one than in training.
     """
     check_free(out, force=force)
-    if onnx:
-        check_installed()
     found = _find(root, trained, layers)
     plain = found.first.modality in ("speech", "text", "image")
     if found.tuned and onnx:
@@ -141,6 +139,8 @@ def run(
     if not plain and (onnx or register is not None):
         what = "tags words" if found.config.has_encoder else "reads given embeddings"
         raise MethodError(f"'{trained}' {what}, so ONNX and MLflow cannot take it; leave out --onnx and --register")
+    if onnx:
+        check_installed()
     if not found.config.has_encoder and (with_encoder or encoder is not None):
         raise MethodError(f"'{trained}' reads given embeddings and no encoder; leave out --with-encoder and --encoder")
     kind, chosen = _choose(found, folds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def run(
     named: list[tuple[str | None, Any]] = []  # a table has no name
     for source in sources:
         given, separator, path = str(source).partition("=") if isinstance(source, Path | str) else ("", "", "")
-        if separator and not Path(source).exists():
+        if separator and not Path(source).exists() and not glob.glob(str(source)):  # noqa: PTH207 (from any root)
             named.append((given or None, Path(path)))
         else:
             named.append((None, Path(source) if isinstance(source, Path | str) else source))

@@ -250,6 +250,12 @@ def test_files_can_be_named(tmp_path: Path) -> None:
     verdict, _ = judge.run([f"large={tmp_path}/a/out.csv", tmp_path / "b/out.csv"])
     assert verdict.models == ["large", "out"]
     assert daamctl.judge(tmp_path / "a/out.csv", tmp_path / "b/out.csv").models == ["a/out", "b/out"]
+    for seed, skill in ((1, 0.8), (2, 0.7)):
+        (tmp_path / f"lr=0.1,seed={seed}").mkdir()
+        table(skill, seed).write_csv(tmp_path / f"lr=0.1,seed={seed}/out.csv")
+    pattern = f"{tmp_path}/lr=0.1,seed=*/out.csv"
+    assert daamctl.judge(pattern, f"other={tmp_path}/b/out.csv").models == ["out", "other"]
+    assert daamctl.judge(f"sweep={pattern}", tmp_path / "b/out.csv").models == ["sweep", "out"]
 
 
 def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:

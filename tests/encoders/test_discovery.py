@@ -51,6 +51,7 @@ class Model(nn.Module):
             "scaled-raw": states,
             "scaled-none": None,
             "shifted": [state + 1 for state in states],
+            "other-end": [*states[:-1], normed + 1],
             "short": states[1:],
             "later": [*states[1:], normed],
         }.get(bend, [*states[:-1], normed])
@@ -78,6 +79,7 @@ def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None
     ("bend", "reason"),
     [
         ("shifted", "layer 0 of it as found is not the library's hidden state 0"),
+        ("other-end", "layer 3 of it as found is not the library's hidden state 3"),
         ("short", "it has 3 layers, but the library gives 3 hidden states for them"),
         ("scaled", "it ends neither in its last layer nor in a norm after it, which is not supported"),
         ("scaled-none", "it ends neither in its last layer nor in a norm after it, which is not supported"),

@@ -1,4 +1,4 @@
-"""Which models are refused, and why: the layers found must be the library's hidden states."""
+"""Which models are refused, and why: the layers found must be the hidden states of the library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.discovery import find_layers
+from daamctl.encoders.discovery import find_layers, library_states
 from daamctl.errors import EncoderError
 
 INPUT = torch.arange(24.0).reshape(2, 3, 4) / 10
@@ -132,3 +132,43 @@ def test_a_projection_behind_the_final_norm_is_skipped_from_then_on() -> None:
     torch.testing.assert_close(found.normed, model().last_hidden_state)
     torch.testing.assert_close(forward().last_hidden_state, found.normed)
     assert projection.weight.shape == (2, 4)  # it stays, for who saves the model
+
+
+def test_maps_of_the_library_become_positions() -> None:
+    numbers = torch.arange(2 * 3 * 3 * 5.0)
+    first, last = numbers.reshape(2, 5, 3, 3), numbers.reshape(2, 3, 3, 5)  # the features come first or last
+    for maps, positions in ((first, first.flatten(2).mT), (last, last.reshape(2, 9, 5))):
+        found = library_states(SimpleNamespace(hidden_states=[maps, maps + 1], last_hidden_state=maps + 1), 0)
+        assert found is not None
+        assert found.channels_last == (maps is last)
+        assert torch.equal(found.states[0], positions)
+        assert torch.equal(found.states[1], positions + 1)
+
+
+def test_the_library_may_give_a_state_for_each_stage_and_a_norm() -> None:
+    states = [INPUT, INPUT + 1]
+    found = library_states(SimpleNamespace(hidden_states=states, last_hidden_state=2 * INPUT), 2)
+    assert found is not None
+    assert [state.shape for state in found.states] == [(2, 0, 4), (2, 3, 4), (2, 3, 4)]
+    assert torch.equal(found.normed, 2 * INPUT)
+    found = library_states(SimpleNamespace(hidden_states=states, last_hidden_state=INPUT[:, 0]), 3)  # pooled
+    assert found is not None
+    assert torch.equal(found.normed, INPUT + 1)
+    assert (len(found.states), found.ends_in_layer) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        None,
+        [INPUT],
+        [INPUT, "no tensor"],
+        [INPUT, INPUT[0]],
+        [torch.zeros(2, 3, 4, 5)] * 2,  # which axis holds the features is not clear
+        [torch.zeros(2, 3, 3, 5), torch.zeros(2, 5, 3, 3)],
+        [INPUT, INPUT / 0],
+    ],
+)
+def test_states_of_the_library_that_say_nothing_are_not_taken(states: Any) -> None:
+    assert library_states(SimpleNamespace(hidden_states=states, last_hidden_state=INPUT), 0) is None
+    assert library_states(SimpleNamespace(hidden_states=[INPUT, INPUT]), 0) is None

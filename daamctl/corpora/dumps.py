@@ -1,8 +1,9 @@
 """Vectors that other tools stored, rewritten as one file of embeddings (`vector_file`).
 
-A dump is a folder with one file per item, one file with one entry per item, one with arrays whose first axis counts
-the items, a table (Parquet, CSV, JSON) with a column of vectors, or one for each layer, or a column for each feature, a
-file of answers of OpenAI's batches, or a task folder of HEAR's evaluation kit.
+A dump is a folder with one file per item, perhaps with a JSON file beside each that says what it is, one file with one
+entry per item, one with arrays whose first axis counts the items, a table (Parquet, CSV, JSON) with a column of
+vectors, or one for each layer, or a column for each feature, a file of answers of OpenAI's batches, or a task folder of
+HEAR's evaluation kit.
 An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -111,6 +113,7 @@ def import_vectors(
         items, rows, named = _rows(source)
     else:
         items, rows, named = _items(source)
+        rows = None if table is not None and source.is_dir() else rows  # a table counts more than JSON beside the files
     if table is not None:
         given = read_table(table, fix=f"give {TABLE}")
         if not named:
@@ -186,7 +189,10 @@ def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
         found: Items = {path.relative_to(source).with_suffix("").as_posix(): partial(_read, path) for path in files}
         if len(found) < len(files) or not found:
             raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
-        return found, None, True
+        return found, _described(source, list(found)), True
+    if source.is_file() and source.suffix not in KINDS and tarfile.is_tarfile(source):
+        fix = f"unpack it: mkdir vectors && tar -xf {source} -C vectors; then daamctl import-vectors vectors"
+        raise CorpusError(f"{source} is an archive", fix=fix)
     if source.suffix not in KINDS or not source.exists():
         allowed = f"a folder of files, or {', '.join((*KINDS, *TABLES))}"
         raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
@@ -196,6 +202,21 @@ def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
     if not isinstance(whole, Mapping) or not whole:
         raise CorpusError(f"{source} does not name its items", fix="see docs/embeddings.md for arrays of many items")
     return {str(item): partial(whole.get, item) for item in whole}, None, True
+
+
+def _described(folder: Path, items: Sequence[str]) -> pl.DataFrame | None:
+    """What items are by `ITEM.json` beside their files, as in archives of WebDataset; None if one has no such file."""
+    files = [folder / f"{item}.json" for item in items]
+    if not all(file.is_file() for file in files):
+        return None
+    told = [read_json(file) for file in files]
+    if not all(isinstance(one, dict) for one in told):
+        return None
+    names = list(dict.fromkeys(name for one in told for name, value in one.items() if isinstance(value, str | int)))
+    usual = renames([one for one in COLUMNS if one != "id" and one not in names], names)
+    columns = {role: usual.get(role, role) for role in COLUMNS if role != "id" and usual.get(role, role) in names}
+    rows = [[item, *(one.get(name) for name in columns.values())] for item, one in zip(items, told, strict=True)]
+    return pl.DataFrame(rows, ["id", *columns], orient="row", strict=False).cast(pl.String)
 
 
 def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,31 @@ def test_a_folder_with_a_file_per_item(tmp_path: Path, layout: str, pool: Any) -
     assert rows["id"].to_list() == IDS
     assert rows["speaker"].to_list() == speakers
     assert open_vectors(out).facts()["made_by"] == "mine"
+
+
+def test_json_beside_the_files_says_what_items_are(tmp_path: Path) -> None:
+    folder = tmp_path / "shard"
+    told: list[dict[str, Any]] = [
+        {"emotion": "joy", "speaker_id": 3, "length": 1.5, "words": ["a"]}, {"emotion": "fear", "speaker_id": 4}
+    ]  # fmt: skip
+    folder.mkdir()
+    for item, facts in zip("ab", told, strict=True):
+        np.save(folder / f"{item}.npy", np.ones((5, 8), dtype=np.float32))
+        (folder / f"{item}.json").write_text(json.dumps(facts), encoding="utf-8")
+    out = tmp_path / "vectors.parquet"
+    import_vectors(folder, out, axes="TD")
+    _, rows, _ = written(out)
+    assert rows.select("id", "label", "speaker").rows() == [("a", "joy", "3"), ("b", "fear", "4")]
+    import_vectors(folder, out, axes="TD", table=table(tmp_path, ["a", "b"]))
+    assert written(out)[1].rows() == [("a", "joy"), ("b", "anger")]  # the table alone counts
+    (folder / "b.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(CorpusError, match="does not tell the labels"):
+        import_vectors(folder, out, axes="TD")
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        archive.add(folder, "shard")
+    with pytest.raises(CorpusError, match=r"shard\.tar is an archive") as error:
+        import_vectors(tmp_path / "shard.tar", out)
+    assert "tar -xf" in str(error.value.fix)
 
 
 def test_one_file_with_an_entry_per_item(tmp_path: Path) -> None:

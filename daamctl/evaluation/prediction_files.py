@@ -81,8 +81,6 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
-LOG_OF_TASK = re.compile(r"(?:samples|details)_(.+)_\d{4}-\d\d-\d\dT.+\.(?:jsonl|parquet)$")
-"""Name of a log of lm-evaluation-harness or lighteval, and the task in it."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
@@ -399,7 +397,11 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".npz":
             return _npz(path)
         if suffix == ".eval":
-            return sample_logs.inspect(json.loads(_member(path, "summaries.json")), correct, path)
+            with zipfile.ZipFile(path) as archive:
+                has_header = "header.json" in archive.namelist()  # written at the end
+            header = json.loads(_member(path, "header.json")) if has_header else {}
+            summaries = json.loads(_member(path, "summaries.json"))
+            return sample_logs.inspect(summaries, correct, path, _inspect_task(header))
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
@@ -506,7 +508,7 @@ def _npz(path: Path) -> Opened:
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
     """A table, a log of Inspect, a report of SWE-bench, predictions of MTEB, or an object item -> answer."""
     if isinstance(content, dict) and isinstance(content.get("samples"), list):
-        return sample_logs.inspect(content["samples"], correct, path)
+        return sample_logs.inspect(content["samples"], correct, path, _inspect_task(content))
     if isinstance(content, dict) and {"submitted_ids", "resolved_ids"} <= content.keys():
         return sample_logs.swe_bench(content)
     if isinstance(content, dict) and MTEB in content:
@@ -514,6 +516,10 @@ def _json(content: Any, correct: str | None, path: Path) -> Opened:
     if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
         content = [{"item": item, "prediction": answer} for item, answer in content.items()]
     return _records(rows_of_json(content), correct, path)
+
+
+def _inspect_task(header: Mapping[str, Any]) -> str:
+    return str((header.get("eval") or {}).get("task", ""))
 
 
 def _mteb(content: Mapping[str, Any]) -> Opened:
@@ -584,15 +590,16 @@ def _fitting(pattern: Path, correct: str | None) -> Opened:
     paths = [Path(one) for one in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (from any root)
     if not paths:
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
+    opened = [_open(path, correct) for path in paths]
+    tasks = {frame[sample_logs.TASK].first() for _, frame, _ in opened if sample_logs.TASK in frame.columns}
     parts = []
-    tasks = [found[1] if (found := LOG_OF_TASK.match(path.name)) else "" for path in paths]
-    for path, name, task in zip(paths, names_of(paths), tasks, strict=True):
-        tool, frame, notes = _open(path, correct)
-        if task and len(set(tasks)) > 1 and "item" in frame.columns:  # such logs number the items of every task alike
-            frame = frame.with_columns(item=pl.lit(f"{task}/") + pl.col("item").cast(pl.String))
+    for (_, frame, _), name in zip(opened, names_of(paths), strict=True):
+        if len(tasks) > 1 and sample_logs.TASK in frame.columns:  # logs number the items of every task alike
+            frame = frame.with_columns(item=pl.concat_str(sample_logs.TASK, pl.lit("/"), pl.col("item")))
         seed = _column(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))
+    tool, _, notes = opened[-1]
     try:
         return tool, pl.concat(parts, how="diagonal_relaxed"), notes
     except pl.exceptions.PolarsError as error:

@@ -7,6 +7,7 @@ has the tools, and the versions whose logs were read.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
 """Inspect's grades: correct, incorrect, no answer, partial."""
 REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
 """Repository and number of an issue, as SWE-bench names its instances, or a commit."""
+TASK = "evaluated task"
+"""Column of the task of a log, for which no other column is taken."""
 Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
 """Tool, table, notes."""
 
@@ -36,9 +39,13 @@ class _Sample(NamedTuple):
 
 
 def _scored(
-    tool: str, samples: Sequence[_Sample], correct: str | None, path: Path, notes: Sequence[str] = ()
+    tool: str, samples: Sequence[_Sample], correct: str | None, path: Path, notes: Sequence[str] = (), task: str = ""
 ) -> Opened:
-    """A table of samples by one metric. Their questions are its labels, so that no two tasks are taken for the same."""
+    """A table of samples by one metric. Their questions are its labels, so that no two tasks are taken for the same.
+
+    Args:
+        task: that all samples are of, if the log or its name tells it.
+    """
     names = list(dict.fromkeys(name for one in samples for name in one.scores))
     metric = correct or next((name for name in (*METRICS, *names) if name in names), None)
     if metric is None or metric not in names:
@@ -49,6 +56,8 @@ def _scored(
         "item": [one.item for one in kept],
         correct or "correct": [one.scores[metric] for one in kept],
     }
+    if task:
+        rows[TASK] = [task] * len(kept)
     if any(one.repeat != 1 for one in kept):
         rows["repeat"] = [one.repeat for one in kept]
     if all(one.question for one in kept):
@@ -72,17 +81,17 @@ def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> O
         if one.get("filter", "none") == filters[0]
     ]
     notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
-    return _scored("lm-evaluation-harness", samples, correct, path, notes)
+    return _scored("lm-evaluation-harness", samples, correct, path, notes, _task_of(path))
 
 
-def inspect(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+def inspect(records: list[dict[str, Any]], correct: str | None, path: Path, task: str = "") -> Opened:
     """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
     samples = []
     for one in records:
         values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
         scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
         samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
-    return _scored("Inspect", samples, correct, path)
+    return _scored("Inspect", samples, correct, path, task=task)
 
 
 def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
@@ -91,32 +100,49 @@ def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
     samples = [
         _Sample(item, scores, question=query) for item, query, scores in zip(ids, queries, frame["metric"], strict=True)
     ]
-    return _scored("lighteval", samples, correct, path)
+    return _scored("lighteval", samples, correct, path, task=_task_of(path))
+
+
+def _task_of(path: Path) -> str:
+    """The task in the name of a log of lm-evaluation-harness or lighteval; empty if it has another name."""
+    found = re.match(r"(?:samples|details)_(.+)_\d{4}-\d\d-\d\dT", path.name)
+    return found[1] if found else ""
 
 
 def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Statistics of HELM's instances, in one object for each metric; perturbed instances are left out."""
+    """Statistics of HELM's instances, in one object for each metric; perturbed instances are left out.
+
+    The folder is named after scenario and model.
+    """
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for one in records:
         if not one.get("perturbation"):
             scores = {stat["name"]["name"]: stat["mean"] for stat in one["stats"] if "mean" in stat}
             found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
     samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
-    return _scored("HELM", samples, correct, path)
+    return _scored("HELM", samples, correct, path, task=re.sub(r"[,:]model=[^,]*", "", path.absolute().parent.name))
 
 
 def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples in the schema of Every Eval Ever; those of several tasks in one file bear the name of theirs."""
-    several = len({one.get("evaluation_name") for one in records}) > 1
-    samples = [
-        _Sample(
-            f"{one['evaluation_name']}/{one['sample_id']}" if several else str(one["sample_id"]),
-            {name: one["evaluation"][name] for name in ("is_correct", "score")},
-            question=one.get("sample_hash"),
-        )
-        for one in records
-    ]
-    return _scored("Every Eval Ever", samples, correct, path)
+    """Samples in the schema of Every Eval Ever, whose file has a row for each metric of a sample.
+
+    Those of several tasks in one file bear the name of theirs.
+    """
+    tasks = {str(one.get("evaluation_name", "")) for one in records}
+    metrics = {one.get("evaluation_result_id") for one in records}
+    found: dict[tuple[str, int], _Sample] = {}
+    seen: Counter[tuple[str, str | None]] = Counter()
+    for one in records:
+        item = f"{one['evaluation_name']}/{one['sample_id']}" if len(tasks) > 1 else str(one["sample_id"])
+        metric = one.get("evaluation_result_id")
+        scores = {name: one["evaluation"][name] for name in ("is_correct", "score")}
+        if len(metrics) > 1:
+            scores = {str(metric): scores["score"]}
+        seen[item, metric] += 1  # a sample that is there twice is no second metric
+        sample = found.setdefault((item, seen[item, metric]), _Sample(item, {}, question=one.get("sample_hash")))
+        found[item, seen[item, metric]] = sample._replace(scores={**sample.scores, **scores})
+    task = "" if len(tasks) > 1 else tasks.pop()
+    return _scored("Every Eval Ever", list(found.values()), correct, path, task=task)
 
 
 def swe_bench(report: Mapping[str, Any]) -> Opened:

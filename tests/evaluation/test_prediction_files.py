@@ -520,6 +520,36 @@ def test_logs_of_several_tasks_have_different_items(tmp_path: Path) -> None:
     items = ["mmlu_law/0", "mmlu_law/1", "mmlu_math/0", "mmlu_math/1"]
     assert found.rows.select("item", "correct").rows() == list(zip(items, [1.0, 0.0, 0.0, 1.0], strict=True))
     assert rows(tmp_path / "samples_mmlu_law*.jsonl").rows["item"].to_list() == ["0", "1"]
+    for task in ("law", "math"):
+        samples = [{"id": 1, "epoch": 1, "scores": {"match": {"value": "C"}}}]
+        write_json(tmp_path / f"inspect-{task}.json", {"eval": {"task": task}, "samples": samples})
+        with zipfile.ZipFile(tmp_path / f"inspect-{task}.eval", "w") as archive:
+            archive.writestr("header.json", json.dumps({"eval": {"task": task}}))
+            archive.writestr("summaries.json", json.dumps(samples))
+        folder = tmp_path / f"{task}:subject=a,model=mine,shots=5"
+        folder.mkdir()
+        stats = [{"name": {"name": "exact_match"}, "mean": 1.0}]
+        write_json(folder / "per_instance_stats.json", [{"instance_id": "id1", "train_trial_index": 0, "stats": stats}])
+    for suffix in (".json", ".eval"):
+        assert rows(tmp_path / f"inspect-*{suffix}").rows["item"].to_list() == ["law/1", "math/1"]
+    found = rows(tmp_path / "*model=mine*" / "per_instance_stats.json")
+    assert found.rows["item"].to_list() == ["law:subject=a,shots=5/id1", "math:subject=a,shots=5/id1"]
+
+
+def test_every_eval_ever_has_a_row_for_each_metric(tmp_path: Path) -> None:
+    samples = [
+        {"sample_id": str(item), "evaluation_name": "gsm8k", "evaluation_result_id": metric, "sample_hash": f"h{item}"}
+        | {"evaluation": {"score": score, "is_correct": score == 1}}
+        for item in range(2)
+        for metric, score in (("f1", 0.5), ("acc", 1.0 - item))
+    ]
+    path = write_lines(tmp_path / "a_samples.jsonl", samples)
+    assert rows(path).rows.select("item", "correct").rows() == [("0", 1.0), ("1", 0.0)]
+    assert rows(path, columns={"correct": "f1"}).rows["correct"].to_list() == [0.5, 0.5]
+    write_lines(tmp_path / "b_samples.jsonl", [one | {"evaluation_name": "mmlu"} for one in samples])
+    assert rows(tmp_path / "*_samples.jsonl").rows["item"].to_list() == ["gsm8k/0", "gsm8k/1", "mmlu/0", "mmlu/1"]
+    with pytest.raises(ConfigError, match="item '0' occurs more than once"):
+        rows(write_lines(tmp_path / "twice.jsonl", samples + samples[:2]))
 
 
 def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:

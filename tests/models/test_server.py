@@ -215,6 +215,22 @@ def test_turns_give_what_predict_says(model: ExportedModel, tmp_path: Path) -> N
         np.testing.assert_allclose(work.rows()[name].to_numpy(), whole[name].to_numpy(), atol=1e-5)
 
 
+def test_what_is_doubtful_about_an_item_stays_with_it(model: ExportedModel, tmp_path: Path) -> None:
+    """Clips of three requests go through the encoder together; that of the second is silent."""
+    works = []
+    for name, content in (("a", wave()), ("b", b""), ("c", wave(seed=1))):
+        path = tmp_path / f"{name}.wav"
+        path.write_bytes(content)
+        if name == "b":
+            soundfile.write(path, np.zeros(4800), 16000)
+        works.append(PartialPrediction(model, files_as_rows([path])))
+    embed_next([(work, 1) for work in works])
+    assert [work.left for work in works] == [0, 0, 0]
+    warnings = [work.rows()["warning"][0] for work in works]
+    assert [one is not None for one in warnings] == [False, True, False]
+    assert "silent" in warnings[1]
+
+
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::1", "localhost.evil.example:8000"])
 def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
     """A page of another site reaches a local server under its own name (DNS rebinding)."""

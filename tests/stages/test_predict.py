@@ -242,6 +242,31 @@ def test_a_killed_prediction_resumes_with_the_same_table(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.parquet", "whole.parquet"]
 
 
+def test_a_part_of_a_file_that_has_changed_since_is_not_used(
+    trained: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "CHUNK", 1)
+    sounds, out, frame, calls = tmp_path / "sounds", tmp_path / "found.parquet", engine._frame, []
+    sounds.mkdir()
+    for number in range(2):
+        shutil.copy(trained / "tones" / f"s0-{number}.wav", sounds / f"{number}.wav")
+
+    def dies(*args: Any) -> pl.DataFrame:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return frame(*args)
+
+    monkeypatch.setattr(engine, "_frame", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, sounds, out=out)
+    shutil.copy(trained / "tones" / "s1-3.wav", sounds / "0.wav")
+    monkeypatch.setattr(engine, "_frame", frame)
+    run(model, sounds, out=out)
+    found = items(pl.read_parquet(out))
+    assert_frame_equal(found, items(run(model, sounds)).select(found.columns))
+
+
 def test_parts_of_other_inputs_are_not_used(trained: Path, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.parquet"
     work = tmp_path / ".found.parquet.parts"

@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daamctl.artifacts.splits import PAIR
-from daamctl.corpora.groups import assign_groups, cross_groups, even_number, unevenness
+from daamctl.corpora.groups import (
+    assign_groups,
+    cross_groups,
+    even_number,
+    official_groups,
+    part_and_rest,
+    unevenness,
+    with_test_part,
+)
 
 
 def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
@@ -97,3 +106,46 @@ def test_number_of_groups_that_divides() -> None:
     assert even_number(of(*[10] * 12), 5) == 5  # 30 is 1.25 times the mean of 24
     assert even_number(of(9, *[10] * 11), 5) == 6  # 30 is more than that of 23.8; 4 is as near, but less
     assert even_number(of(60, 6, 6, 6), 3) is None
+
+
+def in_groups(*names: str | None) -> pl.DataFrame:
+    return pl.DataFrame({"group": names}, schema={"group": pl.String})
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("Train", "Testing", "valid"), ["train", "test", "dev"]),
+        (("Train", "Test"), ["train", "test"]),
+        (("Train", "valid"), ["Train", "valid"]),  # no test part
+        (("Train", "Test", "Session3"), ["Train", "Test", "Session3"]),  # folds
+    ],
+)
+def test_groups_of_an_official_split_get_its_names(names: tuple[str, ...], expected: list[str]) -> None:
+    assert official_groups(in_groups(*names))["group"].to_list() == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "told"),
+    [
+        (("train", "Valid"), ["train", "test"], "Valid"),
+        (("train", "valid", "test"), ["train", "valid", "test"], None),
+        (("train", "train"), None, None),
+        (("train", None), None, None),
+        (("a", "b"), ["a", "b"], None),
+    ],
+)
+def test_the_dev_part_stands_in_for_a_test_part(
+    names: tuple[str | None, ...], expected: list[str] | None, told: str | None
+) -> None:
+    rows, instead = with_test_part(in_groups(*names))
+    assert instead == told
+    assert (rows["group"].to_list() if "group" in rows.columns else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Train_clean", ("train", "_clean")), ("clean-test", ("test", "clean-")), ("clean", None), ("retrain", None)],
+)
+def test_a_part_may_be_at_either_end_of_a_name(name: str, expected: tuple[str, str] | None) -> None:
+    assert part_and_rest(name) == expected

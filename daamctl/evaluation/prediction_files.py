@@ -411,6 +411,10 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _json(json.loads(text), correct, path)
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
+        first = text.partition("\n")[0].lower().split(",")
+        is_intent = path.name.endswith("predict.csv") and len(first) == 4 and first[0] not in COLUMNS["item"]
+        if is_intent and path.with_name(path.name.replace("predict", "truth")).exists():
+            return _s3prl(path, text, ",")
         return _csv(text)
     except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
@@ -565,20 +569,24 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
     return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()
 
 
-def _s3prl(path: Path, text: str) -> Opened:
-    """Two columns without a head, `item answer`, and the labels in a second file: `test_fold1_truth.txt`."""
-    frame = _pairs(text, "prediction")
+def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
+    """Two columns without a head, `item answer`, and the labels in a second file: `test_fold1_truth.txt`.
+
+    Args:
+        separator: a comma for intents, `item,action,object,location`, whose three slots are one answer; None: spaces.
+    """
+    frame = _pairs(text, "prediction", separator)
     truth = path.with_name(path.name.replace("predict", "truth"))
     if truth == path or not truth.exists():
         return "s3prl", frame, ()
-    labels = _pairs(truth.read_text(encoding="utf-8-sig"), "label")
+    labels = _pairs(truth.read_text(encoding="utf-8-sig"), "label", separator)
     if set(labels["item"]) != set(frame["item"]):
         raise ValueError(f"{truth.name} has other items")
     return "s3prl", frame.join(labels, on="item"), ()
 
 
-def _pairs(text: str, second: str) -> pl.DataFrame:
-    rows = [line.split() for line in text.splitlines() if line.strip()]
+def _pairs(text: str, second: str, separator: str | None) -> pl.DataFrame:
+    rows = [line.split(separator, 1 if separator else -1) for line in text.splitlines() if line.strip()]
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
         raise ValueError(f"line {wrong} has {len(rows[wrong - 1])} words; need an item and an answer")

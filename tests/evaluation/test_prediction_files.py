@@ -281,6 +281,22 @@ def test_folders_give_folds_and_seeds(tmp_path: Path) -> None:
     assert found.rows["correct"].to_list() == RIGHT * 2
 
 
+def test_the_slots_of_an_intent_are_one_answer(tmp_path: Path) -> None:
+    """s3prl's task of Fluent Speech Commands writes three slots."""
+    (tmp_path / "test_predict.csv").write_text("a.wav,increase,heat,none\nb.wav,increase,heat,kitchen\n")
+    (tmp_path / "test_truth.csv").write_text("a.wav,increase,heat,none\nb.wav,increase,heat,washroom\n")
+    found = rows(tmp_path / "test_predict.csv")
+    assert found.tool == "s3prl"
+    assert found.rows["correct"].to_list() == [1.0, 0.0]
+    assert found.rows["label"].to_list() == ["increase,heat,none", "increase,heat,washroom"]
+    (tmp_path / "test_predict.csv").write_text("id,label,prediction,note\na,1,1,x\nb,2,1,y\n")  # with a head
+    assert rows(tmp_path / "test_predict.csv").rows["correct"].to_list() == [1.0, 0.0]
+    (tmp_path / "test_predict.csv").write_text("a.wav,increase,heat,none\nb.wav,increase,heat,kitchen\n")
+    (tmp_path / "test_truth.csv").unlink()  # then it is any table, here without a head
+    with pytest.raises(ConfigError, match="have no"):
+        rows(tmp_path / "test_predict.csv")
+
+
 def test_a_pattern_gives_seeds_and_folds_of_one_model(tmp_path: Path) -> None:
     for seed, answers in (("1", ANSWERS), ("2", LABELS)):
         table = pl.DataFrame({"item": ITEMS, "label": LABELS, "prediction": answers})

@@ -215,8 +215,11 @@ def _described(folder: Path, items: Sequence[str]) -> pl.DataFrame | None:
     names = list(dict.fromkeys(name for one in told for name, value in one.items() if isinstance(value, str | int)))
     usual = renames([one for one in COLUMNS if one != "id" and one not in names], names)
     columns = {role: usual.get(role, role) for role in COLUMNS if role != "id" and usual.get(role, role) in names}
-    rows = [[item, *(one.get(name) for name in columns.values())] for item, one in zip(items, told, strict=True)]
-    return pl.DataFrame(rows, ["id", *columns], orient="row", strict=False).cast(pl.String)
+    found: dict[str, list[str | None]] = {"id": list(items)}
+    for role, name in columns.items():
+        values = [one.get(name) for one in told]
+        found[role] = [str(value) if isinstance(value, str | int) else None for value in values]
+    return pl.DataFrame(found)
 
 
 def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:

@@ -357,8 +357,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     if len(again):
         raise ConfigError(f"{items}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)")
     frame = frame.with_columns(_text(frame[here]).alias(here))
-    if tool == "MTEB" and len(frame) == len(known):
-        frame = _mteb_parts(frame)
+    if tool == "MTEB":
+        frame = _mteb_parts(frame, known["item"], items)
     if short := by_last_part([frame[here], known["item"]]):
         frame, known = frame.with_columns(short[0]), known.with_columns(short[1])
     lacking = frame.filter(~pl.col(here).is_in(known["item"].to_list()))
@@ -545,15 +545,28 @@ def _mteb(content: Mapping[str, Any]) -> Opened:
     return "MTEB", pl.DataFrame(rows, ["item", "prediction", "seed"], orient="row", strict=False), ()
 
 
-def _mteb_parts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Predictions of MTEB with the items that were tested, if their lists are the parts of a cross-validation.
+def _mteb_parts(frame: pl.DataFrame, known: pl.Series, items: Path) -> pl.DataFrame:
+    """Predictions of MTEB with the items that were tested.
 
-    There are as many predictions as items then. MTEB leaves out every part in turn of scikit-learn's
-    `KFold(shuffle=True, random_state=42)`.
+    Each list is of all items, or of one part of a cross-validation: then there are as many predictions as items, and
+    the parts are those of scikit-learn's `KFold(shuffle=True, random_state=42)`.
     """
-    shuffled = np.random.RandomState(42).permutation(len(frame))
-    parts = np.array_split(shuffled, frame["seed"].n_unique())
-    return frame.with_columns(item=pl.Series(np.concatenate([np.sort(part) for part in parts])).cast(pl.String))
+    found = []
+    for (prefix,), rows in frame.group_by(pl.col("item").str.replace(r"\d+$", ""), maintain_order=True):
+        number = int(known.str.contains(rf"^{re.escape(str(prefix))}\d+$").sum())
+        sizes = rows["seed"].value_counts(sort=True)["count"].to_list()
+        if set(sizes) != {number}:
+            if sum(sizes) != number:
+                told = first_few([str(one) for one in sizes], 10)
+                raise ConfigError(
+                    f"{items} has {number} items of the predictions of MTEB, whose lists have {told}",
+                    fix="give a row for every item of the split that was tested, numbered from 0 in its order",
+                )
+            parts = np.array_split(np.random.RandomState(42).permutation(number), len(sizes))
+            order = pl.Series(np.concatenate([np.sort(part) for part in parts]))
+            rows = rows.with_columns(item=pl.lit(prefix) + order.cast(pl.String))
+        found.append(rows)
+    return pl.concat(found)
 
 
 def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

@@ -262,11 +262,20 @@ def test_mteb_repeats_the_test_set_or_leaves_out_its_parts(tmp_path: Path) -> No
     found = rows(crossed, items=labels)
     assert found.rows["item"].to_list() == [*"12403"]
     assert found.rows["correct"].to_list() == [1.0] * 5
+    pl.DataFrame({"label": [*target, 0]}).with_row_index("item").write_csv(tmp_path / "more.csv")
+    with pytest.raises(ConfigError, match=r"more\.csv has 6 items of the predictions of MTEB, whose lists have 3, 2"):
+        rows(crossed, items=tmp_path / "more.csv")
     with pytest.raises(ConfigError, match="have no label") as error:
         rows(crossed)
     assert "--items" in str(error.value.fix)
     several = rows(mteb(tmp_path / "c.json", dev=[[0]], test=[[1]]), columns={"label": "prediction"})
     assert several.rows["item"].to_list() == ["default/dev/0", "default/test/0"]
+    names = [f"default/{split}/{number}" for split in ("dev", "test") for number in range(5)]
+    pl.DataFrame({"item": names, "label": target * 2}).write_csv(tmp_path / "two.csv")
+    lists = [[target[index] for index in part] for part in parts]
+    several = rows(mteb(tmp_path / "c.json", dev=lists, test=[target, target]), items=tmp_path / "two.csv")
+    assert several.rows["item"].to_list()[:5] == [f"default/dev/{number}" for number in (1, 2, 4, 0, 3)]
+    assert several.rows["correct"].to_list() == [1.0] * 15
     with pytest.raises(ArtifactError, match=r"d\.json cannot be read: it has predictions of MTEB that are no classes"):
         rows(mteb(tmp_path / "d.json", test=[[[0, 1]]]))
 

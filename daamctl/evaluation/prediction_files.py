@@ -1,8 +1,8 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
 Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
-the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, Every Eval Ever and SWE-bench.
-docs/judge.md shows each of them. Nothing is unpickled.
+the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, OpenCompass, Every Eval Ever and
+SWE-bench. docs/judge.md shows each of them. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -510,11 +510,13 @@ def _npz(path: Path) -> Opened:
 
 
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
-    """A table, a log of Inspect, a report of SWE-bench, predictions of MTEB, or an object item -> answer."""
+    """A table, an object item -> answer, or what a tool writes that stores more than one list of items."""
     if isinstance(content, dict) and isinstance(content.get("samples"), list):
         return sample_logs.inspect(content["samples"], correct, path, _inspect_task(content))
     if isinstance(content, dict) and {"submitted_ids", "resolved_ids"} <= content.keys():
         return sample_logs.swe_bench(content)
+    if isinstance(content, dict) and isinstance(content.get("details"), dict) and "type" in content["details"]:
+        return sample_logs.open_compass(content["details"], correct, path)
     if isinstance(content, dict) and MTEB in content:
         return _mteb(content)
     if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):

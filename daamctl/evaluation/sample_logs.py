@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.errors import ConfigError
 
-METRICS = ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved")
+METRICS = ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved", "pass@1")
 """Names of a column, or metric, that says whether an answer is right."""
 GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
 """Inspect's grades: correct, incorrect, no answer, partial."""
@@ -121,6 +121,16 @@ def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Open
             found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
     samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
     return _scored("HELM", samples, correct, path, task=re.sub(r"[,:]model=[^,]*", "", path.absolute().parent.name))
+
+
+def open_compass(details: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
+    """Details that OpenCompass adds to the results of a data set, after which the file is named."""
+    samples = [
+        _Sample(item, {name: one[name] for name in METRICS if name in one}, question=str(one.get("references", "")))
+        for item, one in details.items()
+        if isinstance(one, dict)
+    ]
+    return _scored("OpenCompass", samples, correct, path, task=path.stem)
 
 
 def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

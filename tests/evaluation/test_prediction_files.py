@@ -561,6 +561,21 @@ def test_logs_of_several_tasks_have_different_items(tmp_path: Path) -> None:
     assert found.rows["item"].to_list() == ["law:subject=a,shots=5/id1", "math:subject=a,shots=5/id1"]
 
 
+def test_details_of_open_compass(tmp_path: Path) -> None:
+    for name in ("law", "math"):
+        samples = {
+            str(item): {"prompt": "p", "predictions": "A", "references": answer, "correct": answer == "A"}
+            for item, answer in enumerate("AB")
+        }
+        write_json(tmp_path / f"{name}.json", {"accuracy": 50.0, "details": {"type": "GEN", **samples}})
+    found = rows(tmp_path / "law.json")
+    assert found.rows.select("item", "label", "correct").rows() == [("0", "A", 1.0), ("1", "B", 0.0)]
+    assert rows(tmp_path / "*.json").rows["item"].to_list() == ["law/0", "law/1", "math/0", "math/1"]
+    write_json(tmp_path / "none.json", {"details": {"type": "GEN", "0": {"predictions": "A"}}})
+    with pytest.raises(ConfigError, match="the samples have no score"):
+        rows(tmp_path / "none.json")
+
+
 def test_every_eval_ever_has_a_row_for_each_metric(tmp_path: Path) -> None:
     samples = [
         {"sample_id": str(item), "evaluation_name": "gsm8k", "evaluation_result_id": metric, "sample_hash": f"h{item}"}

@@ -24,7 +24,8 @@ def command(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE FILE …", help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, or a folder."
+            metavar="FILE FILE …",
+            help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, a folder, or a quoted 'seed*.csv'.",
         ),
     ],
     items: Annotated[

@@ -622,9 +622,9 @@ def _fitting(pattern: Path, correct: str | None) -> Opened:
         seed = _column(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))
-    tool, _, notes = opened[-1]
+    notes = dict.fromkeys(note for *_, own in opened for note in own)
     try:
-        return tool, pl.concat(parts, how="diagonal_relaxed"), notes
+        return opened[0][0], pl.concat(parts, how="diagonal_relaxed"), tuple(notes)
     except pl.exceptions.PolarsError as error:
         reason = str(error).partition("\n")[0]
         raise ArtifactError(f"{pattern}: the files have different columns: {reason}") from error

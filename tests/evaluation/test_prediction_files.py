@@ -557,6 +557,10 @@ def test_logs_of_several_tasks_have_different_items(tmp_path: Path) -> None:
         write_json(folder / "per_instance_stats.json", [{"instance_id": "id1", "train_trial_index": 0, "stats": stats}])
     for suffix in (".json", ".eval"):
         assert rows(tmp_path / f"inspect-*{suffix}").rows["item"].to_list() == ["law/1", "math/1"]
+    write_json(tmp_path / "inspect-art.json", {"eval": {"task": "art"}, "samples": [{"id": 1}, *samples]})
+    notes = rows(tmp_path / "inspect-*.json").notes  # art is the first file
+    assert "1 samples have no score and are left out" in notes
+    assert len(set(notes)) == len(notes)
     found = rows(tmp_path / "*model=mine*" / "per_instance_stats.json")
     assert found.rows["item"].to_list() == ["law:subject=a,shots=5/id1", "math:subject=a,shots=5/id1"]
 

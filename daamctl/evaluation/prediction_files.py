@@ -343,7 +343,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     """The table with the labels and groups of its items, which are in another file."""
     _, other, _ = _open(items, None)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
-    here = _column(frame, "item", None if "item" in theirs else columns.get("item"), str(path))
+    given = columns.get("item")  # in one of the files, or both
+    here = _column(frame, "item", None if "item" in theirs and given not in frame.columns else given, str(path))
     there = _column(other, "item", theirs.get("item"), str(items))
     if here is None or there is None:
         raise ConfigError(f"{path if here is None else items} has no column of items", fix="name it with --item")
@@ -366,7 +367,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
         raise ConfigError(
             f"{items} lacks {len(lacking)} of the {len(frame)} items of {path}, e.g. '{lacking[here][0]}'"
         )
-    return frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
+    frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
+    return frame.rename({here: theirs.get("item", here)})
 
 
 def _open(path: Path, correct: str | None) -> Opened:

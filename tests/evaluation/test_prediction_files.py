@@ -243,6 +243,14 @@ def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
         rows(path, items=labels)
 
 
+@pytest.mark.parametrize(("here", "there"), [("fid", "item"), ("item", "fid"), ("fid", "fid")])
+def test_the_column_of_the_items_may_be_named_in_either_file(here: str, there: str, tmp_path: Path) -> None:
+    pl.DataFrame({here: ITEMS, "prediction": ANSWERS}).write_csv(tmp_path / "answers.csv")
+    pl.DataFrame({there: ITEMS[::-1], "label": LABELS[::-1]}).write_csv(tmp_path / "labels.csv")
+    found = rows(tmp_path / "answers.csv", items=tmp_path / "labels.csv", columns={"item": "fid"})
+    assert found.rows.select("item", "correct").rows() == list(zip(ITEMS, RIGHT, strict=True))
+
+
 def mteb(path: Path, **splits: list[list[Any]]) -> Path:
     return write_json(path, {"mteb_model_meta": {"model_name": "m", "revision": "1"}, "default": splits})
 

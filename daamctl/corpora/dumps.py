@@ -113,7 +113,8 @@ def import_vectors(
         items, rows, named = _rows(source)
     else:
         items, rows, named = _items(source)
-        rows = None if table is not None and source.is_dir() else rows  # a table counts more than JSON beside the files
+        if table is None and source.is_dir():  # a table counts more than JSON beside the files
+            rows = _described(source, list(items))
     if table is not None:
         given = read_table(table, fix=f"give {TABLE}")
         if not named:
@@ -189,7 +190,7 @@ def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
         found: Items = {path.relative_to(source).with_suffix("").as_posix(): partial(_read, path) for path in files}
         if len(found) < len(files) or not found:
             raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
-        return found, _described(source, list(found)), True
+        return found, None, True
     if source.is_file() and source.suffix not in KINDS and tarfile.is_tarfile(source):
         fix = f"unpack it: mkdir vectors && tar -xf {source} -C vectors; then daamctl import-vectors vectors"
         raise CorpusError(f"{source} is an archive", fix=fix)
@@ -213,12 +214,11 @@ def _described(folder: Path, items: Sequence[str]) -> pl.DataFrame | None:
     if not all(isinstance(one, dict) for one in told):
         return None
     names = list(dict.fromkeys(name for one in told for name, value in one.items() if isinstance(value, str | int)))
-    usual = renames([one for one in COLUMNS if one != "id" and one not in names], names)
-    columns = {role: usual.get(role, role) for role in COLUMNS if role != "id" and usual.get(role, role) in names}
     found: dict[str, list[str | None]] = {"id": list(items)}
-    for role, name in columns.items():
-        values = [one.get(name) for one in told]
-        found[role] = [str(value) if isinstance(value, str | int) else None for value in values]
+    for role in (one for one in COLUMNS if one != "id"):
+        if name := role if role in names else alike(role, names):
+            values = [one.get(name) for one in told]
+            found[role] = [str(value) if isinstance(value, str | int) else None for value in values]
     return pl.DataFrame(found)
 
 

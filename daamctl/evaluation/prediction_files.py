@@ -402,8 +402,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             with zipfile.ZipFile(path) as archive:
                 has_header = "header.json" in archive.namelist()  # written at the end
             header = json.loads(_member(path, "header.json")) if has_header else {}
-            summaries = json.loads(_member(path, "summaries.json"))
-            return sample_logs.inspect(summaries, correct, path, _inspect_task(header))
+            log = {**header, "samples": json.loads(_member(path, "summaries.json"))}
+            return sample_logs.inspect(log, correct, path)
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
@@ -413,10 +413,10 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _json(json.loads(text), correct, path)
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
-        first = text.partition("\n")[0].lower().split(",")
-        is_intent = path.name.endswith("predict.csv") and len(first) == 4 and first[0] not in COLUMNS["item"]
-        if is_intent and path.with_name(path.name.replace("predict", "truth")).exists():
-            return _s3prl(path, text, ",")
+        if path.name.endswith("predict.csv") and _truth_of(path).exists():
+            first = text.partition("\n")[0].lower().split(",")
+            if len(first) == 4 and first[0] not in COLUMNS["item"]:  # else it has a head
+                return _s3prl(path, text, ",")
         return _csv(text)
     except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
@@ -513,21 +513,18 @@ def _npz(path: Path) -> Opened:
 
 def _json(content: Any, correct: str | None, path: Path) -> Opened:
     """A table, an object item -> answer, or what a tool writes that stores more than one list of items."""
-    if isinstance(content, dict) and isinstance(content.get("samples"), list):
-        return sample_logs.inspect(content["samples"], correct, path, _inspect_task(content))
-    if isinstance(content, dict) and {"submitted_ids", "resolved_ids"} <= content.keys():
-        return sample_logs.swe_bench(content)
-    if isinstance(content, dict) and isinstance(content.get("details"), dict) and "type" in content["details"]:
-        return sample_logs.open_compass(content["details"], correct, path)
-    if isinstance(content, dict) and MTEB in content:
-        return _mteb(content)
-    if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
-        content = [{"item": item, "prediction": answer} for item, answer in content.items()]
+    if isinstance(content, dict):
+        if isinstance(content.get("samples"), list):
+            return sample_logs.inspect(content, correct, path)
+        if {"submitted_ids", "resolved_ids"} <= content.keys():
+            return sample_logs.swe_bench(content)
+        if isinstance(details := content.get("details"), dict) and "type" in details:
+            return sample_logs.open_compass(details, correct, path)
+        if MTEB in content:
+            return _mteb(content)
+        if not any(isinstance(one, dict | list) for one in content.values()):
+            content = [{"item": item, "prediction": answer} for item, answer in content.items()]
     return _records(rows_of_json(content), correct, path)
-
-
-def _inspect_task(header: Mapping[str, Any]) -> str:
-    return str((header.get("eval") or {}).get("task", ""))
 
 
 def _mteb(content: Mapping[str, Any]) -> Opened:
@@ -586,6 +583,11 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
     return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()
 
 
+def _truth_of(path: Path) -> Path:
+    """The file of labels that s3prl writes beside predictions."""
+    return path.with_name(path.name.replace("predict", "truth"))
+
+
 def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
     """Two columns without a head, `item answer`, and the labels in a second file: `test_fold1_truth.txt`.
 
@@ -593,7 +595,7 @@ def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
         separator: a comma for intents, `item,action,object,location`, whose three slots are one answer; None: spaces.
     """
     frame = _pairs(text, "prediction", separator)
-    truth = path.with_name(path.name.replace("predict", "truth"))
+    truth = _truth_of(path)
     if truth == path or not truth.exists():
         return "s3prl", frame, ()
     labels = _pairs(truth.read_text(encoding="utf-8-sig"), "label", separator)

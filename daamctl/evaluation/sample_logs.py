@@ -84,14 +84,14 @@ def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> O
     return _scored("lm-evaluation-harness", samples, correct, path, notes, _task_of(path))
 
 
-def inspect(records: list[dict[str, Any]], correct: str | None, path: Path, task: str = "") -> Opened:
+def inspect(log: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
     """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
     samples = []
-    for one in records:
+    for one in log["samples"]:
         values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
         scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
         samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
-    return _scored("Inspect", samples, correct, path, task=task)
+    return _scored("Inspect", samples, correct, path, task=str((log.get("eval") or {}).get("task", "")))
 
 
 def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
@@ -140,19 +140,19 @@ def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Pa
     """
     tasks = {str(one.get("evaluation_name", "")) for one in records}
     metrics = {one.get("evaluation_result_id") for one in records}
-    found: dict[tuple[str, int], _Sample] = {}
+    found: dict[tuple[str, str | None, int], dict[str, Any]] = {}
     seen: Counter[tuple[str, str | None]] = Counter()
     for one in records:
         item = f"{one['evaluation_name']}/{one['sample_id']}" if len(tasks) > 1 else str(one["sample_id"])
         metric = one.get("evaluation_result_id")
+        seen[item, metric] += 1  # a sample that is there twice is no second metric
         scores = {name: one["evaluation"][name] for name in ("is_correct", "score")}
         if len(metrics) > 1:
             scores = {str(metric): scores["score"]}
-        seen[item, metric] += 1  # a sample that is there twice is no second metric
-        sample = found.setdefault((item, seen[item, metric]), _Sample(item, {}, question=one.get("sample_hash")))
-        found[item, seen[item, metric]] = sample._replace(scores={**sample.scores, **scores})
+        found.setdefault((item, one.get("sample_hash"), seen[item, metric]), {}).update(scores)
+    samples = [_Sample(item, scores, question=question) for (item, question, _), scores in found.items()]
     task = "" if len(tasks) > 1 else tasks.pop()
-    return _scored("Every Eval Ever", list(found.values()), correct, path, task=task)
+    return _scored("Every Eval Ever", samples, correct, path, task=task)
 
 
 def swe_bench(report: Mapping[str, Any]) -> Opened:

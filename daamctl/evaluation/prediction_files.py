@@ -7,7 +7,6 @@ SWE-bench. docs/judge.md shows each of them. Nothing is unpickled.
 
 from __future__ import annotations
 
-import glob
 import gzip
 import io
 import json
@@ -30,6 +29,7 @@ from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
 from daamctl.evaluation.sample_logs import METRICS, Opened
+from daamctl.store.files import fitting, is_pattern
 from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of, written_name
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -379,7 +379,7 @@ def _open(path: Path, correct: str | None) -> Opened:
     """
     if path.is_dir():
         return _folder(path)
-    if any(one in str(path) for one in "*?[") and not path.exists():
+    if is_pattern(path):
         return _fitting(path, correct)
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
@@ -614,8 +614,7 @@ def _pairs(text: str, second: str, separator: str | None) -> pl.DataFrame:
 
 def _fitting(pattern: Path, correct: str | None) -> Opened:
     """Predictions of one model in all files or folders that fit a pattern: its seeds, folds or tasks."""
-    paths = [Path(one) for one in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (from any root)
-    if not paths:
+    if not (paths := fitting(pattern)):
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
     opened = [_open(path, correct) for path in paths]
     tasks = {frame[sample_logs.TASK].first() for _, frame, _ in opened if sample_logs.TASK in frame.columns}

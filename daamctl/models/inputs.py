@@ -6,7 +6,6 @@ Columns: item (name in the output), path (absolute; null for texts), text (null 
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
+from daamctl.store.files import fitting, is_pattern
 
 SCHEMA: dict[str, Any] = {
     "item": pl.String,
@@ -27,7 +27,6 @@ SCHEMA: dict[str, Any] = {
     "label": pl.String,
 }
 TABLES = (".csv", ".tsv", ".parquet", *JSON)
-GLOB = "*?["
 
 
 def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
@@ -76,9 +75,8 @@ def files_of(word: str, suffixes: Sequence[str]) -> list[Path]:
             raise CorpusError(f"{path} holds no file that the model reads ({', '.join(suffixes)})")
     elif path.exists():
         found = [path]
-    elif any(mark in word for mark in GLOB):
-        names = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        found = [Path(name) for name in sorted(names) if Path(name).is_file()]
+    elif is_pattern(path):
+        found = [file for file in fitting(path) if file.is_file()]
         if not found:
             raise CorpusError(f"no file matches {word}")
     else:

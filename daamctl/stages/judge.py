@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.errors import ConfigError
 from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
+from daamctl.store.files import fitting, write_text
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
     named: list[tuple[str | None, Any]] = []  # a table has no name
     for source in sources:
         given, separator, path = str(source).partition("=") if isinstance(source, Path | str) else ("", "", "")
-        if separator and not Path(source).exists() and not glob.glob(str(source)):  # noqa: PTH207 (from any root)
+        if separator and not fitting(Path(source)):
             named.append((given or None, Path(path)))
         else:
             named.append((None, Path(source) if isinstance(source, Path | str) else source))
@@ -64,7 +64,6 @@ def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> No
     """Write the page, one file of HTML."""
     from daamctl.reporting.judge import document
     from daamctl.reporting.render import to_html
-    from daamctl.store.files import write_text
     from daamctl.store.version import __version__
 
     write_text(path, to_html(document(verdict, files), version=__version__))

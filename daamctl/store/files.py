@@ -7,6 +7,7 @@ vouches for them yet. `repair_of` says what helps when the file system refuses.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import logging
@@ -189,6 +190,18 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
         raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix, path=path) from error
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix, path=path) from error
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether a path is a pattern with *, ? or [, and no file or folder is called so."""
+    return any(mark in str(path) for mark in "*?[") and not path.exists()
+
+
+def fitting(pattern: Path) -> list[Path]:
+    """Files and folders that fit a pattern from any root, sorted, or are called so; ** is folders in any depth."""
+    if pattern.exists():
+        return [pattern]
+    return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (see above)
 
 
 def remove_others(folder: Path, kept: Collection[str], pattern: str = "*", *, folders: bool = False) -> None:

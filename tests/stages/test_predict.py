@@ -213,6 +213,22 @@ def test_the_suffix_chooses_the_format(trained: Path, model: Path, tmp_path: Pat
     assert list(tmp_path.iterdir()) == [out]
 
 
+def kill(monkeypatch: pytest.MonkeyPatch, chunk: int, *words: Any, out: Path) -> None:
+    """End a prediction while it makes a chunk, counted from 1."""
+    frame, calls = engine._frame, []
+
+    def dies(*args: Any) -> pl.DataFrame:
+        calls.append(1)
+        if len(calls) == chunk:
+            raise KeyboardInterrupt
+        return frame(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_frame", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(*words, out=out)
+
+
 def test_a_killed_prediction_resumes_with_the_same_table(
     trained: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,21 +236,11 @@ def test_a_killed_prediction_resumes_with_the_same_table(
     some = trained / "tones" / "s[01]-*[0-6].wav"
     out, whole = tmp_path / "found.parquet", tmp_path / "whole.parquet"
     run(model, some, out=whole)
-    frame, calls = engine._frame, []
-
-    def dies(*args: Any) -> pl.DataFrame:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return frame(*args)
-
-    monkeypatch.setattr(engine, "_frame", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run(model, some, out=out)
+    kill(monkeypatch, 3, model, some, out=out)
     assert not out.exists()
     (damaged, _) = sorted((tmp_path / ".found.parquet.parts").glob("part-*"))
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    calls.clear()
+    frame, calls = engine._frame, []
     monkeypatch.setattr(engine, "_frame", lambda *args: (calls.append(1), frame(*args))[1])
     run(model, some, out=out)
     assert len(calls) == 4  # of five, one was kept
@@ -246,22 +252,12 @@ def test_a_part_of_a_file_that_has_changed_since_is_not_used(
     trained: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CHUNK", 1)
-    sounds, out, frame, calls = tmp_path / "sounds", tmp_path / "found.parquet", engine._frame, []
+    sounds, out = tmp_path / "sounds", tmp_path / "found.parquet"
     sounds.mkdir()
     for number in range(2):
         shutil.copy(trained / "tones" / f"s0-{number}.wav", sounds / f"{number}.wav")
-
-    def dies(*args: Any) -> pl.DataFrame:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return frame(*args)
-
-    monkeypatch.setattr(engine, "_frame", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run(model, sounds, out=out)
+    kill(monkeypatch, 2, model, sounds, out=out)
     shutil.copy(trained / "tones" / "s1-3.wav", sounds / "0.wav")
-    monkeypatch.setattr(engine, "_frame", frame)
     run(model, sounds, out=out)
     found = items(pl.read_parquet(out))
     assert_frame_equal(found, items(run(model, sounds)).select(found.columns))

@@ -19,7 +19,17 @@ import pytest
 
 from daamctl.errors import ArtifactError
 from daamctl.store import files
-from daamctl.store.files import SaveTimer, atomic_path, csv_text, kept_path, locked, open_kept, put
+from daamctl.store.files import (
+    SaveTimer,
+    atomic_path,
+    csv_text,
+    fitting,
+    is_pattern,
+    kept_path,
+    locked,
+    open_kept,
+    put,
+)
 from tests.fixtures.damage import damages
 
 
@@ -278,3 +288,17 @@ def test_a_full_disk_beside_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         temporary.write_text("new")
     assert (tmp_path / "old").read_text() == "old"
     assert names(tmp_path) == ["old", "work"]
+
+
+def test_a_pattern_is_what_has_a_mark_and_no_file(tmp_path: Path) -> None:
+    for name in ("b1.csv", "b2.csv", "a[1].csv"):
+        (tmp_path / name).touch()
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "b3.csv").touch()
+    assert [one.name for one in fitting(tmp_path / "b?.csv")] == ["b1.csv", "b2.csv"]
+    assert [one.name for one in fitting(tmp_path / "**/b*.csv")] == ["b1.csv", "b2.csv", "b3.csv"]
+    assert fitting(tmp_path / "a[1].csv") == [tmp_path / "a[1].csv"]  # called so
+    assert fitting(tmp_path / "c*") == fitting(tmp_path / "c") == []
+    assert is_pattern(tmp_path / "c*")
+    assert not any(is_pattern(tmp_path / name) for name in ("a[1].csv", "b1.csv", "c"))

@@ -40,9 +40,10 @@ KEPT = {
     "truncate": "finished folds are kept",
     "mlm": "finished trainings and saved steps are kept",
     "predict": "with --out, finished items are kept",
+    "protocols": "finished probes of a protocol are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
-NOTHING_KEPT = ("bundle", "identify", "judge", "protocols", "verify")
+NOTHING_KEPT = ("bundle", "identify", "judge", "verify")
 """Commands that write all at their end."""
 
 

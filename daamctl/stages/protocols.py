@@ -4,6 +4,7 @@ Closed-form probes of the last layer, the best layer, the mean of the layers and
 tested under each protocol of `PROTOCOLS`. Items are paired: what is compared is whether the probe is right about an
 item, averaged over repetitions. Nothing is trained by gradient. Writes `data/protocols/<run>/`: protocols.parquet,
 protocols.json, and report.html with its tables and pictures. It is not a stage of the DAG; the report shows its result.
+What each probe says under each protocol is kept below `data/.work/`, so that no later command computes it again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from daamctl.methods.probes import ridge_best_layer, ridge_concat, ridge_last, r
 from daamctl.methods.settings import Sizes
 from daamctl.reporting.protocols import document
 from daamctl.reporting.write import write_report
+from daamctl.store.files import content_key, kept_path, open_kept
+from daamctl.store.provenance import code_hash
 
 log = logging.getLogger(__name__)
 
@@ -167,16 +170,27 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     cells = [(name, probe) for name in chosen for probe in PROBES]
     tables: dict[tuple[str, str], pl.DataFrame] = {}
     seconds, targets = {}, features.targets().numpy()
+    work = layout.work / "protocols" / layout.run_name
+    keys = {name: _key(own, features, config) for name, own in folds.items()}
     use_free_cores()
     with progress(sum(len(folds[name]) for name, _ in cells), "probing under each protocol", "probes") as bar:
         for name, probe in cells:
-            started = time.monotonic()
-            parts = []
-            for fold in folds[name]:
-                parts.append(_tested(features, targets, config, fold, probe))
-                bar.advance()
-            tables[name, probe] = _over_repeats(parts)
-            seconds[name, probe] = time.monotonic() - started
+            path, key = work / f"{name}-{probe}.arrow", keys[name]
+            with open_kept(path, key) as file:
+                table = None if file is None else pl.read_ipc_stream(file)
+            if table is None:
+                started = time.monotonic()
+                parts = []
+                for fold in folds[name]:
+                    parts.append(_tested(features, targets, config, fold, probe))
+                    bar.advance()
+                table = _over_repeats(parts).with_columns(seconds=time.monotonic() - started)
+                with kept_path(path, key) as temporary:
+                    table.write_ipc_stream(temporary)
+            else:
+                bar.advance(len(folds[name]))
+            seconds[name, probe] = table["seconds"][0]
+            tables[name, probe] = table.drop("seconds")
     rows: list[ProtocolScore] = []
     for name, probe in cells:
         protocol, own = PROTOCOLS[name], tables[name, probe]
@@ -335,6 +349,19 @@ def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFra
             else:
                 found.append(Fold(train, dev, test))
     return found
+
+
+def _key(folds: Sequence[Fold], features: Features, config: Config) -> str:
+    """Content key of what probes say about the items of these folds, under which it is kept."""
+    return content_key(
+        {
+            "embeddings": features.head.key,
+            "unit": config.evaluate.unit,
+            "refit": config.train.refit,
+            "code": code_hash(__name__, "daamctl", (__name__, "daamctl.evaluation.probe", "daamctl.methods")),
+            "folds": [[*(rows.tolist() for rows in (one.train, one.dev, one.test)), one.held] for one in folds],
+        }
+    )
 
 
 def _drawn(

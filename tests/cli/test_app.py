@@ -719,13 +719,13 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
 
 def test_interruption_of_what_is_written_at_the_end_promises_nothing(project: Path, monkeypatch: Any) -> None:
     from daamctl.cli.app import NOTHING_KEPT, app
-    from daamctl.stages import protocols
+    from daamctl.stages import judge
 
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(protocols, "run", interrupt)
-    result = call("protocols", "demo")
+    monkeypatch.setattr(judge, "run", interrupt)
+    result = call("judge", "a.csv", "b.csv")
     assert result.exit_code == 130
     assert result.stderr == "interrupted; nothing is kept; the same command starts from the beginning\n"
     assert set(NOTHING_KEPT) <= {command.name for command in app.registered_commands}

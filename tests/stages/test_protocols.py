@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,6 +22,7 @@ from daamctl.cli.app import app
 from daamctl.config import Config, DownloadConfig, load_config
 from daamctl.corpora.groups import assign_groups
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.fit.features import load_features
 from daamctl.stages import protocols
 from daamctl.stages.download import _group_by_sentence
 from daamctl.stages.protocols import PROTOCOLS, Fold, folds_of, partitions
@@ -160,6 +164,57 @@ def test_figures_are_those_of_the_probes_of_the_run(trained: Path, monkeypatch: 
     for row in gaps.iter_rows(named=True):
         other = rows.filter(protocol=row["against"], probe=row["probe"], metric="accuracy")["value"][0]
         assert row["difference"] == pytest.approx(row["value"] - other)
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_what_a_probe_says_under_a_protocol_is_kept(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(trained, "tiny")
+    layout = Layout.of(trained, "tiny", config)
+    fitted: list[str] = []
+    tested, every = protocols._tested, {"last", "best", "mean", "all"}
+
+    def count(*args: Any) -> pl.DataFrame:
+        if len(fitted) == stop:
+            raise KeyboardInterrupt
+        fitted.append(args[-1])
+        return tested(*args)
+
+    def figures(names: Sequence[str], config: Config = config) -> tuple[pl.DataFrame, list[str]]:
+        fitted.clear()
+        with in_project(trained):
+            protocols.run(layout, config, names=names)
+            return daamctl.results("tiny", "protocols", root=trained), list(fitted)
+
+    monkeypatch.setattr(protocols, "_tested", count)
+    kept, stop = layout.work / "protocols" / "tiny", -1
+    shutil.rmtree(kept, ignore_errors=True)
+    reference = next(iter(partitions(load_features(layout, config).clips, config)[0]))
+    stop = 3 * len(layout_folds(layout, config, reference))
+    with pytest.raises(KeyboardInterrupt):
+        figures([reference])
+    assert len(list(kept.iterdir())) == 3
+    stop = -1
+    first, probes = figures([reference])
+    assert set(probes) == {"all"}  # the others were finished before the interruption
+    both, probes = figures([reference, "random"])
+    assert set(probes) == every
+    assert len(probes) == 4 * len(layout_folds(layout, config, "random"))
+    again, probes = figures([reference, "random"])
+    assert probes == []
+    assert again.equals(both)
+    assert both.filter(protocol=reference).equals(first)
+    (kept / "random-mean.arrow").write_bytes(b"damaged")
+    again, probes = figures([reference, "random"])
+    assert set(probes) == {"mean"}
+    assert again.drop("seconds").equals(both.drop("seconds"))
+    for section, setting in (("train", {"refit": not config.train.refit}), ("evaluate", {"unit": "clip"})):
+        changed = config.model_copy(update={section: getattr(config, section).model_copy(update=setting)})
+        assert set(figures([reference], changed)[1]) == every
+
+
+def layout_folds(layout: Layout, config: Config, name: str) -> list[Fold]:
+    clips = load_features(layout, config).clips
+    return folds_of(name, partitions(clips, config)[0], clips, config)
 
 
 def test_wrong_words_are_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

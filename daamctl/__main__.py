@@ -1,8 +1,20 @@
 """`python -m daamctl` is the same as `daamctl`."""
 
+import codecs
 import io
 import os
 import sys
+
+PLAIN = {"\u2212": "-", "→": "->", "≥": ">=", "≤": "<=", "≈": "~", "✓": "+", "✗": "x"}
+"""Characters that some terminals lack, as Windows' cp1252 does -> what is shown instead."""
+
+
+def _shown(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace the first character that the encoding of an output lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    character, error.end = error.object[error.start], error.start + 1
+    plain = PLAIN.get(character)
+    return (plain, error.end) if plain else codecs.backslashreplace_errors(error)
 
 
 def main() -> None:
@@ -10,8 +22,10 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed; else files would get its number, and what is printed
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # e.g. Windows' cp1252 lacks the minus sign
+    codecs.register_error("daamctl", _shown)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="daamctl")
     try:
         if "DVC_STAGE" in os.environ:
             from daamctl.cli import stage_server

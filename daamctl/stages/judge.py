@@ -42,11 +42,14 @@ def run(
         raise ConfigError(f"a comparison needs predictions of two models or more, got {len(sources)}")
     named: list[tuple[str | None, Any]] = []  # a table has no name
     for source in sources:
-        given, separator, path = str(source).partition("=") if isinstance(source, Path | str) else ("", "", "")
+        if not isinstance(source, Path | str):
+            named.append((None, source))
+            continue
+        given, separator, path = str(source).partition("=")
         if separator and not fitting(Path(source)):
-            named.append((given or None, Path(path)))
+            named.append((given or None, Path(path).expanduser()))  # a shell leaves the ~ of NAME=~/PATH as it is
         else:
-            named.append((None, Path(source) if isinstance(source, Path | str) else source))
+            named.append((None, Path(source).expanduser()))
     names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
     files = []
     for number, (name, one) in enumerate(named, 1):

@@ -303,14 +303,16 @@ def test_bug_shows_its_traceback_on_stderr(project: Path) -> None:
 def test_what_an_encoding_lacks_is_printed_as_its_code(tmp_path: Path) -> None:
     rows = "item,label,prediction\n" + "".join(f"{item},x,x\n" for item in range(20))
     (tmp_path / "b.csv").write_text(rows + "20,x,x\n")
-    (tmp_path / "c.csv").write_text(rows + "20,x,\u6012\n", encoding="utf-8")
-    words = [sys.executable, "-m", "daamctl", "judge", "b.csv", "c.csv"]
+    (tmp_path / "c.csv").write_text(rows + "20,x,\u6012\u2212\n", encoding="utf-8")
+    (tmp_path / "d.csv").write_text(rows + "20,x,y\n")
+    words = [sys.executable, "-m", "daamctl", "judge", "b.csv", "c.csv", "d.csv"]
     given = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, cwd=tmp_path, env=given, encoding="cp1252"
     )
     assert done.returncode == 0
-    assert "(\\u6012)" in done.stdout
+    assert "(\\u6012-)" in done.stdout
+    assert "-4.8" in done.stdout  # cp1252 lacks the minus sign, too
 
 
 def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) -> None:

@@ -243,11 +243,14 @@ def test_equal_models_are_equal() -> None:
     assert verdict.tiers == [["table 1", "table 2"]]
 
 
-def test_files_can_be_named(tmp_path: Path) -> None:
+def test_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, skill in (("a", 0.8), ("b", 0.6)):
         (tmp_path / name).mkdir()
         table(skill, ord(name)).write_csv(tmp_path / name / "out.csv")
     verdict, _ = judge.run([f"large={tmp_path}/a/out.csv", tmp_path / "b/out.csv"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert judge.run(["large=~/a/out.csv", "~/b/out.csv"])[0].pairs == verdict.pairs
     assert verdict.models == ["large", "out"]
     assert daamctl.judge(tmp_path / "a/out.csv", tmp_path / "b/out.csv").models == ["a/out", "b/out"]
     for seed, skill in ((1, 0.8), (2, 0.7)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,17 +61,18 @@ def judge(
     margin: float | None = None,
     items: Path | str | None = None,
     common: bool = False,
-    **columns: str,
+    **columns: str | Sequence[str],
 ) -> Verdict:
     """Compare models by their predictions on the same items, e.g. `daamctl.judge("a.csv", "b.csv", group="speaker")`.
 
     Args:
-        models: files (docs/judge.md), or tables of polars or pandas; at least two.
+        models: files (docs/judge.md), or tables of polars or pandas; or one with the predictions of several models.
         metric: what ranks the models: accuracy or balanced_accuracy.
         margin: test that each model is less than this fraction of accuracy worse than the first.
         items: file with the labels and groups of the items.
         common: judge the items that all models have, if they differ.
-        columns: names of columns that are not recognised: item, label, prediction, correct, group, fold or seed.
+        columns: names of columns that are not recognised: item, label, prediction, correct, group, fold or seed; in one
+            table of several models, model="system", or prediction=["svm", "forest"].
 
     Raises:
         daamctl.errors.DaamctlError: a file cannot be read, or the items differ.

@@ -25,7 +25,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILE FILE …",
-            help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, a folder, or a quoted 'seed*.csv'.",
+            help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, a folder, or a quoted 'seed*.csv'; "
+            "or one file of all models.",
         ),
     ],
     items: Annotated[
@@ -33,10 +34,19 @@ def command(
     ] = None,
     item: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the items.")] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the true labels.")] = None,
-    prediction: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the predictions.")] = None,
+    prediction: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of the predictions. Repeatable: one for each model of one file."),
+    ] = None,
     correct: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column that says whether an item is right; a metric or scorer of a log."),
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that says whether an item is right; a metric or scorer of a log. Repeatable as --prediction.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column that says whose a row is, in one file of all models.")
     ] = None,
     group: Annotated[
         str | None,
@@ -55,11 +65,11 @@ def command(
     """Say which of several models is better, by how much, and how sure that is, from predictions of any tool."""
     from daamctl.stages import judge
 
-    given = {
-        "item": item, "label": label, "prediction": prediction, "correct": correct, "group": group, "fold": fold,
-        "seed": seed,
-    }  # fmt: skip
-    columns = {role: name for role, name in given.items() if name is not None}
+    given = {"item": item, "label": label, "group": group, "fold": fold, "seed": seed, "model": model}
+    columns: dict[str, str | list[str]] = {role: name for role, name in given.items() if name is not None}
+    for role, names in (("prediction", prediction), ("correct", correct)):
+        if names:
+            columns[role] = names if len(names) > 1 else names[0]
     verdict, read = judge.run(
         files,
         columns=columns,
@@ -77,7 +87,7 @@ def command(
         return
     from daamctl.reporting.judge import ranking, sentences
 
-    if len(files) > 2:
+    if len(read) > 2:
         table = ranking(verdict)
         print_wide(table.columns, [[str(cell) for cell in row] for row in table.rows], keys=1)
     for line in sentences(verdict):

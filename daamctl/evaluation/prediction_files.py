@@ -1,8 +1,8 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
 Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
-the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, OpenCompass, Every Eval Ever and
-SWE-bench. docs/judge.md shows each of them. Nothing is unpickled.
+the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, OpenCompass, Every Eval Ever,
+OpenAI's Evals, promptfoo and SWE-bench. docs/judge.md shows each of them. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
+MODELS = (sample_logs.MODEL, "model", "model_name", "model_id", "system", "classifier", "method", "algorithm")
+"""Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
@@ -103,11 +105,50 @@ def read_predictions(
         ConfigError: a column is missing, or says nothing usable.
     """
     columns = dict(columns or {})
-    tool, frame, notes = _open(path, columns.get("correct"))
-    if items is not None:
-        frame = _with_items(frame, path, items, columns, tool)
+    tool, frame, notes = _read(path, columns, items)
     found = of_table(frame, columns, name or names_of([path])[0], path)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
+
+
+def read_models(
+    source: Path | pl.DataFrame, columns: Mapping[str, str | Sequence[str]] | None = None, items: Path | None = None
+) -> list[Predictions]:
+    """Read the predictions of several models in one file or table, which has rows or a column for each.
+
+    Args:
+        columns: as in `read_predictions`; or prediction, or correct -> a column for each model; or model -> the column
+            that says whose a row is.
+
+    Raises:
+        ArtifactError, ConfigError: see `read_predictions`; or there is one model.
+    """
+    single = {role: name for role, name in (columns or {}).items() if isinstance(name, str)}
+    wide = {role: names for role, names in (columns or {}).items() if not isinstance(names, str)}
+    if len(wide) > 1 or not wide.keys() <= {"prediction", "correct"}:
+        raise ConfigError(f"the models of one file differ in prediction or correct, got several {' and '.join(wide)}")
+    model = single.pop("model", None)
+    tool, frame, notes = ("table", source, ()) if isinstance(source, pl.DataFrame) else _read(source, single, items)
+    what = source if isinstance(source, Path) else Path("the table")
+    if wide:
+        found = [of_table(frame, {**single, role: name}, name, what) for role, names in wide.items() for name in names]
+    else:
+        if model is None:
+            model = next((name for name in MODELS if name in frame.columns), None)
+        elif model not in frame.columns:
+            raise ConfigError(f"{what} has no column '{model}'; it has {first_few(frame.columns, 12)}")
+        if model is None or frame[model].n_unique() < 2:
+            raise ConfigError(
+                f"a comparison needs predictions of two models or more, got 1 in {what}",
+                fix="give another file, or name the columns of several models: --prediction A --prediction B, or the "
+                "one that says whose a row is: --model",
+            )
+        owners = _text(frame[model])
+        if absent := owners.null_count():
+            raise ConfigError(f"{what}: {absent} of {len(frame)} rows have no {model}")
+        parts = frame.with_columns(owners).partition_by(model, as_dict=True, include_key=False)
+        found = [of_table(part, single, str(name), what) for (name,), part in parts.items()]
+        notes = (f"whose a row is: {model}", *notes)
+    return [replace(one, tool=tool, notes=(*one.notes, *notes)) for one in found]
 
 
 def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:
@@ -371,6 +412,12 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     return frame.rename({here: theirs.get("item", here)})
 
 
+def _read(path: Path, columns: Mapping[str, str], items: Path | None) -> Opened:
+    """What is in a file or folder, as one table, with the labels of another file."""
+    tool, frame, notes = _open(path, columns.get("correct"))
+    return tool, frame if items is None else _with_items(frame, path, items, columns, tool), notes
+
+
 def _open(path: Path, correct: str | None) -> Opened:
     """What is in a file or folder, as one table.
 
@@ -522,6 +569,8 @@ def _json(content: Any, correct: str | None, path: Path) -> Opened:
             return sample_logs.open_compass(details, correct, path)
         if MTEB in content:
             return _mteb(content)
+        if isinstance(results := content.get("results"), dict) and "evalId" in content:
+            return _records(results["results"], correct, path)
         if not any(isinstance(one, dict | list) for one in content.values()):
             content = [{"item": item, "prediction": answer} for item, answer in content.items()]
     return _records(rows_of_json(content), correct, path)
@@ -578,6 +627,10 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
         return sample_logs.helm(records, correct, path)
     if "sample_id" in records[0] and isinstance(records[0].get("evaluation"), dict):
         return sample_logs.every_eval_ever(records, correct, path)
+    if isinstance(records[0].get("spec"), dict) and any("event_id" in one for one in records):
+        return sample_logs.openai_evals(records, correct, path)
+    if {"promptIdx", "testIdx", "success"} <= records[0].keys():
+        return sample_logs.promptfoo(records, correct, path)
     tool = "EmoBox" if {"key", "pred"} <= records[0].keys() else "table"
     # What is in an object gets both names.
     return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()

@@ -6,6 +6,7 @@ has the tools, and the versions whose logs were read.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
 """Inspect's grades: correct, incorrect, no answer, partial."""
 REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
 """Repository and number of an issue, as SWE-bench names its instances, or a commit."""
-TASK = "evaluated task"
-"""Column of the task of a log, for which no other column is taken."""
+TASK, MODEL = "evaluated task", "evaluated model"
+"""Columns of the task and the model of a log, for which no other column is taken."""
 Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
 """Tool, table, notes."""
 
@@ -36,6 +37,7 @@ class _Sample(NamedTuple):
     scores: Mapping[str, Any]
     repeat: int = 1
     question: str | None = None
+    model: str | None = None
 
 
 def _scored(
@@ -58,6 +60,8 @@ def _scored(
     }
     if task:
         rows[TASK] = [task] * len(kept)
+    if any(one.model for one in kept):
+        rows[MODEL] = [one.model for one in kept]
     if any(one.repeat != 1 for one in kept):
         rows["repeat"] = [one.repeat for one in kept]
     if all(one.question for one in kept):
@@ -153,6 +157,45 @@ def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Pa
     samples = [_Sample(item, scores, question=question) for (item, question, _), scores in found.items()]
     task = "" if len(tasks) > 1 else tasks.pop()
     return _scored("Every Eval Ever", samples, correct, path, task=task)
+
+
+def openai_evals(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Events of OpenAI's Evals that say whether an answer is right, or give it other figures."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    questions: dict[str, str] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in records:
+        if (kind := one.get("type")) in ("match", "metrics"):
+            item, data = str(one["sample_id"]), one["data"]
+            seen[item, kind] += 1  # an event of the same kind is another answer
+            scores = {name: value for name, value in data.items() if isinstance(value, bool | int | float)}
+            found.setdefault((item, seen[item, kind]), {}).update(scores)
+            if "expected" in data:
+                questions[item] = json.dumps(data["expected"])
+    samples = [_Sample(item, scores, repeat, questions.get(item)) for (item, repeat), scores in found.items()]
+    return _scored("OpenAI Evals", samples, correct, path, task=str(records[0]["spec"].get("eval_name", "")))
+
+
+def promptfoo(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Results of promptfoo: a test for each prompt of each provider, which are the models."""
+    names = {}
+    several = len({one["promptId"] for one in records}) > 1
+    for one in records:
+        names[one["promptIdx"]] = one["provider"].get("label") or one["provider"]["id"]
+        if several:
+            names[one["promptIdx"]] += f": {one['prompt']['label'].partition(chr(10))[0][:40]}"
+    if len(set(names.values())) < len(names):
+        names = {place: f"{place + 1} {name}" for place, name in names.items()}
+    samples = []
+    items: dict[str, str] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in records:
+        asked = json.dumps([one["vars"], one["testCase"].get("assert")], sort_keys=True)
+        item, model = items.setdefault(asked, str(one["testIdx"])), names[one["promptIdx"]]
+        seen[item, model] += 1  # the same test again, of --repeat
+        scores = {"success": one["success"], "score": one["score"], **one["namedScores"]}
+        samples.append(_Sample(item, scores, seen[item, model], asked, model))
+    return _scored("promptfoo", samples, correct, path)
 
 
 def swe_bench(report: Mapping[str, Any]) -> Opened:

@@ -11,14 +11,14 @@ import polars as pl
 from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.errors import ConfigError
 from daamctl.evaluation.judge import judge
-from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
+from daamctl.evaluation.prediction_files import names_of, of_table, read_models, read_predictions
 from daamctl.store.files import fitting, write_text
 
 
 def run(
     sources: Sequence[Path | str | Any],
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
     items: Path | None = None,
     metric: str = "accuracy",
     margin: float | None = None,
@@ -27,7 +27,8 @@ def run(
     """Read predictions and compare them.
 
     Args:
-        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables of polars or pandas.
+        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables of polars or pandas; or one with
+            the predictions of several models (`read_models`).
         columns: what a column is -> its name, where it is not recognised.
         items: file with the labels and groups of the items.
         metric: which ranks the models: accuracy or balanced_accuracy.
@@ -38,28 +39,32 @@ def run(
         ConfigError: see `judge`.
         ArtifactError: a file is missing or damaged.
     """
-    if len(sources) < 2:
-        raise ConfigError(f"a comparison needs predictions of two models or more, got {len(sources)}")
-    named: list[tuple[str | None, Any]] = []  # a table has no name
+    columns = columns or {}
+    named: list[tuple[str | None, Path | pl.DataFrame]] = []  # a table has no name
     for source in sources:
-        if not isinstance(source, Path | str):
-            named.append((None, source))
-            continue
-        given, separator, path = str(source).partition("=")
-        if separator and not fitting(Path(source)):
-            named.append((given or None, Path(path).expanduser()))  # a shell leaves the ~ of NAME=~/PATH as it is
+        if isinstance(source, Path | str):
+            given, separator, path = str(source).partition("=")
+            is_named = separator != "" and not fitting(Path(source))
+            # a shell leaves the ~ of NAME=~/PATH as it is
+            named.append((given or None, Path(path).expanduser()) if is_named else (None, Path(source).expanduser()))
+        elif items is not None:
+            raise ConfigError("`items` adds labels to files; join them to a table yourself")
         else:
-            named.append((None, Path(source).expanduser()))
+            table = source if isinstance(source, pl.DataFrame) else pl.DataFrame(source.to_dict("list"), strict=False)
+            named.append((None, table))
+    if len(named) == 1:
+        files = read_models(named[0][1], columns, items)
+        return judge(files, metric=metric, margin=margin, common=common), files
+    single = {role: name for role, name in columns.items() if isinstance(name, str) and role != "model"}
+    if several := next((role for role in columns if role not in single), None):
+        raise ConfigError(f"several models in one file (--{several}) are judged alone, got {len(named)} files")
     names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
-    files = []
-    for number, (name, one) in enumerate(named, 1):
-        if isinstance(one, Path):
-            files.append(read_predictions(one, columns, items, name or next(names)))
-        else:
-            table = one if isinstance(one, pl.DataFrame) else pl.DataFrame(one.to_dict(orient="list"), strict=False)
-            if items is not None:
-                raise ConfigError("`items` adds labels to files; join them to a table yourself")
-            files.append(of_table(table, columns or {}, f"table {number}"))
+    files = [
+        read_predictions(one, single, items, name or next(names))
+        if isinstance(one, Path)
+        else of_table(one, single, f"table {number}")
+        for number, (name, one) in enumerate(named, 1)
+    ]
     return judge(files, metric=metric, margin=margin, common=common), files
 
 

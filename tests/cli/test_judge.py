@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -39,6 +40,19 @@ def test_ten_lines_say_it(files: Path) -> None:
     assert "\x1b" not in result.stdout
 
 
+def test_one_file_may_have_all_models(files: Path) -> None:
+    both = [pl.read_csv(f"{name}.csv").with_columns(system=pl.lit(name)) for name in "ab"]
+    pl.concat(both).write_csv("long.csv")
+    both[0].with_columns(other=both[1]["pred"]).write_csv("wide.csv")
+    two = call("a.csv", "b.csv").stdout.splitlines()
+    assert call("long.csv", "--model", "system").stdout.splitlines()[:8] == two[:8]
+    assert call("long.csv").stdout.splitlines()[:8] == two[:8]
+    wide = call("wide.csv", "--prediction", "pred", "--prediction", "other").stdout.splitlines()
+    assert wide[0].startswith(two[0].replace("a leads b", "pred leads other"))
+    pl.concat([*both, both[0].with_columns(system=pl.lit("c"))]).write_csv("three.csv")
+    assert call("three.csv").stdout.startswith("Model  Tier")
+
+
 def test_json_and_page(files: Path) -> None:
     result = call("a.csv", "b.csv", "--json", "--html", "page.html", "--metric", "balanced-accuracy")
     found = json.loads(result.stdout)
@@ -52,6 +66,8 @@ def test_json_and_page(files: Path) -> None:
     ("words", "message"),
     [
         (["a.csv"], "a comparison needs predictions of two models or more, got 1"),
+        (["a.csv", "b.csv", "--model", "x"], "several models in one file (--model) are judged alone, got 2 files"),
+        (["a.csv", "b.csv", "--prediction", "x", "--prediction", "y"], "(--prediction) are judged alone, got 2 files"),
         (["a.csv", "c.csv"], "no file c.csv"),
         (["a.csv", "b.csv", "--item", "x"], "has no column 'x'"),
         (["a.csv", "b.csv", "--items", "nothing.csv"], "no file nothing.csv"),

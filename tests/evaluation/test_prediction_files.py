@@ -19,7 +19,7 @@ from datasets import Dataset
 
 from daamctl.artifacts.predictions import Predictions
 from daamctl.errors import ArtifactError, ConfigError, DaamctlError
-from daamctl.evaluation.prediction_files import names_of, of_table, read_predictions
+from daamctl.evaluation.prediction_files import names_of, of_table, read_models, read_predictions
 
 LABELS = ["anger", "joy", "anger", "fear"]
 ANSWERS = ["anger", "joy", "joy", "anger"]
@@ -602,6 +602,119 @@ def test_every_eval_ever_has_a_row_for_each_metric(tmp_path: Path) -> None:
     assert rows(tmp_path / "*_samples.jsonl").rows["item"].to_list() == ["gsm8k/0", "gsm8k/1", "mmlu/0", "mmlu/1"]
     with pytest.raises(ConfigError, match="item '0' occurs more than once"):
         rows(write_lines(tmp_path / "twice.jsonl", samples + samples[:2]))
+
+
+def test_events_of_openai_evals(tmp_path: Path) -> None:
+    spec = {"completion_fns": ["gpt"], "eval_name": "letters.dev.v0", "split": "dev"}
+    events: list[dict[str, Any]] = [{"spec": spec}, {"final_report": {"accuracy": 0.5}, "run_id": "r"}]
+    for item, right in (("x.0", True), ("x.1", False), ("x.1", True)):
+        told = [
+            ("sampling", {"prompt": "q", "sampled": "a"}),
+            ("match", {"correct": right, "expected": "a", "picked": None}),
+            ("metrics", {"score": 0.25, "choice": "B"}),
+        ]
+        for kind, data in told:
+            event = {"run_id": "r", "event_id": len(events), "sample_id": item, "type": kind, "data": data}
+            events.append({**event, "created_by": "", "created_at": "2026-11-29 16:50:17"})
+    path = write_lines(tmp_path / "a.jsonl", events)
+    found = rows(path)
+    assert found.tool == "OpenAI Evals"
+    told = [("x.0", '"a"', "1", 1.0), ("x.1", '"a"', "1", 0.0), ("x.1", '"a"', "2", 1.0)]
+    assert found.rows.select("item", "label", "seed", "correct").rows() == told
+    assert rows(path, columns={"correct": "score"}).rows["correct"].to_list() == [0.25] * 3
+    write_lines(tmp_path / "b.jsonl", [{"spec": spec | {"eval_name": "digits.dev.v0"}}, *events[1:]])
+    both = {"letters.dev.v0/x.0", "letters.dev.v0/x.1", "digits.dev.v0/x.0", "digits.dev.v0/x.1"}
+    assert set(rows(tmp_path / "*.jsonl").rows["item"]) == both
+    with pytest.raises(ConfigError, match="the samples have no score"):
+        rows(write_lines(tmp_path / "none.jsonl", events[:3]))
+
+
+def promptfoo_results(*, labels: bool = True, prompts: int = 2) -> list[dict[str, Any]]:
+    """Two prompts of two providers, three questions, each asked twice, as `--repeat 2` stores them."""
+    return [
+        {
+            "id": f"{test}-{place}", "testIdx": test, "promptIdx": place, "promptId": f"p{place % prompts}",
+            "prompt": {"raw": word, "label": "{{q}}!\nbriefly" if place % prompts else "{{q}}"},
+            "provider": {"id": "echo", "label": "second" if labels and place >= prompts else ""},
+            "vars": {"q": word}, "testCase": {"vars": {"q": word}, "assert": [{"type": "equals", "value": word}]},
+            "success": place % prompts == 0 and word != "bird", "score": 0.5, "namedScores": {"exact": test % 2},
+        }
+        for test, word in enumerate(["cat", "cat", "dog", "dog", "bird", "bird"])
+        for place in range(2 * prompts)
+    ]  # fmt: skip
+
+
+def test_results_of_promptfoo_have_several_models(tmp_path: Path) -> None:
+    results = promptfoo_results()
+    content = {"evalId": "e", "results": {"version": 3, "prompts": [], "results": results, "stats": {}}, "config": {}}
+    path = write_json(tmp_path / "out.json", content)
+    for file in (path, write_lines(tmp_path / "out.jsonl", results)):
+        models = read_models(file)
+        assert [one.name for one in models] == ["echo: {{q}}", "echo: {{q}}!", "second: {{q}}", "second: {{q}}!"]
+        for one in models:
+            right = 0.0 if "!" in one.name else 1.0
+            assert one.rows["item"].to_list() == ["0", "0", "2", "2", "4", "4"]
+            assert one.rows["seed"].to_list() == ["1", "2"] * 3
+            assert one.rows["correct"].to_list() == [right] * 4 + [0.0] * 2
+            assert one.rows["label"].n_unique() == 3
+    assert read_models(path, {"correct": "score"})[0].rows["correct"].to_list() == [0.5] * 6
+    assert read_models(path, {"correct": "exact"})[0].rows["correct"].to_list() == [0.0, 1.0] * 3
+    same = write_lines(tmp_path / "same.jsonl", promptfoo_results(labels=False, prompts=1))
+    assert [one.name for one in read_models(same)] == ["1 echo", "2 echo"]
+    with pytest.raises(ConfigError, match=r"item '0' occurs more than once"):  # beside another file, it is of one model
+        rows(path)
+
+
+def test_one_file_has_rows_or_columns_of_several_models(tmp_path: Path) -> None:
+    wide = pl.DataFrame(
+        {"id": ["a", "b", "c"], "y_true": ["x", "y", "y"], "svm": ["x", "y", "x"], "tree": ["y", "y", "y"]}
+    )
+    long = pl.concat([wide.select("id", "y_true", pl.col(one).alias("y_pred"), system=pl.lit(one))
+                      for one in ("tree", "svm")])  # fmt: skip
+    right = {"svm": [1.0, 1.0, 0.0], "tree": [0.0, 1.0, 1.0]}
+    for name, table in (("wide", wide), ("long", long)):
+        table.write_csv(tmp_path / f"{name}.csv")
+    named = {"prediction": ["svm", "tree"]}
+    found = {
+        "wide": read_models(tmp_path / "wide.csv", named),
+        "wide table": read_models(wide, named),
+        "long": read_models(tmp_path / "long.csv"),
+        "named": read_models(long.rename({"system": "who"}), {"model": "who"}),
+        "numbers": read_models(long.with_columns(model=pl.col("system") == "svm").drop("system")),
+    }
+    for name, models in found.items():
+        words = ["false", "true"] if name == "numbers" else ["svm", "tree"] if "wide" in name else ["tree", "svm"]
+        assert [one.name for one in models] == words
+        for one in models:
+            assert one.rows["item"].to_list() == ["a", "b", "c"]
+            assert one.rows["correct"].to_list() == right[{"false": "tree", "true": "svm"}.get(one.name, one.name)]
+    assert "whose a row is: system" in found["long"][0].notes
+    correct = wide.select("id", A=pl.lit(1), B=pl.col("svm") == pl.col("y_true"))
+    judged = read_models(correct, {"correct": ["A", "B"]})
+    assert [one.rows["correct"].to_list() for one in judged] == [[1.0] * 3, right["svm"]]
+    wide.select("id", label="y_true").write_csv(tmp_path / "labels.csv")
+    long.drop("y_true").write_csv(tmp_path / "bare.csv")
+    bare = read_models(tmp_path / "bare.csv", None, tmp_path / "labels.csv")
+    assert {one.name: one.rows["correct"].to_list() for one in bare} == right
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "message"),
+    [
+        ({"id": ["a"], "label": ["x"], "pred": ["x"]}, {}, "two models or more, got 1 in the table"),
+        ({"id": ["a", "b"], "label": ["x", "x"], "pred": ["x", "y"], "model": ["m", "m"]}, {}, "got 1 in the table"),
+        ({"id": ["a", "a"], "label": ["x", "x"], "pred": ["x", "y"], "model": ["m", None]}, {}, "1 of 2 rows have no"),
+        ({"id": ["a"], "label": ["x"], "pred": ["x"]}, {"model": "who"}, "the table has no column 'who'; it has id"),
+        ({"id": ["a"], "label": ["x"], "pred": ["x"]}, {"prediction": ["pred", "no"]}, "the table has no column 'no'"),
+        ({"id": ["a"], "label": ["x"]}, {"item": ["id", "label"]}, "differ in prediction or correct, got several item"),
+        ({"id": ["a"]}, {"prediction": ["id", "x"], "correct": ["id", "x"]}, "got several prediction and correct"),
+    ],
+)  # fmt: skip
+def test_one_table_of_one_model_or_of_nothing_usable_is_refused(
+    table: dict[str, list[str]], columns: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_models(pl.DataFrame(table), columns)
 
 
 def test_samples_without_a_score_are_left_out(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from daamctl.reporting.document import Bullets, Facts, Section, Text
 from daamctl.reporting.verdict import against, family_texts, headline, labelled, order, warnings
-from tests.fixtures.compared import evaluation
+from tests.fixtures.compared import evaluation, fused
 from tests.fixtures.records import parsed
 
 
@@ -89,6 +89,29 @@ def test_differences_are_turned_round() -> None:
     assert (found.runs, found.ahead) == (5, 4)
 
 
+def test_each_family_has_its_own_differences() -> None:
+    data = fused({"ridge-best-layer": 0.5, "mha": 0.6})
+    data["tables"]["comparisons"][1] |= {"difference": -0.3, "low": -0.31, "high": -0.28}
+    found = parsed(data)
+    assert against(found)["mha"].difference == pytest.approx(0.1)
+    assert against(found, family=found.single_layer)["mha"].difference == pytest.approx(0.3)
+
+
+def test_folds_may_lead_where_items_lag() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["tables"]["comparisons"][0] |= {"difference": 0.1, "low": 0.08, "high": 0.12}  # none minus sga, over all items
+    assert said(data)[0] == "not significant"
+
+
+def test_finished_runs_are_counted() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["methods"]["sga"]["missing"] = [[4, 1], [5, 1]]
+    section = headline(labelled(parsed(data)), declared=True)
+    (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
+    done = sum(len(method["runs"]) for method in data["methods"].values())
+    assert dict(facts.pairs)["Finished runs (method × fold × seed)"] == f"{done} of {done + 2}"
+
+
 def test_labels_reach_tiers_and_leave_the_input_alone() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
     pairs = data["tables"]["comparisons"]
@@ -140,6 +163,8 @@ def test_family_without_whole_methods_says_why() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["comparison"] |= {"family": None, "left_out": ["none"]}
     assert "No methods were tested: the reference, none, has missing folds." in lines(data)
+    data["comparison"] |= {"left_out": ["sga"]}
+    assert "No methods were tested: the reference, none, was not trained on this machine." in lines(data)
 
 
 def test_changed_settings_and_stale_folds_are_warnings() -> None:

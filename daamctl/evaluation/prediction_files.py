@@ -28,7 +28,7 @@ from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
-from daamctl.evaluation.sample_logs import METRICS, Opened
+from daamctl.evaluation.sample_logs import METRICS, TASK, Opened
 from daamctl.store.files import fitting, is_pattern
 from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of, written_name
 
@@ -58,7 +58,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
-MODELS = (sample_logs.MODEL, "model", "model_name", "model_id", "system", "classifier", "method", "algorithm")
+MODELS = (sample_logs.MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
@@ -166,6 +166,7 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         raise ConfigError(f"'{unknown[0]}' is no kind of column; known: {', '.join(COLUMNS)}")
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
+    frame = _by_task(frame, columns, what)
     found = {role: _column(frame, role, columns.get(role), what) for role in COLUMNS}
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
@@ -288,6 +289,14 @@ def _column(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str
         return given
     names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
     return next((names[name] for name in COLUMNS[role] if name in names), None)
+
+
+def _by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
+    """The table with the task in the names of items, if items of several tasks have one name, as in logs: a number."""
+    item = _column(frame, "item", None, what) if columns.get("item") not in frame.columns else columns["item"]
+    if item is None or TASK not in frame.columns or frame.select(item, TASK).n_unique() == frame[item].n_unique():
+        return frame
+    return frame.with_columns(pl.concat_str(TASK, pl.lit("/"), item).alias(item))
 
 
 def _text(values: pl.Series) -> pl.Series:
@@ -415,6 +424,7 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
 def _read(path: Path, columns: Mapping[str, str], items: Path | None) -> Opened:
     """What is in a file or folder, as one table, with the labels of another file."""
     tool, frame, notes = _open(path, columns.get("correct"))
+    frame = _by_task(frame, columns, str(path))
     return tool, frame if items is None else _with_items(frame, path, items, columns, tool), notes
 
 
@@ -670,11 +680,8 @@ def _fitting(pattern: Path, correct: str | None) -> Opened:
     if not (paths := fitting(pattern)):
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
     opened = [_open(path, correct) for path in paths]
-    tasks = {frame[sample_logs.TASK].first() for _, frame, _ in opened if sample_logs.TASK in frame.columns}
     parts = []
     for (_, frame, _), name in zip(opened, names_of(paths), strict=True):
-        if len(tasks) > 1 and sample_logs.TASK in frame.columns:  # logs number the items of every task alike
-            frame = frame.with_columns(item=pl.concat_str(sample_logs.TASK, pl.lit("/"), pl.col("item")))
         seed = _column(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))

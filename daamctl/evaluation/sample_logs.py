@@ -24,8 +24,8 @@ GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
 """Inspect's grades: correct, incorrect, no answer, partial."""
 REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
 """Repository and number of an issue, as SWE-bench names its instances, or a commit."""
-TASK, MODEL = "evaluated task", "evaluated model"
-"""Columns of the task and the model of a log, for which no other column is taken."""
+TASK, MODEL = "task", "model"
+"""Columns of the task and the model that an answer is of."""
 Opened = tuple[str, pl.DataFrame, tuple[str, ...]]
 """Tool, table, notes."""
 

@@ -698,6 +698,26 @@ def test_one_file_has_rows_or_columns_of_several_models(tmp_path: Path) -> None:
     assert {one.name: one.rows["correct"].to_list() for one in bare} == right
 
 
+def test_items_of_several_tasks_are_not_the_same(tmp_path: Path) -> None:
+    table = pl.DataFrame({"task": ["law", "law", "art", "art"], "id": [1, 2, 1, 2], "correct": [1, 0, 1, 1]})
+    table.write_csv(tmp_path / "all.csv")
+    for name, part in table.partition_by("task", as_dict=True).items():
+        part.write_csv(tmp_path / f"part-{name[0]}.csv")
+    names = ["art/1", "art/2", "law/1", "law/2"]
+    assert sorted(rows(tmp_path / "all.csv").rows["item"]) == names
+    assert sorted(rows(tmp_path / "part-*.csv").rows["item"]) == names
+    assert rows(tmp_path / "part-law.csv").rows["item"].to_list() == ["1", "2"]
+    assert sorted(of_table(table.rename({"id": "no"}), {"item": "no"}, "x").rows["item"]) == names
+    found = of_table(table, {"group": "task"}, "x")
+    assert (found.group, found.rows["group"].to_list()) == ("task", ["law", "law", "art", "art"])
+    both = pl.concat([table.with_columns(model=pl.lit(one)) for one in "AB"])
+    assert [sorted(one.rows["item"]) for one in read_models(both)] == [names, names]
+    apart = table.with_columns(id=pl.Series(["a", "b", "c", "d"]))
+    assert of_table(apart, {}, "x").rows["item"].to_list() == ["a", "b", "c", "d"]
+    pl.DataFrame({"id": names, "speaker": ["s", "t", "s", "t"]}).write_csv(tmp_path / "who.csv")
+    assert rows(tmp_path / "all.csv", items=tmp_path / "who.csv").rows["group"].to_list() == ["s", "t", "s", "t"]
+
+
 @pytest.mark.parametrize(
     ("table", "columns", "message"),
     [

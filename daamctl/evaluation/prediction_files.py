@@ -28,7 +28,7 @@ from daamctl.artifacts.predictions import ROWS, Predictions
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
-from daamctl.evaluation.sample_logs import METRICS, TASK, Opened
+from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK, Opened
 from daamctl.store.files import fitting, is_pattern
 from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of, written_name
 
@@ -58,7 +58,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
-MODELS = (sample_logs.MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
+MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
@@ -85,7 +85,12 @@ FOLDS = {
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
-TRUE, FALSE = ("true", "yes", "correct", "1", "1.0"), ("false", "no", "incorrect", "wrong", "0", "0.0")
+RIGHT = {
+    **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
+    **dict.fromkeys(("false", "no", "incorrect", "wrong", "fail", "failed", "i", "n"), 0.0),
+    "p": 0.5,
+}
+"""Words, and grades of Inspect, that say whether an answer is right."""
 
 
 def read_predictions(
@@ -98,7 +103,7 @@ def read_predictions(
             pattern such as seed*.csv, which several of these fit: seeds, folds or tasks of one model.
         columns: what a column is (a key of `COLUMNS`) -> its name in the file, where it is not recognised.
         items: another file with the label, and perhaps the speaker, of every item.
-        name: of the model; None: of the file.
+        name: of the model; None: the one that the file tells, else of the file.
 
     Raises:
         ArtifactError: a file is missing, damaged, or no known kind of file.
@@ -106,7 +111,9 @@ def read_predictions(
     """
     columns = dict(columns or {})
     tool, frame, notes = _read(path, columns, items)
-    found = of_table(frame, columns, name or names_of([path])[0], path)
+    told = next((_text(frame[one].unique()).to_list() for one in MODELS if one in frame.columns), [])
+    name = name or (told[0] if len(told) == 1 else None) or names_of([path])[0]
+    found = of_table(frame, columns, name, path)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
 
 
@@ -338,8 +345,7 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     """Scores of items between 0 and 1."""
     if values.dtype == pl.String:
         text = values.str.strip_chars().str.to_lowercase()
-        words = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
-        numbers = text.replace_strict(words, default=None, return_dtype=pl.Float64)
+        numbers = text.replace_strict(RIGHT, default=None, return_dtype=pl.Float64)
         numbers = numbers.fill_null(text.cast(pl.Float64, strict=False))
     elif values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64, strict=False)
@@ -602,7 +608,9 @@ def _mteb(content: Mapping[str, Any]) -> Opened:
     ]
     if not all(isinstance(answer, int | float | str) for _, answer, _ in rows):
         raise ValueError("it has predictions of MTEB that are no classes")
-    return "MTEB", pl.DataFrame(rows, ["item", "prediction", "seed"], orient="row", strict=False), ()
+    found = pl.DataFrame(rows, ["item", "prediction", "seed"], orient="row", strict=False)
+    model = content[MTEB].get("model_name")
+    return "MTEB", found.with_columns(pl.lit(model).alias(MODEL)) if model else found, ()
 
 
 def _mteb_parts(frame: pl.DataFrame, known: pl.Series, items: Path) -> pl.DataFrame:

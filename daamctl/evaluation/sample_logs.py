@@ -41,12 +41,18 @@ class _Sample(NamedTuple):
 
 
 def _scored(
-    tool: str, samples: Sequence[_Sample], correct: str | None, path: Path, notes: Sequence[str] = (), task: str = ""
+    tool: str,
+    samples: Sequence[_Sample],
+    correct: str | None,
+    path: Path,
+    notes: Sequence[str] = (),
+    task: str = "",
+    model: str = "",
 ) -> Opened:
     """A table of samples by one metric. Their questions are its labels, so that no two tasks are taken for the same.
 
     Args:
-        task: that all samples are of, if the log or its name tells it.
+        task, model: that all samples are of, if the log or its path tells them.
     """
     names = list(dict.fromkeys(name for one in samples for name in one.scores))
     metric = correct or next((name for name in (*METRICS, *names) if name in names), None)
@@ -60,8 +66,8 @@ def _scored(
     }
     if task:
         rows[TASK] = [task] * len(kept)
-    if any(one.model for one in kept):
-        rows[MODEL] = [one.model for one in kept]
+    if model or any(one.model for one in kept):
+        rows[MODEL] = [one.model or model for one in kept]
     if any(one.repeat != 1 for one in kept):
         rows["repeat"] = [one.repeat for one in kept]
     if all(one.question for one in kept):
@@ -85,7 +91,10 @@ def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> O
         if one.get("filter", "none") == filters[0]
     ]
     notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
-    return _scored("lm-evaluation-harness", samples, correct, path, notes, _task_of(path))
+    task = _task_of(path)
+    # the tool writes into a folder named after the model
+    model = path.absolute().parent.name if task else ""
+    return _scored("lm-evaluation-harness", samples, correct, path, notes, task, model)
 
 
 def inspect(log: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
@@ -95,7 +104,8 @@ def inspect(log: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
         values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
         scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
         samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
-    return _scored("Inspect", samples, correct, path, task=str((log.get("eval") or {}).get("task", "")))
+    task, model = (str((log.get("eval") or {}).get(name, "")) for name in ("task", "model"))
+    return _scored("Inspect", samples, correct, path, task=task, model=model)
 
 
 def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
@@ -104,7 +114,9 @@ def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
     samples = [
         _Sample(item, scores, question=query) for item, query, scores in zip(ids, queries, frame["metric"], strict=True)
     ]
-    return _scored("lighteval", samples, correct, path, task=_task_of(path))
+    task = _task_of(path)
+    model = path.absolute().parents[1].name if task else ""  # MODEL/TIME/details_TASK_TIME.parquet
+    return _scored("lighteval", samples, correct, path, task=task, model=model)
 
 
 def _task_of(path: Path) -> str:
@@ -124,7 +136,10 @@ def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Open
             scores = {stat["name"]["name"]: stat["mean"] for stat in one["stats"] if "mean" in stat}
             found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
     samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
-    return _scored("HELM", samples, correct, path, task=re.sub(r"[,:]model=[^,]*", "", path.absolute().parent.name))
+    name = path.absolute().parent.name
+    model = re.search(r"[,:]model=([^,]*)", name)
+    task = re.sub(r"[,:]model=[^,]*", "", name)
+    return _scored("HELM", samples, correct, path, task=task, model=model[1] if model else "")
 
 
 def open_compass(details: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
@@ -144,17 +159,17 @@ def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Pa
     """
     tasks = {str(one.get("evaluation_name", "")) for one in records}
     metrics = {one.get("evaluation_result_id") for one in records}
-    found: dict[tuple[str, str | None, int], dict[str, Any]] = {}
-    seen: Counter[tuple[str, str | None]] = Counter()
+    found: dict[tuple[str, str | None, str, int], dict[str, Any]] = {}
+    seen: Counter[tuple[str, str, str | None]] = Counter()
     for one in records:
         item = f"{one['evaluation_name']}/{one['sample_id']}" if len(tasks) > 1 else str(one["sample_id"])
-        metric = one.get("evaluation_result_id")
-        seen[item, metric] += 1  # a sample that is there twice is no second metric
+        metric, model = one.get("evaluation_result_id"), str(one.get("model_id", ""))
+        seen[item, model, metric] += 1  # a sample that is there twice is no second metric
         scores = {name: one["evaluation"][name] for name in ("is_correct", "score")}
         if len(metrics) > 1:
             scores = {str(metric): scores["score"]}
-        found.setdefault((item, one.get("sample_hash"), seen[item, metric]), {}).update(scores)
-    samples = [_Sample(item, scores, question=question) for (item, question, _), scores in found.items()]
+        found.setdefault((item, one.get("sample_hash"), model, seen[item, model, metric]), {}).update(scores)
+    samples = [_Sample(item, scores, 1, question, model) for (item, question, model, _), scores in found.items()]
     task = "" if len(tasks) > 1 else tasks.pop()
     return _scored("Every Eval Ever", samples, correct, path, task=task)
 
@@ -173,7 +188,9 @@ def openai_evals(records: list[dict[str, Any]], correct: str | None, path: Path)
             if "expected" in data:
                 questions[item] = json.dumps(data["expected"])
     samples = [_Sample(item, scores, repeat, questions.get(item)) for (item, repeat), scores in found.items()]
-    return _scored("OpenAI Evals", samples, correct, path, task=str(records[0]["spec"].get("eval_name", "")))
+    spec = records[0]["spec"]
+    model = ", ".join(spec.get("completion_fns", ()))
+    return _scored("OpenAI Evals", samples, correct, path, task=str(spec.get("eval_name", "")), model=model)
 
 
 def promptfoo(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,16 @@ def run(
     single = {role: name for role, name in columns.items() if isinstance(name, str) and role != "model"}
     if several := next((role for role in columns if role not in single), None):
         raise ConfigError(f"several models in one file (--{several}) are judged alone, got {len(named)} files")
-    names = iter(names_of([one for name, one in named if name is None and isinstance(one, Path)]))
     files = [
-        read_predictions(one, single, items, name or next(names))
+        read_predictions(one, single, items, name)
         if isinstance(one, Path)
         else of_table(one, single, f"table {number}")
         for number, (name, one) in enumerate(named, 1)
     ]
+    if len({file.name for file in files}) < len(files):
+        paths = {number: one for number, (name, one) in enumerate(named) if name is None and isinstance(one, Path)}
+        for number, name in zip(paths, names_of(list(paths.values())), strict=True):
+            files[number] = replace(files[number], name=name)
     return judge(files, metric=metric, margin=margin, common=common), files
 
 

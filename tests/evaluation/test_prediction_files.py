@@ -698,6 +698,58 @@ def test_one_file_has_rows_or_columns_of_several_models(tmp_path: Path) -> None:
     assert {one.name: one.rows["correct"].to_list() for one in bare} == right
 
 
+TIME = "2026-11-29T10-00-00.000000"
+LOGS: dict[str, tuple[Callable[[Path], Path], str]] = {  # log -> its writer, its path of model A
+    "lm-eval": (lm_eval, f"A/samples_quiz_{TIME}.jsonl"),
+    "lighteval": (lighteval, f"details/A/{TIME}/details_quiz_{TIME}.parquet"),
+    "HELM": (helm, "quiz:subject=law,model=A/per_instance_stats.json"),
+}
+
+
+@pytest.mark.parametrize("tool", [*LOGS, "Inspect", "Every Eval Ever", "OpenAI Evals", "MTEB", "table"])
+def test_a_model_has_the_name_that_its_file_tells(tmp_path: Path, tool: str) -> None:
+    paths = []
+    for model in ("A", "B"):
+        if tool in LOGS:
+            write, place = LOGS[tool]
+            path = tmp_path / place.replace("A/", f"{model}/")
+            path.parent.mkdir(parents=True)
+            write(tmp_path).rename(path)
+        elif tool == "Inspect":
+            log = json.loads(inspect_log(tmp_path).read_text(encoding="utf-8"))
+            path = write_json(tmp_path / f"{TIME}{model}.json", log | {"eval": {"model": model, "task": "quiz"}})
+        elif tool == "Every Eval Ever":
+            lines = every_eval_ever(tmp_path).read_text(encoding="utf-8").splitlines()
+            path = write_lines(tmp_path / f"x{model}.jsonl", [json.loads(one) | {"model_id": model} for one in lines])
+        elif tool == "OpenAI Evals":
+            event = {"event_id": 1, "sample_id": "q", "type": "match", "data": {"correct": True, "expected": "a"}}
+            path = write_lines(tmp_path / f"x{model}.jsonl", [{"spec": {"completion_fns": [model]}}, event])
+        elif tool == "MTEB":
+            content = {"mteb_model_meta": {"model_name": model}, "default": {"test": [[1, 2, 1]]}}
+            path = write_json(tmp_path / f"x{model}.json", content)
+        else:
+            path = tmp_path / f"x{model}.csv"
+            path.write_text(f"id,label,pred,classifier\na,x,x,{model}\nb,y,x,{model}\n")
+        paths.append(path)
+    if tool == "MTEB":
+        pl.DataFrame({"item": ["0", "1", "2"], "label": ["1", "2", "2"]}).write_csv(tmp_path / "labels.csv")
+    items = tmp_path / "labels.csv" if tool == "MTEB" else None
+    assert [rows(path, items=items).name for path in paths] == ["A", "B"]
+    assert rows(paths[0], name="mine", items=items).name == "mine"
+    parts = zip(paths[0].relative_to(tmp_path).parts, paths[1].relative_to(tmp_path).parts, strict=True)
+    pattern = tmp_path.joinpath(*(one if one == other else one.replace("A", "*") for one, other in parts))
+    both = read_models(pattern, {}, items)  # all files at once
+    assert [one.name for one in both] == ["A", "B"]
+    assert {tuple(one.rows["item"]) for one in both} == {tuple(rows(paths[0], items=items).rows["item"])}
+
+
+def test_grades_and_words_say_whether_an_answer_is_right(tmp_path: Path) -> None:
+    given = ["C", "I", "P", "N", "pass", "Failed", "YES", "0.25", "1"]
+    table = pl.DataFrame({"id": range(len(given)), "score_match": given})
+    found = of_table(table, {"correct": "score_match"}, "x")
+    assert found.rows["correct"].to_list() == [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 1.0, 0.25, 1.0]
+
+
 def test_items_of_several_tasks_are_not_the_same(tmp_path: Path) -> None:
     table = pl.DataFrame({"task": ["law", "law", "art", "art"], "id": [1, 2, 1, 2], "correct": [1, 0, 1, 1]})
     table.write_csv(tmp_path / "all.csv")

@@ -258,6 +258,14 @@ def test_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         table(skill, seed).write_csv(tmp_path / f"lr=0.1,seed={seed}/out.csv")
     pattern = f"{tmp_path}/lr=0.1,seed=*/out.csv"
     assert daamctl.judge(pattern, f"other={tmp_path}/b/out.csv").models == ["out", "other"]
+    for name, model in (("a", "svm"), ("b", "tree")):
+        one = pl.read_csv(tmp_path / name / "out.csv").with_columns(model=pl.lit(model))
+        one.write_csv(tmp_path / name / "told.csv")
+        one.with_columns(model=pl.lit("same")).write_csv(tmp_path / name / "same.csv")
+    told = [tmp_path / "a/told.csv", tmp_path / "b/told.csv"]
+    assert daamctl.judge(*told).models == ["svm", "tree"]
+    assert daamctl.judge(f"mine={told[0]}", told[1]).models == ["mine", "tree"]
+    assert daamctl.judge(tmp_path / "a/same.csv", tmp_path / "b/same.csv").models == ["a/same", "b/same"]
     assert daamctl.judge(f"sweep={pattern}", tmp_path / "b/out.csv").models == ["sweep", "out"]
 
 

@@ -18,7 +18,7 @@ from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
-from daamctl.evaluation.prediction_files import by_last_part
+from daamctl.evaluation.prediction_columns import by_last_part
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100

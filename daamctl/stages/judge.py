@@ -12,7 +12,8 @@ import polars as pl
 from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.errors import ConfigError
 from daamctl.evaluation.judge import judge
-from daamctl.evaluation.prediction_files import names_of, of_table, read_models, read_predictions
+from daamctl.evaluation.prediction_columns import of_table
+from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
 from daamctl.store.files import fitting, write_text
 
 

@@ -19,7 +19,8 @@ from datasets import Dataset
 
 from daamctl.artifacts.predictions import Predictions
 from daamctl.errors import ArtifactError, ConfigError, DaamctlError
-from daamctl.evaluation.prediction_files import names_of, of_table, read_models, read_predictions
+from daamctl.evaluation.prediction_columns import of_table
+from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
 
 LABELS = ["anger", "joy", "anger", "fear"]
 ANSWERS = ["anger", "joy", "joy", "anger"]

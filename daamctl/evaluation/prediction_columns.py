@@ -1,0 +1,282 @@
+"""What the columns of a table of predictions are: its items, labels, answers, groups, folds and seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.predictions import ROWS, Predictions
+from daamctl.errors import ConfigError, first_few
+from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
+from daamctl.store.tables import written_name
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "item": (
+        "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
+        "file_name", "path", "wav", "name", "sample_id", "item_id", "task_id", "instance_id", "question_id",
+        "doc_id", "index", "idx", "unnamed:_0", "",
+    ),
+    "label": (
+        "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
+        "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
+        "emo", "emotion",
+    ),
+    "prediction": (
+        "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
+        "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
+    ),
+    "correct": METRICS,
+    "group": (
+        "speaker", "speaker_id", "spk", "spk_id", "speakers", "talker", "actor", "participant", "participant_id",
+        "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
+        "sentence_id", "repo", "group", "cluster",
+    ),
+    "fold": ("fold", "split_number"),
+    "seed": ("seed", "run", "repeat", "epoch"),
+}  # fmt: skip
+"""What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
+its index without a name."""
+MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
+"""Names of a column that says whose a row is, in a file of several models."""
+SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
+"""Names of columns that hold nothing but true labels."""
+SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
+"""Names of a column, or array, of one score per class."""
+SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
+RIGHT = {
+    **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
+    **dict.fromkeys(("false", "no", "incorrect", "wrong", "fail", "failed", "i", "n"), 0.0),
+    "p": 0.5,
+}
+"""Words, and grades of Inspect, that say whether an answer is right."""
+
+
+def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:
+    """Predictions in a table.
+
+    Args:
+        columns: see `read_predictions`.
+        path: its file, for messages.
+
+    Raises:
+        ConfigError: see `read_predictions`.
+    """
+    what = str(path or name)
+    if unknown := sorted(columns.keys() - COLUMNS.keys()):
+        raise ConfigError(f"'{unknown[0]}' is no kind of column; known: {', '.join(COLUMNS)}")
+    if frame.is_empty():
+        raise ConfigError(f"{what}: no row")
+    frame = by_task(frame, columns, what)
+    found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
+    written = [written_name(column) for column in frame.columns]
+    if twice := [name for name in found.values() if name and written.count(name) > 1]:
+        raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
+    taken = {role: text_of(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
+    label = taken.get("label")
+    if label is not None and "label" not in columns and found["prediction"] is None:
+        if found["label"] == "label" and "score" in frame.columns:
+            raise ConfigError(
+                f"{what}: is 'label' the true label or the answer of a pipeline, with its confidence in 'score'?",
+                fix="name the columns with --label, --prediction or --correct",
+            )
+        rival = next((one for one in frame.columns if one.strip().lower() in SURE and one != found["label"]), None)
+        if found["label"] not in SURE and rival is not None:
+            raise ConfigError(
+                f"{what}: is '{found['label']}' or '{rival}' the true label?",
+                fix="name it with --label, and the other with --prediction",
+            )
+    if found["prediction"] is None or _is_list(frame[found["prediction"]]):
+        predicted = _from_scores(frame, label, what)
+        taken.pop("prediction", None)
+        if predicted is not None:
+            taken["prediction"] = predicted
+    notes = ["read: " + ", ".join(
+        f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
+        for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
+    if "correct" not in columns and label is not None and "prediction" in taken:
+        correct = _agree(label, taken["prediction"], what)
+        if absent := taken["prediction"].null_count():
+            notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
+        others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
+        if len(others):
+            names = first_few(others.unique().sort().to_list(), 3)
+            notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
+        if taken["prediction"].n_unique() == 1 < label.n_unique():
+            notes.append(f"the prediction is '{taken['prediction'][0]}' for every item")
+    elif found["correct"] is not None:
+        correct = _fractions(frame[found["correct"]], found["correct"], what)
+        notes = [f"{notes[0]}, correct = {found['correct']}"]
+        if correct.is_between(0, 1, closed="none").any():
+            notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
+    else:
+        raise ConfigError(
+            f"{what}: {_lacking(frame, found['prediction'], taken)}",
+            fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
+        )
+    rows = pl.DataFrame(
+        {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},
+        schema=ROWS,
+    )
+    by_order = found["item"] is None
+    if by_order:
+        # other seeds repeat the items, in the same order, if their labels agree; else they tested other items
+        parts = rows.partition_by("fold", "seed")
+        alike = not rows["label"].null_count() and len({tuple(part["label"]) for part in parts}) == 1
+        number = pl.int_range(1, pl.len() + 1).cast(pl.String)
+        rows = rows.with_columns(item=number.over("fold", "seed") if alike else number)
+        if alike and len(parts) > 1:
+            notes.append(f"{len(parts)} repeats of the same {len(parts[0]):,} rows: their labels agree in order")
+    missing = rows.filter(pl.col("item").is_null())
+    if len(missing):
+        raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
+    again = rows.filter(pl.struct("item", "fold", "seed").is_duplicated())
+    if len(again):
+        raise ConfigError(
+            f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
+            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
+        )
+    return Predictions(name, "table", rows, found["group"], by_order, tuple(notes))
+
+
+def _lacking(frame: pl.DataFrame, prediction: str | None, taken: Mapping[str, pl.Series]) -> str:
+    """Why a table does not say which answers are right.
+
+    Args:
+        prediction: the column of the answers, if there is one.
+        taken: what a column is -> its values, of the columns that can be used.
+    """
+    label = taken.get("label")
+    known = set() if label is None else set(label.drop_nulls().unique())
+    scored = known & set(_numeric(frame))
+    if prediction is not None and "prediction" not in taken:
+        return f"'{prediction}' has a list in every row, not one answer"
+    if len(scored) > 1:
+        return (
+            f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(sorted(known - scored), 4)}"
+        )
+    role = "label" if "prediction" in taken else "prediction"
+    return f"the columns {first_few(frame.columns, 12)} have no {role}"
+
+
+def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:
+    """The items of several tables by the last part of their paths, without an ending such as .wav.
+
+    None where that is not needed, because they share an item as it is, or does not help: two items of a table would
+    have the same name, or none would be shared.
+    """
+    if set.intersection(*map(set, columns)):
+        return None
+    short = [one.str.replace(r"^.*[/\\]", "").str.replace(r"\.[A-Za-z]\w{1,4}$", "") for one in columns]
+    distinct = all(new.n_unique() == old.n_unique() for new, old in zip(short, columns, strict=True))
+    return short if distinct and set.intersection(*map(set, short)) else None
+
+
+def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
+    """Name of the column of a role; None if the file has none."""
+    if given is not None:
+        if given not in frame.columns:
+            raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
+        return given
+    names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
+    return next((names[name] for name in COLUMNS[role] if name in names), None)
+
+
+def by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
+    """The table with the task in the names of items, if items of several tasks have one name, as in logs: a number."""
+    item = column_of(frame, "item", None, what) if columns.get("item") not in frame.columns else columns["item"]
+    if item is None or TASK not in frame.columns or frame.select(item, TASK).n_unique() == frame[item].n_unique():
+        return frame
+    return frame.with_columns(pl.concat_str(TASK, pl.lit("/"), item).alias(item))
+
+
+def text_of(values: pl.Series) -> pl.Series:
+    """Values as text without spaces around; whole numbers without a fraction; empty values are null."""
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+        if (values.is_finite() & (values == values.round(0)) & (values.abs() < 2.0**53)).all():
+            values = values.cast(pl.Int64)
+    if values.dtype.is_nested() or values.dtype in (pl.Object, pl.Binary, pl.Duration):
+        return pl.Series([None if one is None else str(one) for one in values.to_list()], dtype=pl.String)
+    text = values.cast(pl.String).str.strip_chars()
+    return text.replace("", None)
+
+
+def _numeric(frame: pl.DataFrame) -> list[str]:
+    """Columns of numbers."""
+    return [one for one in frame.columns if frame[one].dtype.is_numeric()]
+
+
+def _is_list(values: pl.Series) -> bool:
+    return isinstance(values.dtype, pl.List | pl.Array)
+
+
+def _agree(label: pl.Series, prediction: pl.Series, what: str) -> pl.Series:
+    """1 where the prediction is the label, else 0; an item without a prediction is wrong."""
+    unknown = label.null_count()
+    if unknown:
+        raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
+    known, said = set(label.unique()), set(prediction.drop_nulls().unique())
+    if not known & said:
+        raise ConfigError(
+            f"{what}: no prediction ({first_few(sorted(said), 5)}) is among the labels ({first_few(sorted(known), 5)})",
+            fix="write both in the same way, as names or as numbers",
+        )
+    return (label == prediction).fill_null(value=False).cast(pl.Float64)
+
+
+def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
+    """Scores of items between 0 and 1."""
+    if values.dtype == pl.String:
+        text = values.str.strip_chars().str.to_lowercase()
+        numbers = text.replace_strict(RIGHT, default=None, return_dtype=pl.Float64)
+        numbers = numbers.fill_null(text.cast(pl.Float64, strict=False))
+    elif values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        numbers = values.cast(pl.Float64, strict=False)
+    else:
+        raise ConfigError(f"{what}: '{name}' has no single value per item")
+    wrong = numbers.is_null() | ~numbers.is_between(0, 1)
+    if wrong.any():
+        raise ConfigError(
+            f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{text_of(values).filter(wrong)[0]}' "
+            f"({int(wrong.sum())} of {len(values)} rows)"
+        )
+    return numbers
+
+
+def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.Series | None:
+    """Class of the largest score: of one column per class, or of a column of lists, whose classes are numbers."""
+    for name in SCORES:
+        column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
+        if column is None:
+            continue
+        kind: Any = frame[column].dtype
+        if not kind.inner.is_numeric() and kind.inner != pl.Null:
+            raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
+        lists = frame[column].cast(pl.List(pl.Float64))
+        if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
+            raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
+        if not _ordered(lists.explode()):
+            raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
+        return lists.list.arg_max().cast(pl.String)
+    if label is None:
+        return None
+    numeric = _numeric(frame)
+    known = set(label.drop_nulls().unique())
+    prefixed = {SCORE_PREFIX.sub("", one): one for one in numeric if SCORE_PREFIX.match(one)}
+    named = prefixed if known <= prefixed.keys() else {one: one for one in numeric if one in known}
+    if len(named) < 2 or not known <= named.keys():
+        return None
+    table = frame.select(named.values()).cast(pl.Float64)
+    if not all(_ordered(table[one]) for one in table.columns):
+        raise ConfigError(f"{what}: the scores of the classes ({first_few(table.columns, 4)}) have gaps")
+    classes = list(named)
+    return pl.Series([classes[index] for index in table.to_numpy().argmax(axis=1).tolist()], dtype=pl.String)
+
+
+def _ordered(scores: pl.Series) -> bool:
+    """Whether all are numbers; minus infinity is the logarithm of a probability of 0."""
+    return bool((scores.is_not_null() & scores.is_not_nan() & (scores != float("inf"))).all())

@@ -18,7 +18,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
         "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
         "file_name", "path", "wav", "name", "sample_id", "item_id", "task_id", "instance_id", "question_id",
-        "doc_id", "index", "idx", "unnamed:_0", "",
+        "doc_id", "row_id", "index", "idx", "unnamed:_0", "",
     ),
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
@@ -77,6 +77,11 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
     taken = {role: text_of(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
     label = taken.get("label")
+    if label is not None and "prediction" not in columns:  # Weka calls the confidence prediction
+        answers = {one: text_of(frame[one]) for one in _candidates(frame, "prediction") if not _is_list(frame[one])}
+        fits = next((one for one, values in answers.items() if values.is_in(label.unique().to_list()).any()), None)
+        if fits is not None:
+            found["prediction"], taken["prediction"] = fits, answers[fits]
     if label is not None and "label" not in columns and found["prediction"] is None:
         if found["label"] == "label" and "score" in frame.columns:
             raise ConfigError(
@@ -181,8 +186,14 @@ def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> s
         if given not in frame.columns:
             raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
         return given
-    names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
-    return next((names[name] for name in COLUMNS[role] if name in names), None)
+    return next(iter(_candidates(frame, role)), None)
+
+
+def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
+    """Columns with a usual name of a role, the most usual first; KNIME adds what is predicted: Prediction (emotion)."""
+    plain = {re.sub(r"(?<=.)[\s-]*\(.*\)$", "", column.strip().lower()): column for column in reversed(frame.columns)}
+    names = {re.sub(r"[\s-]+", "_", name): column for name, column in plain.items()}
+    return [names[name] for name in COLUMNS[role] if name in names]
 
 
 def by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:

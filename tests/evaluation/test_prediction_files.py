@@ -744,6 +744,20 @@ def test_a_model_has_the_name_that_its_file_tells(tmp_path: Path, tool: str) -> 
     assert {tuple(one.rows["item"]) for one in both} == {tuple(rows(paths[0], items=items).rows["item"])}
 
 
+def test_answers_are_in_the_column_that_fits_the_labels(tmp_path: Path) -> None:
+    weka = tmp_path / "weka.csv"
+    weka.write_text("inst#,actual,predicted,error,prediction,id\n1,1:a,1:a,,0.9,u1\n2,2:b,1:a,+,0.8,u2\n")
+    found = rows(weka)
+    assert found.rows.select("item", "label", "prediction", "correct").rows() == [
+        ("u1", "1:a", "1:a", 1.0), ("u2", "2:b", "1:a", 0.0),
+    ]  # fmt: skip
+    assert "prediction = predicted" in found.notes[0]
+    with pytest.raises(ConfigError, match=r"no prediction \(0\.8, 0\.9\) is among the labels"):
+        rows(weka, columns={"prediction": "prediction"})
+    knime = pl.DataFrame({"row ID": ["r1"], "emo": ["a"], "Prediction (emo)": ["a"], "P (emo=a)": [0.7]})
+    assert of_table(knime, {}, "x").rows.select("item", "prediction", "correct").rows() == [("r1", "a", 1.0)]
+
+
 def test_grades_and_words_say_whether_an_answer_is_right(tmp_path: Path) -> None:
     given = ["C", "I", "P", "N", "pass", "Failed", "YES", "0.25", "1"]
     table = pl.DataFrame({"id": range(len(given)), "score_match": given})

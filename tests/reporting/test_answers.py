@@ -85,6 +85,15 @@ def test_too_few_speakers_to_compare_layers(floor: float | None) -> None:
     )
 
 
+def test_warnings_are_cautions() -> None:
+    data = fused(BASE, status={"daam-v1": "undertrained"})
+    section = answers(labelled(parsed(data)), None, stale=["A fold is stale."], command="")
+    cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
+    assert cautions == [
+        "This comparison is not fair: training alone may explain the results of daam-v1.", "A fold is stale.",
+    ]  # fmt: skip
+
+
 def test_words_are_told_by_entity_f1() -> None:
     text = said(fused(BASE), probed(0.3, 0.5, 0.4, kind="entity_f1"))
     assert "Layer 2 carries the entities best: alone it reaches an entity F1 of 50.0 % [48.0, 52.0]" in text
@@ -93,6 +102,9 @@ def test_words_are_told_by_entity_f1() -> None:
 
 def test_without_intervals_or_probes() -> None:
     assert "alone it classifies 62.0 % of utterances" in said(fused(BASE), probed(0.5, 0.62, margin=None))
+    half = probed(0.5, 0.62)
+    half = replace(half, rows=[row._replace(low=None) for row in half.rows])
+    assert "alone it classifies 62.0 % of utterances" in said(fused(BASE), half)
     assert "It is the last layer." in said(fused(BASE), probed(0.5, 0.62, margin=None))
     assert "The layers were not probed yet. Run: `daamctl importance`" in said(fused(BASE))
 
@@ -161,6 +173,14 @@ def test_more_speakers() -> None:
     assert "confirming a lead of +2.0 points would take about 40 of them" in steps(fused(small, p_holm=0.3))
     tiny = {"ridge-best-layer": 0.5, "daam-v1": 0.501}
     assert "over 1,000 speakers to confirm" in steps(fused(tiny, p_holm=0.3))
+    for lead in (0.0, -0.02):  # nothing to confirm
+        assert steps(fused({"ridge-best-layer": 0.5, "daam-v1": 0.5 + lead}, p_holm=0.3)) == ""
+    unknown = fused(small, p_holm=0.3)
+    for row in unknown["tables"]["comparisons"]:
+        row["detectable"] = None
+    assert steps(unknown) == ""
+    enough = fused({"ridge-best-layer": 0.5, "daam-v1": 0.55}, p_holm=0.3)  # 10 speakers detect 4 points
+    assert steps(enough) == ""
 
 
 @pytest.mark.parametrize(
@@ -211,6 +231,11 @@ def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) 
         ),
         (5, 5, "Add a larger value to train.search_weight_decay: daam-v1 was overfitted."),
         (2, 0, "Add a larger value to train.search_weight_decay: daam-v1 was overfitted."),
+        (
+            3,
+            0,
+            "Raise train.epochs, and add lower values to train.search_weight_decay: daam-v1 was behind a probe with ",
+        ),
     ],
 )
 def test_decay_is_not_raised_where_the_probe_needs_none(lowest: int, highest: int, step: str) -> None:
@@ -220,6 +245,24 @@ def test_decay_is_not_raised_where_the_probe_needs_none(lowest: int, highest: in
     searched = {"edges": {"penalty": lowest}, "highest": {"penalty": highest}}
     methods["ridge-mean"] |= {"status": "closed form", "runs": 5, **searched}
     assert step in steps(data)
+
+
+def test_advice_goes_to_marked_methods_and_follows_most_runs() -> None:
+    data = fused(BASE | {"ridge-mean": 0.6})
+    methods = data["fairness"]["methods"]
+    methods["daam-v1"] |= {"runs": 5, "counterpart": "ridge-mean", "edges": {"lr": 5}}
+    methods["ridge-mean"] |= {"status": "closed form", "runs": 5, "edges": {"penalty": 5}}
+    assert steps(data) == ""
+    methods["daam-v1"] |= {"status": "undertrained", "edges": {"lr": 2}}
+    assert "search_lr" not in steps(data)
+    methods["daam-v1"] |= {"edges": {"lr": 3}}
+    assert "search_lr" in steps(data)
+
+
+def test_taggers_are_not_told_how_many_speakers_a_lead_takes() -> None:
+    small = fused({"ridge-best-layer": 0.5, "daam-v1": 0.52}, p_holm=0.3)
+    assert "Add speakers" in steps(small)
+    assert steps(small | {"modality": "tokens"}) == ""
 
 
 @pytest.mark.parametrize(
@@ -256,5 +299,6 @@ def test_the_figure_shows_layers_and_methods() -> None:
     (plot,) = [block for block in section.blocks if isinstance(block, Plot)]
     (panels,) = plot.figure.views.values()
     assert [panel.title for panel in panels] == ["Layers", "Methods"]
+    assert any("95 % interval" in str(mark) for mark in panels[1].marks)
     assert panels[0].y.limits == panels[1].x.limits
     assert not [block for block in section.blocks if isinstance(block, Bullets)]

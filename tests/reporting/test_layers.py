@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.importance import Importance
-from daamctl.artifacts.layer_sets import LayerRow
+from daamctl.artifacts.layer_sets import ALL, LayerRow
 from daamctl.data.task import TASKS
-from daamctl.reporting.document import Document, Section, Table, Text
-from daamctl.reporting.layers import UNRANKED, importance
+from daamctl.reporting.document import Document, Folded, Picture, Section, Table, Text
+from daamctl.reporting.layers import UNRANKED, ablation, importance
 from daamctl.reporting.render import to_html, to_markdown
 from daamctl.store.records import parse_record
-from tests.fixtures.records import importance_of, maps_of
+from tests.fixtures.records import ablation_of, importance_of, maps_of
 
 NO_ABLATION = "No layers trained alone; train them: daamctl ablate toy, then daamctl importance toy"
 
@@ -29,9 +29,15 @@ def entry(num_heads: int, means: list[float] | None, counts: list[int], caution:
     )  # fmt: skip
 
 
-def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **audit: Any) -> Section:
-    found = importance_of(methods, scores=scores or {})
-    found["audit"] |= audit
+def section(
+    methods: dict[str, Any],
+    *,
+    scores: dict[str, Any] | None = None,
+    audited: dict[str, list[str]] | None = None,
+    **audit: Any,
+) -> Section:
+    found = importance_of(methods, scores=scores or {}, note="" if methods else "No method has a density.")
+    found["audit"] |= {**audit, "methods": audited or {}}
     summary = parse_record(found, Importance, path=Path("summary.json"), fix="")
     figures = [(name, kind) for name in methods for kind in ("importance", "contribution")]
     rows = [LayerRow(f"layer-{n}", (n,), name, kind, 0.5) for name, kind in figures for n in methods[name]["layers"]]
@@ -95,3 +101,93 @@ def test_a_score_that_ties_all_layers_has_no_highest_layers() -> None:
     assert "DAAM 1: every layer has the same score, so the layers are not ranked." in markdown
     assert "highest on" not in markdown.casefold()
     assert f"Highest layers: {UNRANKED}" in markdown
+
+
+def folded(part: Section, title: str) -> Folded:
+    return next(block for block in part.blocks if isinstance(block, Folded) and block.title.startswith(title))
+
+
+@pytest.mark.parametrize(("kind", "start"), [("accuracy", "Accuracy per utterance in"), ("entity_f1", "Entity F1 in")])
+def test_the_probe_of_every_layer_has_the_figure_that_it_measured(kind: str, start: str) -> None:
+    rows = [
+        LayerRow("layer-1", (1,), "ridge-last", kind, 0.5, low=0.4, high=0.6, difference=-0.1, p=0.03),
+        LayerRow("layer-2", (2,), "ridge-last", kind, 0.6, low=0.5, high=0.7, difference=0.0),
+    ]
+    found = importance_of({}, probed={"unit": "utterance", "resampled": "speaker"})
+    summary = replace(parse_record(found, Importance, path=Path("summary.json"), fix=""), rows=rows)
+    part = importance(summary, {}, {}, labels={}, task=TASKS["speech"], command="")
+    (table,) = folded(part, start).blocks
+    assert isinstance(table, Table)
+    assert [list(map(str, row)) for row in table.rows] == [
+        ["1", "50.0 [40.0, 60.0]", "−10.0", "0.030"], ["2", "60.0 [50.0, 70.0]", "0.0", "–"],
+    ]  # fmt: skip
+    assert table.columns[1] == start.partition(" per ")[0].partition(" in")[0]
+    assert "speaker" in table.note
+
+
+def scored(**changes: Any) -> dict[str, Any]:
+    stable = {"tau_mean": 0.5, "tau_min": 0.25, "pairs": 1}
+    return {
+        "label": "Sum", "kind": "weight", "learned": True, "folds": [[1, 1], [2, 1]], "layers": [1, 2, 3],
+        "ranking": [3, 2, 1], "ranking_untrained": [1, 2, 3], "stability": stable, "stability_untrained": stable,
+        "tau_with_untrained": -1.0, "band": "h.png", "replacement": None, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("learned", "kind"), [(True, "layer weight"), (False, "layer weight, not learned")])
+def test_the_audit_says_what_a_score_is(learned: bool, kind: str) -> None:
+    scores = {"weighted-sum": scored(learned=learned)}
+    part = section({}, scores=scores, audited={"weighted-sum": ["No probe."]}, sentence="Of 1 score, 0 track it.")
+    assert [str(cell) for cell in tables(part)["audit"].rows[0]][:2] == ["Sum", kind]
+    texts = [block for block in part.blocks if isinstance(block, Text)]
+    assert Text("Of 1 score, 0 track it.") in texts
+    assert Text("No probe.", caution=True) in texts
+    assert not [text for text in texts if not text.text or "has the same score" in text.text]
+    assert Text("") not in section({}, scores=scores).blocks  # without a sentence
+    assert "have no density" not in " ".join(text.text for text in texts)
+
+
+def test_pictures_are_described() -> None:
+    maps = {"daam-v1": maps_of([2, 1, 3], num_features=4)}
+    found = importance_of(maps, scores={"daam-v1": scored(label="DAAM 1", kind="importance", replacement="r.png")})
+    summary = parse_record(found, Importance, path=Path("summary.json"), fix="")
+    rows = [LayerRow(f"layer-{n}", (n,), "daam-v1", kind, value) for kind in ("importance", "contribution")
+            for n, value in ((1, 0.25), (2, 0.5), (3, 0.25))]  # fmt: skip
+    pngs = dict.fromkeys(("h.png", "l.png", "r.png"), b"")
+    part = importance(replace(summary, rows=rows), {}, pngs, labels={}, task=TASKS["speech"], command="")
+    (method,) = folded(part, "Pictures of every method (1)").blocks
+    assert isinstance(method, Folded)
+    alts = {block.name: block.alt for block in method.blocks if isinstance(block, Picture)}
+    assert alts["l.png"].endswith("from 25.00 % (layer 1) to 50.00 % (layer 2).")
+    assert "Importance factor per layer of daam-v1: mean and range over 2 runs" in alts["h.png"]
+    assert alts["r.png"].startswith("Accuracy of the trained daam-v1 while layers are replaced by their mean")
+    # without a score, the map has the picture
+    bare = parse_record(importance_of(maps), Importance, path=Path("summary.json"), fix="")
+    part = importance(replace(bare, rows=rows), {}, pngs, labels={}, task=TASKS["speech"], command="")
+    (method,) = folded(part, "Pictures of every method (1)").blocks
+    assert isinstance(method, Folded)
+    alts = {block.name: block.alt for block in method.blocks if isinstance(block, Picture)}
+    assert alts["h.png"].startswith("Importance Factor of daam-v1, 3 layers by 4 features, trained beside untrained.")
+    assert alts["h.png"].endswith("Their correlation is 0.25.")
+
+
+def test_few_layers_stand_below_the_baseline() -> None:
+    sets = {ALL: ((1, 2, 3), 0.6), "high": ((2, 3), 0.55), "low": ((1,), 0.4)}
+    published = Table("published", "Published", ["a"], [["b"]])
+
+    def few(result: Any, tables: list[Table]) -> Section | None:
+        return ablation(result, None, tables, labels={}, task=TASKS["speech"], command="")
+
+    part = few(ablation_of(sets, cautions=["Too few folds."], notes=["Chosen by hand."]), [published])
+    assert part is not None
+    rows = [list(map(str, row)) for row in tables(part)["few-layers"].rows]
+    assert [row[:2] + row[4:5] for row in rows] == [
+        ["baseline", "1, 2, 3", "–"], ["high", "2, 3", "−5.0"], ["low", "1", "−20.0"],
+    ]  # fmt: skip
+    assert Text("Too few folds.", caution=True) in part.blocks
+    assert Text("Chosen by hand.") in part.blocks
+    assert part.blocks[-1] is published
+    assert few(ablation_of({}), []) is None
+    empty = few(ablation_of({}, notes=["No layers."]), [published])
+    assert empty is not None
+    assert empty.blocks == [Text("No layers."), published]

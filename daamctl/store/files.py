@@ -127,7 +127,14 @@ def _rename(new: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if folder and target.is_dir():  # a folder cannot replace another one in one step
         old = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")
-        target.replace(old)
+        try:
+            target.replace(old)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # an overlay file system does not rename folders of a lower layer, such as those in a container's image
+            shutil.copytree(target, old)
+            shutil.rmtree(target)
         try:
             new.replace(target)
         except OSError:

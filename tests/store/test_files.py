@@ -272,6 +272,33 @@ def test_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fol
     assert (names(tmp_path / "work"), names(tmp_path / "data")) == ([], ["a"])
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_folder_of_a_lower_layer_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    """As overlayfs has it: folders of a container's image cannot be renamed, those made in the container can."""
+    for name in ("new", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "inner").write_text(name)
+    lower, rename = (tmp_path / "a").stat().st_ino, os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(source).stat().st_ino == lower:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        if refused and Path(source).name == "new":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    if refused:
+        with pytest.raises(PermissionError):
+            put(tmp_path / "new", tmp_path / "a")
+        assert (tmp_path / "a" / "inner").read_text() == "a"
+        assert names(tmp_path) == ["a", "new"]
+    else:
+        put(tmp_path / "new", tmp_path / "a")
+        assert (tmp_path / "a" / "inner").read_text() == "new"
+        assert names(tmp_path) == ["a"]
+
+
 def test_a_full_disk_beside_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, target: Path) -> None:
         Path(target).write_text("ha")

@@ -14,7 +14,13 @@ from tests.fixtures.tiny_models import tiny
 
 @pytest.mark.parametrize(
     ("name", "rank", "scale"),
-    [("lora-r4", 4, 4.0), ("lora-r8", 8, 2.0), ("lora-plus-r8", 8, 2.0), ("rslora-r8", 8, 16 / math.sqrt(8))],
+    [
+        ("lora-r4", 4, 4.0),
+        ("lora-r8", 8, 2.0),
+        ("lora-plus-r4", 4, 4.0),
+        ("lora-plus-r8", 8, 2.0),
+        ("rslora-r8", 8, 16 / math.sqrt(8)),
+    ],
 )
 @pytest.mark.parametrize("architecture", ["wavlm", "gpt2"])
 def test_update_is_the_formula(name: str, rank: int, scale: float, architecture: str) -> None:

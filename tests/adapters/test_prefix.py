@@ -30,6 +30,14 @@ def test_prefix_of_no_length_leaves_the_encoder_as_it_is(architecture: str) -> N
     assert torch.allclose(encoder.hidden(inputs)[real], expected[real], atol=1e-5)
 
 
+def test_a_prefix_starts_with_twenty_small_vectors() -> None:
+    model = build_finetune("prefix-tuning", tiny("bert"), num_classes=3, seed=1)
+    starts = [getattr(model.encoder.model.get_submodule(name), part) for name in model.adapted
+              for part in ("prefix_key", "prefix_value")]  # fmt: skip
+    assert {len(start) for start in starts} == {20}
+    assert torch.cat([start.flatten() for start in starts]).std().item() == pytest.approx(0.02, rel=0.1)
+
+
 def test_later_tokens_stay_hidden() -> None:
     model, inputs, _ = make("prefix-tuning", "llama")
     ids = inputs["input_ids"][1:2]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from daamctl.store.files import expanded
 
 
 def counted(number: int, word: str) -> str:
@@ -35,7 +36,7 @@ def encoder_label(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 def without_path(value: object) -> object:
     """The name of a folder instead of its path: reports may be shared, so they show no local path."""
-    folder = Path(str(value)).expanduser()
+    folder = expanded(str(value))
     return folder.name if folder.is_absolute() else value
 
 

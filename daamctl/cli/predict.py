@@ -10,6 +10,7 @@ import typer
 
 from daamctl.cli.options import Run
 from daamctl.cli.terminal import print_table, show_line, show_path
+from daamctl.store.files import expanded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +53,7 @@ def command(
     words = inputs or ["-"]
     record_file(model)
     for word in words:
-        if word != "-" and not Path(word).expanduser().is_dir():
+        if word != "-" and not expanded(word).is_dir():
             files_of(word, ())
     from daamctl.stages import predict
 

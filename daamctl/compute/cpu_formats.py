@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.compute.threads import one_thread
-from daamctl.store.files import content_key, keep_json, kept_json
+from daamctl.store.files import content_key, expanded, keep_json, kept_json
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def measure() -> dict[str, float]:
 def cache_file() -> Path:
     """File of the decision for this processor, in `$DAAMCTL_CACHE`, else in `daamctl` of the user's cache folder."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "daamctl"
-    folder = Path(os.environ.get("DAAMCTL_CACHE") or usual).expanduser()
+    folder = expanded(os.environ.get("DAAMCTL_CACHE") or usual)
     return folder / f"cpu-formats-{hashlib.sha256(_processor().encode()).hexdigest()[:12]}.json"
 
 

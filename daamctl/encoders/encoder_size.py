@@ -19,6 +19,7 @@ from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.errors import EncoderError, first_few, suggest
+from daamctl.store.files import expanded
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def check_name(name: str) -> None:
     """
     if name in ENCODERS:
         return
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -119,7 +120,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
 
 def _config_file(config: ExtractConfig) -> Path | None:
     """The config.json of a local folder, or of a hub model in the local cache."""
-    folder = Path(config.encoder).expanduser()
+    folder = expanded(config.encoder)
     if folder.is_dir():
         return folder / "config.json"
     if not HUB_ID.match(config.encoder):
@@ -215,7 +216,7 @@ def configuration_of(config: ExtractConfig, modality: Modality) -> tuple[Any, bo
 
     name = config.encoder
     preset = ENCODERS.get(name)
-    source = str(Path(name).expanduser()) if preset is None else preset.source
+    source = str(expanded(name)) if preset is None else preset.source
     folder = source is not None and Path(source).is_dir()
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
         revision = {} if config.revision is None else {"revision": config.revision}

@@ -28,6 +28,7 @@ from daamctl.encoders.encoder_size import (
 from daamctl.encoders.presets import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
+from daamctl.store.files import expanded
 
 READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
 INPUTS = {"input_ids": "text", "pixel_values": "image", "input_values": "speech", "input_features": "speech"}
@@ -122,7 +123,7 @@ def open_encoder(
         loaded = _random(name, preset, config.seed, dtype, device, highest_layer)
     else:
         check_name(name)
-        folder = Path(name).expanduser()
+        folder = expanded(name)
         source = str(folder) if preset is None and folder.is_dir() else (preset and preset.source) or name
         loaded = _pretrained(source, config.revision, modality, dtype, device, keep_pooler, highest_layer)
     model = loaded.model.eval().requires_grad_(False)

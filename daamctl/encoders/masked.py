@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from daamctl.encoders.encoder_size import check_name, read_configuration, use_ca
 from daamctl.encoders.load import explained
 from daamctl.encoders.text import added_tokens, model_limit, padding_id, tokenizer_hash
 from daamctl.errors import EncoderError, first_few
+from daamctl.store.files import expanded
 
 SPARE_ROWS = 128
 """Up to this many rows of the embedding may belong to no token: some models round their vocabulary up."""
@@ -150,7 +150,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     check_name(source)
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     path, name = (str(folder), folder.name) if folder.is_dir() else (source, source)
     what = f"encoder '{name}'"
     if not folder.is_dir():

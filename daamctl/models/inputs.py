@@ -16,7 +16,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
-from daamctl.store.files import fitting, is_pattern
+from daamctl.store.files import expanded, fitting, is_pattern
 
 SCHEMA: dict[str, Any] = {
     "item": pl.String,
@@ -68,7 +68,7 @@ def files_of(word: str, suffixes: Sequence[str]) -> list[Path]:
     Raises:
         CorpusError: there is none.
     """
-    path = Path(word).expanduser()
+    path = expanded(word)
     if path.is_dir():
         found = [file for file in files_below(path) if file.suffix.lower() in suffixes]
         if not found:

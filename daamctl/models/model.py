@@ -29,6 +29,7 @@ from daamctl.models.folder import AGAIN, ENCODER_DIR, FILE, ModelRecord, read_mo
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.predict import Outputs, predict_all, predict_vectors
 from daamctl.models.sentences import lines_as_sentences
+from daamctl.store.files import expanded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -239,7 +240,7 @@ class ExportedModel:
         name, own = self.record.extract["encoder"], self.folder / ENCODER_DIR
         folder = self._encoder_folder or (own if own.is_dir() else None)
         if folder is not None:
-            if not Path(folder).expanduser().is_dir():
+            if not expanded(folder).is_dir():
                 raise EncoderError(
                     f"no folder {folder}", fix=f"give a copy of {named(self.record)} with --encoder FOLDER"
                 )

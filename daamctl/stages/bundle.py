@@ -232,7 +232,9 @@ def _paths(root: Path, config: Config, folds: Sequence[Fold], evaluation: Evalua
     found = {one: str(without_path(one)) for one in values if isinstance(one, str)}
     found |= {path: Path(path).name for note in evaluation.skipped.values() for path in PATH.findall(json.dumps(note))}
     found |= {f"{root}/": "", str(root): ".", str(Path.home()): "~"}
-    return {path: name for path, name in sorted(found.items(), key=lambda one: -len(one[0])) if path != name}
+    # a container may have the root as home or project: every path begins with it
+    known = {path: name for path, name in found.items() if path != name and path.strip("/")}
+    return dict(sorted(known.items(), key=lambda one: -len(one[0])))
 
 
 def _without(name: str, content: bytes, hidden: Mapping[str, str]) -> bytes:

@@ -28,6 +28,7 @@ from daamctl.methods import (
 from daamctl.methods.heads import AUTO
 from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
+from daamctl.store.files import expanded
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
             configs[name] = config
             found += [problem for problem in problems_of(config) if problem not in found]
             source = config.download.source
-            if source is not None and not (place := root / Path(source).expanduser()).exists():
+            if source is not None and not (place := root / expanded(source)).exists():
                 absent = f"download.source: no file or folder {place}"
                 if write:  # DVC leaves this pipeline out
                     log.warning("pipeline '%s': %s", name, absent)

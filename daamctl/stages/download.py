@@ -34,7 +34,7 @@ from daamctl.corpora.sources import files_root, register, source_of
 from daamctl.data.audio import AudioInfo, probe
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
-from daamctl.store.files import content_key, locked, put, sha256_file
+from daamctl.store.files import content_key, expanded, locked, put, sha256_file
 
 log = logging.getLogger(__name__)
 
@@ -150,9 +150,9 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
     """The input of `Corpus.prepare`: the root folder, or the manifest file."""
     own = layout.corpora / corpus.name
     if source is None and settings.source is not None:
-        source = layout.root / Path(settings.source).expanduser()
+        source = layout.root / expanded(settings.source)
     if source is not None:
-        given, is_file = source.expanduser().absolute(), corpus.name in FILES
+        given, is_file = expanded(source).absolute(), corpus.name in FILES
         if is_file and not given.exists():
             what = "manifest file" if corpus.name == MANIFEST else "file"
             raise CorpusError(f"no {what} {given}", fix=corpus.how_to_get)

@@ -39,7 +39,7 @@ from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
 from daamctl.errors import ConfigError, CorpusError, EncoderError
 from daamctl.methods import settings_of
-from daamctl.store.files import content_key, remove_others, sha256_file, write_json
+from daamctl.store.files import content_key, expanded, remove_others, sha256_file, write_json
 
 ASK_TORCH = (
     "import torch; "
@@ -191,7 +191,7 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]
     """Search in the order of `daamctl download`: folder of the settings, registered folder, then download."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     given = config.download.source
-    place = root / Path(given).expanduser() if given is not None else source_of(root, corpus.name)
+    place = root / expanded(given) if given is not None else source_of(root, corpus.name)
     own = root / "data" / "corpora" / corpus.name
     if corpus.obtain is not None and given is None and place in (None, own):
         # a corpus that is generated needs no server
@@ -217,7 +217,7 @@ def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:
     except EncoderError as error:
         yield Obstacle(error.message, error.fix)
         return
-    if Path(source).expanduser().is_dir():
+    if expanded(source).is_dir():
         return
     if not is_cached(source, config.extract.revision):
         revision = config.extract.revision

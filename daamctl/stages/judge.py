@@ -14,7 +14,7 @@ from daamctl.errors import ConfigError
 from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
-from daamctl.store.files import fitting, write_text
+from daamctl.store.files import expanded, fitting, write_text
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
             given, separator, path = str(source).partition("=")
             is_named = separator != "" and not fitting(Path(source))
             # a shell leaves the ~ of NAME=~/PATH as it is
-            named.append((given or None, Path(path).expanduser()) if is_named else (None, Path(source).expanduser()))
+            named.append((given or None, expanded(path)) if is_named else (None, expanded(source)))
         elif items is not None:
             raise ConfigError("`items` adds labels to files; join them to a table yourself")
         else:

@@ -34,6 +34,7 @@ from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
 from daamctl.store.artifact import Artifact
+from daamctl.store.files import expanded
 from daamctl.store.provenance import device_name
 from daamctl.store.tables import read_parquet, write_parquet
 
@@ -174,7 +175,7 @@ def run(
 
 def _label(encoder: str, name: str | None) -> str:
     """Name of the folder: the given one, or that of the encoder; a ConfigError if it cannot name a folder."""
-    label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder)
+    label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if expanded(encoder).is_dir() else encoder)
     if not re.fullmatch(r"\w[\w.-]*", label):
         raise ConfigError(f"'{label}' cannot name a folder; use letters, digits, '.', '_' and '-'")
     return label

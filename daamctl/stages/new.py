@@ -54,7 +54,7 @@ from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
 from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
-from daamctl.store.files import write_text
+from daamctl.store.files import expanded, write_text
 
 log = logging.getLogger(__name__)
 
@@ -704,7 +704,7 @@ def _pipeline_text(name: str, settings: Mapping[str, Mapping[str, Any]], methods
     lines = [yaml.safe_dump({key: dict(value)}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
              for key, value in settings.items() if value]  # fmt: skip
     encoder = settings["extract"].get("encoder", "the encoder")
-    called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
+    called = Path(encoder).name if expanded(encoder).is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
     lines += ["# Quick without a GPU. Slower by far: dwatt, and the papers' decoder (none, mha, daam-v1, daam-v2)."]
     return question + "\n".join([*lines, f"methods: [{methods}]"]) + "\n"

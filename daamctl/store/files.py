@@ -199,6 +199,11 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix, path=path) from error
 
 
+def expanded(path: Path | str) -> Path:
+    """A path with the home folder for a ~ at its start, unless nobody has that name."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises
+
+
 def is_pattern(path: Path) -> bool:
     """Whether a path is a pattern with *, ? or [, and no file or folder is called so."""
     return any(mark in str(path) for mark in "*?[") and not path.exists()

@@ -69,6 +69,7 @@ def test_json_and_page(files: Path) -> None:
         (["a.csv", "b.csv", "--model", "x"], "several models in one file (--model) are judged alone, got 2 files"),
         (["a.csv", "b.csv", "--prediction", "x", "--prediction", "y"], "(--prediction) are judged alone, got 2 files"),
         (["a.csv", "c.csv"], "no file c.csv"),
+        (["a.csv", "~nobody-of-this-name/c.csv"], "no file ~nobody-of-this-name/c.csv"),
         (["a.csv", "b.csv", "--item", "x"], "has no column 'x'"),
         (["a.csv", "b.csv", "--items", "nothing.csv"], "no file nothing.csv"),
     ],

@@ -84,6 +84,17 @@ def test_the_same_run_gives_the_same_bytes(written: Path, tmp_path_factory: pyte
     assert again.read_bytes() == written.read_bytes()
 
 
+def test_a_home_that_is_the_root_hides_nothing(
+    written: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a user without a name."""
+    root = shared_project(tmp_path_factory)
+    monkeypatch.setenv("HOME", "/")
+    with in_project(root):
+        again = bundle.write(root, "tiny", tmp_path_factory.mktemp("bundles") / "again.zip")
+    assert again.read_bytes() == written.read_bytes()
+
+
 def test_it_holds_results_and_neither_weights_nor_paths(
     written: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

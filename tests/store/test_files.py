@@ -23,6 +23,7 @@ from daamctl.store.files import (
     SaveTimer,
     atomic_path,
     csv_text,
+    expanded,
     fitting,
     is_pattern,
     kept_path,
@@ -270,6 +271,14 @@ def test_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fol
     put(new, target)
     assert (target / "inner" if is_folder else target).read_text() == "new"
     assert (names(tmp_path / "work"), names(tmp_path / "data")) == ([], ["a"])
+
+
+def test_a_home_folder_is_named_by_a_tilde_if_somebody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+    assert expanded("~/a") == Path("/home/me/a")
+    assert expanded(Path("b/~")) == Path("b/~")
+    assert expanded("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
 
 
 @pytest.mark.parametrize("refused", [False, True])

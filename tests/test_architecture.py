@@ -253,6 +253,7 @@ ENGINE = {
                 "progress",
                 "energy",
                 "devices",
+                "control_groups",
                 "cpu_formats",
                 "threads",
             },

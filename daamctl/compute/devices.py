@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from daamctl.compute.control_groups import free_bytes
 from daamctl.compute.cpu_formats import cpu_formats
 from daamctl.errors import ConfigError
 
@@ -212,10 +213,10 @@ def sent(value: Tensor, device: str) -> Tensor:
 
 
 def free_memory() -> int:
-    """Bytes that this machine can still give without swapping."""
+    """Bytes that this machine can still give without swapping, or the container or job in which this process runs."""
     import psutil  # type: ignore[import-untyped]
 
-    return int(psutil.virtual_memory().available)
+    return min([int(psutil.virtual_memory().available), *free_bytes()])
 
 
 def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:

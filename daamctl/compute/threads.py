@@ -16,11 +16,12 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from daamctl.compute.control_groups import core_quotas
 from daamctl.store.files import keep_json, kept_json
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ LONGEST_S = 20.0
 """Longest one: what they did before does not count."""
 READERS, READERS_GPU = 2, 8
 """Most threads that read items while the CPU computes, and while a GPU computes and the CPU is mostly idle."""
-PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+PROC = Path("/proc")
 IDLE = (3, 4)
 """Places of `idle` and `iowait` among the times of a processor in /proc/stat."""
 
@@ -78,30 +79,7 @@ def _busy_s() -> float | None:
 
 def cores() -> float:
     """Cores that this process may use: by its affinity, and by the quota of its control group (a container's limit)."""
-    return min([float(len(allowed_cores())), *_quotas()])
-
-
-def _quotas() -> list[float]:
-    """Cores that each control group around this process may use, as time divided by period."""
-    try:
-        lines = (PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        number, kinds, name = line.split(":", 2)
-        if number == "0" and not kinds:  # version 2
-            root, files = CGROUP, ["cpu.max"]
-        elif "cpu" in kinds.split(","):
-            root, files = CGROUP / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
-            continue
-        inside = Path(name.lstrip("/"))
-        for group in (inside, *inside.parents):
-            with suppress(OSError, ValueError, ZeroDivisionError):  # "max", or no such file
-                quota, period = " ".join((root / group / file).read_text(encoding="ascii") for file in files).split()
-                found += [int(quota) / int(period)] if int(quota) > 0 else []
-    return found
+    return min([float(len(allowed_cores())), *core_quotas()])
 
 
 def num_readers(device: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from daamctl.compute import threads
+from daamctl.compute import control_groups, threads
 from daamctl.compute.threads import continue_with, cores, num_readers, one_thread, others, use_free_cores
 from daamctl.fit.loop import fit
 from tests.fixtures.fits import results, state_after, toy
@@ -25,7 +25,8 @@ class Machine:
         (folder / "proc" / "self").mkdir(parents=True)
         (folder / "proc" / "self" / "cgroup").write_text("0::/\n")
         monkeypatch.setattr(threads, "PROC", folder / "proc")
-        monkeypatch.setattr(threads, "CGROUP", folder / "cgroup")
+        monkeypatch.setattr(control_groups, "PROC", folder / "proc")
+        monkeypatch.setattr(control_groups, "CGROUP", folder / "cgroup")
         monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: self.allowed)
         monkeypatch.setattr(threads.os, "sysconf", lambda _: 100)
         times = {"monotonic": lambda: self.clock, "process_time": lambda: self.own, "sleep": self.run}

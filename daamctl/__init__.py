@@ -77,7 +77,11 @@ def judge(
     Raises:
         daamctl.errors.DaamctlError: a file cannot be read, or the items differ.
     """
+    from dataclasses import replace
+
+    from daamctl.reporting.judge import sentences
     from daamctl.stages import judge
 
     where = None if items is None else Path(items)
-    return judge.run(models, columns=columns, items=where, metric=metric, margin=margin, common=common)[0]
+    verdict, _ = judge.run(models, columns=columns, items=where, metric=metric, margin=margin, common=common)
+    return replace(verdict, sentences=sentences(verdict))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,7 @@ class Verdict:
             it is significant already, or there is no difference or test.
         not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
         items: item, group and label of every item, and for every model the share of its repeats that are right.
+        sentences: what it says, for people; notebooks show them.
     """
 
     models: list[str]
@@ -65,6 +67,15 @@ class Verdict:
     design: Design = field(repr=False)
     items: pl.DataFrame = field(repr=False)
     notes: list[str]
+    sentences: Sequence[str] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        """The sentences and notes, a line each."""
+        return "\n".join([*self.sentences, *(f"- {note}" for note in self.notes)]) if self.sentences else repr(self)
+
+    def _repr_markdown_(self) -> str | None:
+        """The same for a notebook."""
+        return "  \n".join(self.sentences).replace("*", "\\*").replace("_", "\\_") if self.sentences else None
 
     def pair(self, first: str, second: str, metric: str | None = None) -> Compared:
         """The comparison of two models: first minus second."""

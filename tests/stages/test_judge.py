@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -301,6 +302,19 @@ def test_the_page_has_no_column_of_what_is_not_known(tmp_path: Path, known: list
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     heads = re.findall(r"<th [^>]*>([^<]*)<", page[page.index("Items that decide: share") :])
     assert heads[: heads.index("x (%)")] == ["Item", *(name.capitalize() for name in known)]
+
+
+def test_a_notebook_shows_the_sentences() -> None:
+    verdict = daamctl.judge(table(0.8, 1), table(0.6, 2))
+    assert str(verdict).startswith("table 1 leads table 2 by +")
+    assert "\n- read: item = utterance" in str(verdict)
+    shown = verdict._repr_markdown_()
+    assert shown is not None
+    assert shown.startswith("table 1 leads table 2 by +")
+    assert shown.count("  \n") == len(verdict.sentences) - 1
+    assert "sentences" not in verdict.as_json()
+    plain = replace(verdict, sentences=())
+    assert (plain._repr_markdown_(), str(plain)) == (None, repr(plain))
 
 
 def test_speakers_count_by_their_items() -> None:

@@ -288,6 +288,17 @@ def test_axes_that_cannot_be_told_are_asked_for(tmp_path: Path) -> None:
     assert error.fix == "say it: --axes LD or TD or DT"
 
 
+def test_equally_long_items_of_a_serving_engine_need_no_axes(tmp_path: Path) -> None:
+    value = torch.stack([states(0), states(0) + 1])[0].transpose(0, 1).contiguous()  # (T, L, D)
+    told = {"hidden_states": value, "token_ids": torch.arange(len(value))}
+    for item in IDS:
+        save(f"{item}.pt", told, tmp_path / "dump")
+    import_vectors(tmp_path / "dump", tmp_path / "mine.parquet", table=table(tmp_path))
+    vectors, _, layers = written(tmp_path / "mine.parquet")
+    assert layers == (1, 2, 3)
+    assert np.allclose(vectors[0], value.mean(0), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("value", "options", "words"),
     [
@@ -336,6 +347,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         import_vectors(tmp_path / "all.pt", tmp_path / "mine.parquet")
     assert caught.value.fix is not None
     assert "torch.save(dict(cache), path)" in caught.value.fix
+    (tmp_path / "all.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(CorpusError, match="cannot be read") as caught:
+        import_vectors(tmp_path / "all.safetensors", tmp_path / "mine.parquet")
+    assert caught.value.fix is None  # not how to store what was pickled
+    np.savez(tmp_path / "nothing.npz")
+    with pytest.raises(CorpusError, match=r"nothing\.npz does not name its items"):
+        import_vectors(tmp_path / "nothing.npz", tmp_path / "mine.parquet")
     (tmp_path / "noid.csv").write_text("name,label\nx,a\n")
     save("dump/x.npy", states(0), tmp_path)
     with pytest.raises(CorpusError, match=r"noid.csv has no column id; it has name, label"):

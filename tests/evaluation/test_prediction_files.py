@@ -744,6 +744,19 @@ def test_a_model_has_the_name_that_its_file_tells(tmp_path: Path, tool: str) -> 
     assert {tuple(one.rows["item"]) for one in both} == {tuple(rows(paths[0], items=items).rows["item"])}
 
 
+def test_one_run_has_no_repeats_and_a_named_label_is_sure() -> None:
+    one = of_table(pl.DataFrame({"label": ["x", "y"], "pred": ["x", "x"], "seed": [1, 1]}), {}, "m")
+    assert not [note for note in one.notes if "repeats" in note]
+    two = of_table(pl.DataFrame({"label": ["x", "y"] * 2, "pred": ["x"] * 4, "seed": [1, 1, 2, 2]}), {}, "m")
+    assert "2 repeats of the same 2 rows: their labels agree in order" in two.notes
+    table = pl.DataFrame(
+        {"id": ["a", "b"], "label": ["0", "1"], "score": [0.5, 0.75], "0": [0.9, 0.1], "1": [0.1, 0.9]}
+    )
+    with pytest.raises(ConfigError, match="is 'label' the true label or the answer of a pipeline"):
+        of_table(table, {}, "m")
+    assert of_table(table, {"label": "label"}, "m").rows["correct"].to_list() == [1.0, 1.0]
+
+
 def test_answers_are_in_the_column_that_fits_the_labels(tmp_path: Path) -> None:
     weka = tmp_path / "weka.csv"
     weka.write_text("inst#,actual,predicted,error,prediction,id\n1,1:a,1:a,,0.9,u1\n2,2:b,1:a,+,0.8,u2\n")
@@ -856,7 +869,11 @@ def test_all_columns_of_scores_count_and_gaps_do_not() -> None:
     for gap in (None, float("nan")):
         with pytest.raises(ConfigError, match=r"scores of the classes .* have gaps"):
             of_table(table.with_columns(prob_joy=pl.Series([gap, 1.0, 1.0, 1.0])), {}, "m")
-    for lists, message in (([[1.0]] * 4, "two or more scores"), ([[float("nan"), 1.0]] * 4, "no numbers")):
+    for lists, message in (
+        ([[1.0]] * 4, "two or more scores"),
+        ([[1.0, 2.0]] * 3 + [None], "two or more scores"),
+        ([[float("nan"), 1.0]] * 4, "no numbers"),
+    ):
         with pytest.raises(ConfigError, match=message):
             of_table(pl.DataFrame({"label": [0, 1, 0, 1], "logits": lists}), {}, "m")
 

@@ -199,7 +199,9 @@ def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
 def by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
     """The table with the task in the names of items, if items of several tasks have one name, as in logs: a number."""
     item = column_of(frame, "item", None, what) if columns.get("item") not in frame.columns else columns["item"]
-    if item is None or TASK not in frame.columns or frame.select(item, TASK).n_unique() == frame[item].n_unique():
+    if item in (None, TASK) or TASK not in frame.columns:
+        return frame
+    if frame.select(item, TASK).n_unique() == frame[item].n_unique():
         return frame
     return frame.with_columns(pl.concat_str(TASK, pl.lit("/"), item).alias(item))
 

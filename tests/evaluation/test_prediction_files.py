@@ -790,6 +790,8 @@ def test_items_of_several_tasks_are_not_the_same(tmp_path: Path) -> None:
     assert sorted(of_table(table.rename({"id": "no"}), {"item": "no"}, "x").rows["item"]) == names
     found = of_table(table, {"group": "task"}, "x")
     assert (found.group, found.rows["group"].to_list()) == ("task", ["law", "law", "art", "art"])
+    one_each = table.unique("task", maintain_order=True)
+    assert of_table(one_each, {"item": "task"}, "x").rows["item"].to_list() == ["law", "art"]  # a task may be the item
     both = pl.concat([table.with_columns(model=pl.lit(one)) for one in "AB"])
     assert [sorted(one.rows["item"]) for one in read_models(both)] == [names, names]
     apart = table.with_columns(id=pl.Series(["a", "b", "c", "d"]))

@@ -771,6 +771,21 @@ def test_answers_are_in_the_column_that_fits_the_labels(tmp_path: Path) -> None:
     assert of_table(knime, {}, "x").rows.select("item", "prediction", "correct").rows() == [("r1", "a", 1.0)]
 
 
+def test_a_log_under_another_name_tells_no_model(tmp_path: Path) -> None:
+    for write in (lm_eval, lighteval, helm):
+        path = write(tmp_path)
+        assert rows(path).name == path.stem
+
+
+def test_runs_within_files_of_a_pattern_are_repeats(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        lines = [f"{item},x,x,{run}" for run in (1, 2) for item in "ab"]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["item,label,pred,run", *lines]) + "\n")
+    found = rows(tmp_path / "*.csv").rows
+    assert found["item"].value_counts()["count"].to_list() == [4, 4]
+    assert sorted(found["seed"].unique()) == ["one 1", "one 2", "two 1", "two 2"]
+
+
 def test_grades_and_words_say_whether_an_answer_is_right(tmp_path: Path) -> None:
     given = ["C", "I", "P", "N", "pass", "Failed", "YES", "0.25", "1"]
     table = pl.DataFrame({"id": range(len(given)), "score_match": given})

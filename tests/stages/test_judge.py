@@ -235,6 +235,11 @@ def test_one_model_is_none() -> None:
         daamctl.judge(table(0.8, 1))
 
 
+def test_notes_are_made_only_where_there_is_something_to_tell() -> None:
+    verdict = daamctl.judge(table(0.8, 1), table(0.6, 2))
+    assert not [note for note in verdict.notes if "number of repeats" in note or note.startswith("only the")]
+
+
 def test_equal_models_are_equal() -> None:
     verdict = daamctl.judge(table(0.8, 1), table(0.8, 1))
     assert re.match(

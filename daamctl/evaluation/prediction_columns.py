@@ -52,7 +52,7 @@ RIGHT = {
     **dict.fromkeys(("false", "no", "incorrect", "wrong", "fail", "failed", "i", "n"), 0.0),
     "p": 0.5,
 }
-"""Words, and grades of Inspect, that say whether an answer is right."""
+"""Words, and Inspect's grades (correct, incorrect, no answer, partial), that say whether an answer is right."""
 
 
 def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:

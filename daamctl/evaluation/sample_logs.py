@@ -20,8 +20,6 @@ from daamctl.errors import ConfigError
 
 METRICS = ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved", "pass@1")
 """Names of a column, or metric, that says whether an answer is right."""
-GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}
-"""Inspect's grades: correct, incorrect, no answer, partial."""
 REPOSITORY = re.compile(r"(.+?__.+?)-(?:\d+|[0-9a-f]{20}.*)")
 """Repository and number of an issue, as SWE-bench names its instances, or a commit."""
 TASK, MODEL = "task", "model"
@@ -101,8 +99,7 @@ def inspect(log: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
     """Samples of an Inspect log: an answer is as good as its scorer says; epochs are repeats."""
     samples = []
     for one in log["samples"]:
-        values = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
-        scores = {name: GRADES.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+        scores = {name: score["value"] for name, score in (one.get("scores") or {}).items()}
         samples.append(_Sample(str(one["id"]), scores, int(one.get("epoch", 1))))
     task, model = (str((log.get("eval") or {}).get(name, "")) for name in ("task", "model"))
     return _scored("Inspect", samples, correct, path, task=task, model=model)

@@ -100,8 +100,10 @@ def judge(
     for one in compared:
         values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
     models = sorted(names, key=lambda name: (-values[metric][name], name))
-    # the better model comes first in every pair
-    pairs = [one if models.index(one.first) < models.index(one.second) else one.turned() for one in compared]
+    # the better model comes first in every pair, and the pairs of the best model before others
+    place = {name: number for number, name in enumerate(models)}
+    pairs = [one if place[one.first] < place[one.second] else one.turned() for one in compared]
+    pairs.sort(key=lambda one: (place[one.first], place[one.second]))
     best = next(one for one in pairs if (one.metric, one.first, one.second) == (metric, *models[:2]))
     needed = best.units_needed
     if needed is not None and best.units is not None and best.p is not None:

@@ -27,7 +27,7 @@ from daamctl.reporting.document import (
 from daamctl.reporting.sentences import say, say_each
 
 MOST = 5
-"""Groups, classes and items that a sentence names."""
+"""Groups, classes and items that a sentence names, and models that a title does."""
 MOST_NEEDED = 100_000
 MOST_ROWS = 50
 """Items in a table of the page."""
@@ -96,8 +96,9 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
         for file in files
     ]
     how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge.method"))]
+    many = len(verdict.models) > MOST
     return Document(
-        f"Which is better: {listed(verdict.models)}?",
+        f"Which of {len(verdict.models)} models is better?" if many else f"Which is better: {listed(verdict.models)}?",
         "judge",
         [
             Section("verdict", "Verdict", told),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.errors import ConfigError
-from daamctl.reporting.judge import sentences
+from daamctl.reporting.judge import document, sentences
 from daamctl.stages import compare, judge
 from tests.fixtures.folds import write_method
 
@@ -295,6 +296,17 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
         assert text in page
     assert "tables/" not in page  # there are no other files
     assert "<svg" in page or "data:image" in page
+
+
+def test_many_models_have_a_short_title_and_the_pairs_of_the_best_first() -> None:
+    verdict, files = judge.run([table(0.4 + 0.1 * number, number) for number in range(6)])
+    page = document(verdict, files)
+    assert page.title == "Which of 6 models is better?"
+    (pairs,) = [one for one in page.tables if one.key == "pairs"]
+    names = [f"{first} − {second}" for first, second in itertools.combinations(verdict.models, 2)]
+    assert [str(row[0]) for row in pairs.rows] == names
+    few, files = judge.run([table(0.8, 1), table(0.6, 2)])
+    assert document(few, files).title == "Which is better: table 1 and table 2?"
 
 
 @pytest.mark.parametrize("known", [[], ["speaker"], ["label"], ["speaker", "label"]])

@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import daamctl
@@ -113,6 +115,21 @@ def test_sentences_that_make_no_folds_are_left_out(sentence: pl.Expr, reason: st
     assert {"speakers", "random"} <= set(possible)
 
 
+@pytest.mark.parametrize(("number", "possible"), [(50, True), (51, False)])
+def test_many_speakers_are_not_left_out_one_at_a_time(number: int, possible: bool) -> None:
+    many = corpus(speaker=pl.format("s{}", pl.int_range(pl.len()) % number), group=pl.lit(None, pl.String))
+    found, absent = partitions(assign_groups(many, 3), Config())
+    assert ("one-speaker-out" in found) is possible
+    told = "there are 51 speakers, and at most 50 are left out one at a time"
+    assert absent.get("one-speaker-out") == (None if possible else told)
+
+
+def test_random_folds_as_small_as_both_need_both() -> None:
+    found, _ = partitions(corpus(sentence=pl.col("utterance_id")), Config())
+    assert "random" in found
+    assert "random-less" not in found
+
+
 def test_an_official_split_is_a_protocol() -> None:
     clips = corpus(group=pl.when(pl.col("speaker") < "s4").then(pl.lit("train")).otherwise(pl.lit("test")))
     possible, absent = partitions(clips, Config())
@@ -164,6 +181,27 @@ def test_figures_are_those_of_the_probes_of_the_run(trained: Path, monkeypatch: 
     for row in gaps.iter_rows(named=True):
         other = rows.filter(protocol=row["against"], probe=row["probe"], metric="accuracy")["value"][0]
         assert row["difference"] == pytest.approx(row["value"] - other)
+
+
+def test_probes_see_the_layers_of_their_names() -> None:
+    rng, clips = np.random.default_rng(0), corpus()
+    targets = rng.integers(0, 4, len(clips))
+    x = torch.from_numpy(rng.normal(size=(len(clips), 3, 8)).astype("float32"))
+    x[:, 0, :4] += 9 * torch.nn.functional.one_hot(torch.from_numpy(targets), 4)  # the first layer alone has the label
+    rows = np.arange(len(clips))
+    fold = Fold(rows[::2], rows[1::4], rows[3::4])
+    features: Any = SimpleNamespace(x=x, layers=(1, 2, 3), clips=clips, head=SimpleNamespace(classes=list("abcd")))
+    found = {probe: protocols._tested(features, targets, Config(), fold, probe) for probe in PROBES}
+    right = {probe: table["correct"].mean() for probe, table in found.items()}
+    assert right["best"] == right["all"] == 1.0
+    assert right["last"] < 0.6
+    assert right["mean"] > 0.9
+    assert found["all"]["target"].to_list() == [targets[row] for row in rows[3::4]]
+
+
+def test_balanced_accuracy_weighs_classes_alike() -> None:
+    table = pl.DataFrame({"target": [0, 0, 0, 1], "correct": [1.0, 1.0, 1.0, 0.0]})
+    assert [protocols._mean(table, metric) for metric in ("accuracy", "balanced_accuracy")] == [0.75, 0.5]
 
 
 @pytest.mark.usefixtures("blank_pictures")

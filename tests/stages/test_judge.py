@@ -321,6 +321,32 @@ def test_the_page_has_no_column_of_what_is_not_known(tmp_path: Path, known: list
     assert heads[: heads.index("x (%)")] == ["Item", *(name.capitalize() for name in known)]
 
 
+def counted(rights: dict[str, tuple[int, int]], *, speakers: int = 6) -> list[pl.DataFrame]:
+    """Two models on ten items of each class, of which they get so many right, the same ones as far as possible."""
+    rows = [(f"{label}{item}", f"s{item % speakers}", label) for label in rights for item in range(10)]
+    tables = []
+    for side in range(2):
+        answers = [label if int(name.removeprefix(label)) < rights[label][side] else "wrong" for name, _, label in rows]
+        frame = pl.DataFrame(rows, schema=["item", "speaker", "label"], orient="row")
+        tables.append(frame.with_columns(prediction=pl.Series(answers)))
+    return tables
+
+
+def test_what_decides_is_named() -> None:
+    told = dict(enumerate(daamctl.judge(*counted({"a": (9, 7), "b": (5, 6), "c": (4, 4)})).sentences))
+    text = "\n".join(told.values())
+    assert "Only table 1 is right on 2 of 30 items, only table 2 on 1." in text
+    assert "By class, only table 1 / only table 2: a 2/0, b 0/1." in text  # nothing of c
+    assert "The speakers that decide, in points of accuracy: s1 +16.7, s2 +16.7, s5 −33.3." in text
+    assert "Items that decide: a7, a8, b5." in text
+
+
+def test_of_many_classes_and_items_the_first_are_named() -> None:
+    text = "\n".join(daamctl.judge(*counted(dict.fromkeys("abcdef", (9, 8)))).sentences)
+    assert "By class, only table 1 / only table 2: a 1/0, b 1/0, c 1/0, d 1/0, e 1/0, …" in text
+    assert "Items that decide: a8, b8, c8, d8, e8, …" in text
+
+
 def test_a_notebook_shows_the_sentences() -> None:
     verdict = daamctl.judge(table(0.8, 1), table(0.6, 2))
     assert str(verdict).startswith("table 1 leads table 2 by +")

@@ -47,8 +47,10 @@ TABLES = (".parquet", ".csv", ".tsv", *JSON)
 STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 """Names, in lower case, of arrays whose first axis counts the items."""
 IDS = ("ids", "names", "keys", "files", "filenames")
-LEAST_FEATURES = 4
-"""Numbered columns that make a vector."""
+LEAST_FEATURES, LEAST_NAMED = 4, 8
+"""Numbered columns, and columns of any names, that make a vector."""
+TIMES = ("start", "end", "start_s", "end_s", "onset", "offset", "duration", "time", "frametime")
+"""Names, in lower case, of columns that say where an item is in its recording."""
 LOOKED_AT = 20
 """Items whose shapes tell the order of the axes."""
 TABLE = "--table items.csv, with the columns id and label, optionally speaker, group, utterance and sentence"
@@ -134,7 +136,9 @@ def import_vectors(
         given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
         if rows is not None:
             own = [name for name in rows.columns if name != "id"]
-            given = rows.join(given.drop(own, strict=False), on="id", how="left")
+            # an item whose label nobody tells is left out
+            kept: Literal["left", "inner"] = "left" if "label" in own else "inner"
+            given = rows.join(given.drop(own, strict=False), on="id", how=kept, maintain_order="left")
         rows = given
     if rows is None or "label" not in rows.columns or rows.is_empty():
         fix = f"give {TABLE}" if named else "give --table items.csv, a row for each item in the same order, with label"
@@ -275,7 +279,8 @@ def _numbered(number: int) -> list[str]:
 def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     """Items of a table, each its vectors by name, the columns that say what they are, and whether they have names.
 
-    A vector is a column of lists, or columns of numbers whose names differ in the last number alone, as feat_0, feat_1.
+    A vector is a column of lists; or columns of numbers whose names differ in the last number alone, as feat_0, feat_1;
+    or columns of decimals with any names, as openSMILE's.
     """
     table = read_table(path)
     plain = [name for name, kind in table.schema.items() if not kind.is_nested()]
@@ -300,7 +305,10 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
     elif not nested.width and not features:
-        lacks = "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps"
+        lacks = (
+            "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps, nor "
+            f"{LEAST_NAMED} columns of decimals"
+        )
     if lacks is not None:
         raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix="rename the columns")
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
@@ -321,7 +329,11 @@ def _is_list(cells: pl.Series) -> bool:
 
 
 def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
-    """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest."""
+    """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest.
+
+    If there are more than twice as many columns of decimals, all of these are one vector. Whole numbers are left out,
+    because they may be the label in another form.
+    """
     found: dict[str, dict[int, str]] = {}
     for name in table.columns:
         if name not in COLUMNS and (hit := re.fullmatch(r"(.*?)[_. -]?(\d+)", name)):
@@ -336,6 +348,15 @@ def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
             vectors[name] = values.to_numpy()
     layers = {name: one for name, one in vectors.items() if any(re.fullmatch(pattern, name) for pattern, _ in NAMES)}
     longest = max(vectors, key=lambda name: vectors[name].shape[1], default=None)
+    width = sum(one.shape[1] for one in layers.values()) or (0 if longest is None else vectors[longest].shape[1])
+    others = [name for name, kind in table.schema.items() if kind.is_numeric() or kind == pl.String]
+    others = [name for name in others if name not in COLUMNS and name.lower() not in TIMES]
+    values = table.select(pl.col(others).cast(pl.Float32, strict=False))
+    values = values.select(one for one in values if not one.has_nulls() and (one != one.round(0)).any())
+    if values.width >= LEAST_NAMED and values.width > 2 * width:
+        left = first_few([name for name in others if name not in values.columns])
+        log.info("a vector is the %d columns of decimals; left out: %s", values.width, left or "none")
+        return {"features": values.to_numpy()}
     return layers or ({} if longest is None else {longest: vectors[longest]})
 
 

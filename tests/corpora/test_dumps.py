@@ -172,6 +172,32 @@ def test_columns_that_are_no_features(columns: dict[str, list[object]], message:
         import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("numbered", [0, 5])
+def test_columns_of_decimals_with_names_of_their_own(
+    suffix: str, numbered: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As openSMILE writes them: a few names end in numbers, but these alone are no vector."""
+    caplog.set_level("INFO", "daamctl")
+    states = np.random.default_rng(0).standard_normal((6, 12)).round(3)
+    names = [f"F0_{part}_percentile{place}.0" for place in (20, 50, 80) for part in "abcd"]
+    names[:numbered] = [f"sma_lpc{place}" for place in range(numbered)]
+    columns: dict[str, Any] = {
+        "file": [f"/wav/item{row}.wav" for row in range(6)], "start": [0.5] * 6, "end": [2.25] * 6,
+        "emotion_id": [0, 1] * 3, "spoken": ["a"] * 6, "jitter": [0.5, None] * 3,
+    }  # fmt: skip
+    frame = pl.DataFrame(columns | dict(zip(names, states.T.tolist(), strict=True)))
+    path = tmp_path / f"egemaps{suffix}"
+    frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
+    labels = table(tmp_path, IDS[1:5])  # which lists four of the six items
+    found = import_vectors(path, tmp_path / "out.parquet", table=labels)
+    vectors, rows, _ = written(tmp_path / "out.parquet")
+    np.testing.assert_allclose(vectors[:, 0], states[1:5], atol=1e-6)
+    assert rows["id"].to_list() == columns["file"][1:5]
+    assert (found.shape, found.unlisted) == ((4, 1, 12), 2)
+    assert "a vector is the 12 columns of decimals; left out: emotion_id, spoken, jitter" in caplog.text
+
+
 @pytest.mark.parametrize("layout", FOLDERS)
 @pytest.mark.parametrize("pool", ["mean", "last"])
 def test_a_folder_with_a_file_per_item(tmp_path: Path, layout: str, pool: Any) -> None:

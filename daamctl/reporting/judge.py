@@ -47,8 +47,8 @@ def sentences(verdict: Verdict) -> list[str]:
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
         gaps = [f"{row['group']} {points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
         speakers = ", ".join(gaps)
-    items = verdict.deciding(first, second, MOST)["item"].to_list()
-    deciding = ", ".join(items) + (", …" if len(items) == MOST else ".") if items else ""
+    items = verdict.deciding(first, second, MOST + 1)["item"].to_list()
+    deciding = ", ".join(items[:MOST]) + (", …" if len(items) > MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
     return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED)
 
@@ -130,7 +130,8 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
 
 
 def _items(verdict: Verdict, first: str, second: str) -> Table:
-    found = verdict.deciding(first, second, MOST_ROWS)
+    every = verdict.deciding(first, second, MOST_ROWS + 1)
+    found = every.head(MOST_ROWS)
     titles = {"group": verdict.design.source_word.capitalize(), "label": "Label"}
     known = {name: title for name, title in titles.items() if found[name].null_count() < len(found)}
     rows: list[list[Cell]] = [
@@ -138,7 +139,7 @@ def _items(verdict: Verdict, first: str, second: str) -> Table:
         for row in found.iter_rows(named=True)
     ]
     columns = ["Item", *known.values(), f"{first} (%)", f"{second} (%)"]
-    note = f"The first {MOST_ROWS}; --json has all items." if len(found) == MOST_ROWS else ""
+    note = f"The first {MOST_ROWS}; --json has all items." if len(every) > MOST_ROWS else ""
     texts = frozenset(range(1, len(known) + 1))
     return Table("items", "Items that decide: share of repeats that are right", columns, rows, texts, note=note)
 

@@ -21,6 +21,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.errors import ConfigError
+from daamctl.reporting.document import Document
 from daamctl.reporting.judge import document, sentences
 from daamctl.stages import compare, judge
 from tests.fixtures.folds import write_method
@@ -345,6 +346,56 @@ def test_of_many_classes_and_items_the_first_are_named() -> None:
     text = "\n".join(daamctl.judge(*counted(dict.fromkeys("abcdef", (9, 8)))).sentences)
     assert "By class, only table 1 / only table 2: a 1/0, b 1/0, c 1/0, d 1/0, e 1/0, …" in text
     assert "Items that decide: a8, b8, c8, d8, e8, …" in text
+
+
+def test_five_items_are_all_that_decide() -> None:
+    text = "\n".join(daamctl.judge(*counted({"a": (9, 4), "b": (5, 5)})).sentences)
+    assert "Items that decide: a4, a5, a6, a7, a8." in text
+
+
+def rows_of(page: Document, key: str) -> list[list[str]]:
+    (found,) = [one for one in page.tables if one.key == key]
+    return [[str(cell) for cell in row] for row in found.rows]
+
+
+def test_the_tables_of_the_page_hold_the_figures() -> None:
+    first, second = counted({"a": (9, 7), "b": (5, 6), "c": (4, 4)})
+    verdict, files = judge.run([first, second])
+    page, pair = document(verdict, files), verdict.pair("table 1", "table 2")
+    ends = {name: [f"{100 * end:.1f}" for end in (one["accuracy"].low, one["accuracy"].high)]
+            for name, one in verdict.intervals.items()}  # fmt: skip
+    best, other = rows_of(page, "models")
+    assert best[:3] == ["table 1", "1", f"60.0 [{', '.join(ends['table 1'])}]"]
+    assert best[4:] == ["", "", ""]
+    assert other[:3] == ["table 2", "1", f"56.7 [{', '.join(ends['table 2'])}]"]
+    gaps = [f"{-100 * end:+.1f}".replace("-", "−") for end in (pair.difference, pair.high, pair.low)]
+    assert other[4:] == [f"{gaps[0]} [{gaps[1]}, {gaps[2]}]", f"{pair.p:.3f}", f"{pair.p_holm:.3f}"]
+    assert not [one for one in page.tables if one.key == "pairs"]
+    assert rows_of(page, "label") == [
+        ["a", "10", "+20.0", "2", "0"], ["b", "10", "−10.0", "0", "1"], ["c", "10", "0.0", "0", "0"],
+    ]  # fmt: skip
+    assert rows_of(page, "group")[:3] == [
+        ["s1", "6", "+16.7", "1", "0"], ["s2", "6", "+16.7", "1", "0"], ["s5", "3", "−33.3", "0", "1"],
+    ]  # fmt: skip
+    assert rows_of(page, "items") == [
+        ["a7", "s1", "a", "100.0", "0.0"], ["a8", "s2", "a", "100.0", "0.0"], ["b5", "s5", "b", "0.0", "100.0"],
+    ]  # fmt: skip
+    (items,) = [one for one in page.tables if one.key == "items"]
+    assert (items.columns[:3], items.note, items.text_columns) == (["Item", "Speaker", "Label"], "", {1, 2})
+
+
+def test_many_items_that_decide_are_cut() -> None:
+    for number, note in ((5, ""), (6, "The first 50; --json has all items.")):
+        rights = dict.fromkeys("abcdef"[:number], (10, 0)) | {"z": (5, 5)}
+        page = document(*judge.run(counted(rights)))
+        (items,) = [one for one in page.tables if one.key == "items"]
+        assert (len(items.rows), items.note) == (50, note)
+
+
+def test_the_pairs_of_three_models_are_of_one_metric() -> None:
+    tables = [table(0.5 + 0.1 * number, number) for number in range(3)]
+    page = document(*judge.run(tables))
+    assert len(rows_of(page, "pairs")) == 3
 
 
 def test_a_notebook_shows_the_sentences() -> None:

@@ -301,16 +301,17 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
         table = table.with_columns(id=pl.Series(_numbered(len(table))))
     nested = table.select(name for name, kind in table.schema.items() if kind.is_nested())
     features = {} if nested.width else _features(table)
-    lacks = None
+    lacks, fix = None, "rename the columns"
     if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
+        fix += "; of several rows for an item, e.g. its frames, write one: their mean"
     elif not nested.width and not features:
         lacks = (
             "neither a column of lists nor numbered columns, as feat_0, feat_1, without gaps, nor "
             f"{LEAST_NAMED} columns of decimals"
         )
     if lacks is not None:
-        raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix="rename the columns")
+        raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix=fix)
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
 
     def read(number: int) -> dict[str, Any]:

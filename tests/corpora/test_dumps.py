@@ -74,6 +74,11 @@ def test_a_table_without_vectors_or_names_is_refused(tmp_path: Path) -> None:
         wrong.write_parquet(tmp_path / "given.parquet")
         with pytest.raises(CorpusError, match=message):
             import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet")
+    frame.with_columns(id=pl.lit("a")).write_parquet(tmp_path / "given.parquet")
+    with pytest.raises(CorpusError) as caught:
+        import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet")
+    assert caught.value.fix is not None
+    assert caught.value.fix.endswith("of several rows for an item, e.g. its frames, write one: their mean")
     frame.with_columns(v=pl.Series([[1.0]] * 5 + [None])).write_parquet(tmp_path / "given.parquet")
     with pytest.raises(CorpusError, match="is not one item"):
         import_vectors(tmp_path / "given.parquet", tmp_path / "out.parquet")

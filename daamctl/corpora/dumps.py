@@ -355,8 +355,9 @@ def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
     values = table.select(pl.col(others).cast(pl.Float32, strict=False))
     values = values.select(one for one in values if not one.has_nulls() and (one != one.round(0)).any())
     if values.width >= LEAST_NAMED and values.width > 2 * width:
-        left = first_few([name for name in others if name not in values.columns])
-        log.info("a vector is the %d columns of decimals; left out: %s", values.width, left or "none")
+        left = first_few([name for name in others if name not in values.columns]) or "none"
+        shown = first_few(values.columns, 3)
+        log.info("a vector is the %d columns of decimals, %s; left out: %s", values.width, shown, left)
         return {"features": values.to_numpy()}
     return layers or ({} if longest is None else {longest: vectors[longest]})
 

@@ -133,7 +133,11 @@ def _rename(new: Path, target: Path) -> None:
             if error.errno != errno.EXDEV:
                 raise
             # an overlay file system does not rename folders of a lower layer, such as those in a container's image
-            shutil.copytree(target, old)
+            try:
+                shutil.copytree(target, old)
+            except BaseException:
+                shutil.rmtree(old, ignore_errors=True)
+                raise
             shutil.rmtree(target)
         try:
             new.replace(target)

@@ -200,7 +200,8 @@ def test_columns_of_decimals_with_names_of_their_own(
     np.testing.assert_allclose(vectors[:, 0], states[1:5], atol=1e-6)
     assert rows["id"].to_list() == columns["file"][1:5]
     assert (found.shape, found.unlisted) == ((4, 1, 12), 2)
-    assert "a vector is the 12 columns of decimals; left out: emotion_id, spoken, jitter" in caplog.text
+    assert f"a vector is the 12 columns of decimals, {', '.join(names[:3])} and 9 more; left out: " in caplog.text
+    assert "left out: emotion_id, spoken, jitter" in caplog.text
 
 
 @pytest.mark.parametrize("layout", FOLDERS)

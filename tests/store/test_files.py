@@ -308,6 +308,28 @@ def test_a_folder_of_a_lower_layer_is_replaced(tmp_path: Path, monkeypatch: pyte
         assert names(tmp_path) == ["a"]
 
 
+def test_a_folder_of_a_lower_layer_stays_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("new", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "inner").write_text(name)
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    def full(source: Path, target: Path, **_: object) -> None:
+        Path(target).mkdir()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(OSError, match="No space left"):
+        put(tmp_path / "new", tmp_path / "a")
+    assert (tmp_path / "a" / "inner").read_text() == "a"
+    assert names(tmp_path) == ["a", "new"]
+
+
 def test_a_full_disk_beside_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, target: Path) -> None:
         Path(target).write_text("ha")

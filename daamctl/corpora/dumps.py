@@ -9,6 +9,7 @@ An item is one array, a list of arrays, one per layer, or arrays by name, of whi
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import re
@@ -31,6 +32,7 @@ from daamctl.corpora.files import JSON, alike, files_below, match_names, read_ta
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
+from daamctl.store.tables import decoded
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
 HEAR = "task_metadata.json"
@@ -43,7 +45,7 @@ NAMES: tuple[tuple[str, int], ...] = (
     (r"(?:.*[._])?(?:layer|hidden_states?)_?(\d+)", 0),
 )
 """Pattern of a name -> what to add to its number. Modules count from 0, and give the hidden state after them."""
-TABLES = (".parquet", ".csv", ".tsv", *JSON)
+TABLES = (".parquet", ".csv", ".tsv", ".arff", *JSON)
 STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 """Names, in lower case, of arrays whose first axis counts the items."""
 IDS = ("ids", "names", "keys", "files", "filenames")
@@ -282,11 +284,13 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     A vector is a column of lists; or columns of numbers whose names differ in the last number alone, as feat_0, feat_1;
     or columns of decimals with any names, as openSMILE's.
     """
-    table = read_table(path)
+    table = _arff(path) if path.suffix == ".arff" else read_table(path)
+    table = table.with_columns(pl.col(pl.String).str.replace(r"^'(.*)'$", "${1}"))  # as Weka and SMILExtract quote
     plain = [name for name, kind in table.schema.items() if not kind.is_nested()]
     usual = renames([one for one in ("label", "speaker", "group") if one not in table.columns], plain)
-    if "id" not in table.columns and (name := alike("utterance_id", plain) or alike("path", plain)):
-        usual["id"] = name
+    called = alike("utterance_id", plain) or alike("path", plain) or ("name" if "name" in plain else None)
+    if "id" not in table.columns and called is not None:
+        usual["id"] = called
     table = table.rename({name: role for role, name in usual.items()})
     try:  # as pandas writes lists, and OpenAI the answers of a batch
         written = [name for name, kind in table.schema.items() if kind == pl.String and _is_list(table[name])]
@@ -322,6 +326,18 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
         return found
 
     return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows, named
+
+
+def _arff(path: Path) -> pl.DataFrame:
+    """A table in Weka's format: the names of columns, a line each, then comma-separated rows; ? is missing."""
+    head, *rest = re.split(r"(?im)^\s*@data\s*$", decoded(path.read_bytes()), maxsplit=1)
+    names = [name.strip("'\"") for name in re.findall(r"(?im)^\s*@attribute\s+('[^']*'|\"[^\"]*\"|\S+)", head)]
+    lines = [line for line in "".join(rest).splitlines() if line.strip() and not line.startswith("%")]
+    rows = list(csv.reader(lines, quotechar="'", escapechar="\\", skipinitialspace=True))
+    if not rows or len(set(names)) < len(names) or any(len(row) != len(names) for row in rows):
+        what = f"need different names of columns, found {len(names)}, and rows of as many values"
+        raise CorpusError(f"{path} cannot be read: {what}", fix="save it as CSV")
+    return pl.DataFrame(rows, dict.fromkeys(names, pl.String), orient="row").with_columns(pl.all().replace("?", None))
 
 
 def _is_list(cells: pl.Series) -> bool:

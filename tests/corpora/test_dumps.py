@@ -204,6 +204,48 @@ def test_columns_of_decimals_with_names_of_their_own(
     assert "left out: emotion_id, spoken, jitter" in caplog.text
 
 
+ARFF = """% made by hand, as Weka writes it
+@relation 'two items'
+
+@attribute name string
+@attribute 'a note' {'it\\'s, odd',plain}
+{features}
+@attribute class {{joy,anger}}
+
+@data
+% a comment
+'x.wav','it\\'s, odd',0.5,1.5,2.5,3.5,4.5,5.5,6.5,7.5,?,joy
+
+y.wav,plain,0.25,1.25,2.25,3.25,4.25,5.25,6.25,7.25,1.5,anger
+"""
+
+
+def test_a_table_of_weka(tmp_path: Path) -> None:
+    names = "\n".join(f"@ATTRIBUTE F0_{letter} numeric" for letter in "abcdefghi")
+    path = tmp_path / "features.arff"
+    path.write_text(ARFF.replace("{features}", names).replace("{{", "{").replace("}}", "}"))
+    import_vectors(path, tmp_path / "out.parquet")
+    vectors, rows, _ = written(tmp_path / "out.parquet")
+    assert rows.select("id", "label").rows() == [("x.wav", "joy"), ("y.wav", "anger")]
+    np.testing.assert_allclose(vectors[:, 0], [np.arange(8) + 0.5, np.arange(8) + 0.25])  # without the gap
+    for wrong in ("", "@relation x\n@attribute a numeric\n", "@attribute a numeric\n@data\n{0 1.5}, 2\n"):
+        path.write_text(wrong)
+        with pytest.raises(CorpusError, match=r"features\.arff cannot be read: need different names of columns"):
+            import_vectors(path, tmp_path / "out.parquet")
+
+
+def test_the_file_of_smilextract(tmp_path: Path) -> None:
+    """Its names are quoted as in Weka's files, and its columns are separated by semicolons."""
+    lines = [";".join(["name", "frameTime", *(f"F0_{letter}" for letter in "abcdefgh")])]
+    lines += [";".join([f"'{item}.wav'", "0.0", *(f"{row}.{place}" for place in range(1, 9))])
+              for row, item in enumerate(IDS)]  # fmt: skip
+    (tmp_path / "out.csv").write_text("\n".join(lines) + "\n")
+    import_vectors(tmp_path / "out.csv", tmp_path / "out.parquet", table=table(tmp_path))
+    vectors, rows, _ = written(tmp_path / "out.parquet")
+    assert rows["id"].to_list() == [f"{item}.wav" for item in IDS]
+    np.testing.assert_allclose(vectors[1, 0], [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8], atol=1e-6)
+
+
 @pytest.mark.parametrize("layout", FOLDERS)
 @pytest.mark.parametrize("pool", ["mean", "last"])
 def test_a_folder_with_a_file_per_item(tmp_path: Path, layout: str, pool: Any) -> None:

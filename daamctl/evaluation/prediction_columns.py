@@ -191,8 +191,8 @@ def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> s
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
     """Columns with a usual name of a role, the most usual first; KNIME adds what is predicted: Prediction (emotion)."""
-    plain = {re.sub(r"(?<=.)[\s-]*\(.*\)$", "", column.strip().lower()): column for column in reversed(frame.columns)}
-    names = {re.sub(r"[\s-]+", "_", name): column for name, column in plain.items()}
+    names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
+    names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names
     return [names[name] for name in COLUMNS[role] if name in names]
 
 

@@ -767,6 +767,8 @@ def test_answers_are_in_the_column_that_fits_the_labels(tmp_path: Path) -> None:
     assert "prediction = predicted" in found.notes[0]
     with pytest.raises(ConfigError, match=r"no prediction \(0\.8, 0\.9\) is among the labels"):
         rows(weka, columns={"prediction": "prediction"})
+    odd = pl.DataFrame({"id": ["a"], "emotion (predicted)": ["x"], "emotion": ["y"], "pred": ["y"]})
+    assert of_table(odd, {}, "x").rows.select("label", "correct").rows() == [("y", 1.0)]
     knime = pl.DataFrame({"row ID": ["r1"], "emo": ["a"], "Prediction (emo)": ["a"], "P (emo=a)": [0.7]})
     assert of_table(knime, {}, "x").rows.select("item", "prediction", "correct").rows() == [("r1", "a", 1.0)]
 

@@ -120,7 +120,8 @@ class Verdict:
         """Items that only one of two models gets right, those with the most agreement among repeats first."""
         gap = (pl.col(first) - pl.col(second)).alias("difference")
         rows = self.items.select("item", "group", "label", first, second, gap).filter(pl.col("difference") != 0)
-        return rows.sort(pl.col("difference").abs(), "item", descending=[True, False]).head(most)
+        number = pl.col("item").cast(pl.Int64, strict=False)  # 2 before 10
+        return rows.sort(pl.col("difference").abs(), number, "item", descending=[True, False, False]).head(most)
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in plain values."""

@@ -51,8 +51,12 @@ STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 IDS = ("ids", "names", "keys", "files", "filenames")
 LEAST_FEATURES, LEAST_NAMED = 4, 8
 """Numbered columns, and columns of any names, that make a vector."""
-TIMES = ("start", "end", "start_s", "end_s", "onset", "offset", "duration", "time", "frametime")
-"""Names, in lower case, of columns that say where an item is in its recording."""
+BESIDE = (
+    "start", "end", "start_s", "end_s", "onset", "offset", "duration", "time", "frametime",
+    "valence", "arousal", "activation", "dominance", "emoval", "emoact", "emodom", "rating", "agreement", "confidence",
+    "score", "weight", "age",
+)  # fmt: skip
+"""Names, in lower case, of columns beside features: where an item is in its recording, and what people say of it."""
 LOOKED_AT = 20
 """Items whose shapes tell the order of the axes."""
 TABLE = "--table items.csv, with the columns id and label, optionally speaker, group, utterance and sentence"
@@ -367,11 +371,11 @@ def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
     longest = max(vectors, key=lambda name: vectors[name].shape[1], default=None)
     width = sum(one.shape[1] for one in layers.values()) or (0 if longest is None else vectors[longest].shape[1])
     others = [name for name, kind in table.schema.items() if kind.is_numeric() or kind == pl.String]
-    others = [name for name in others if name not in COLUMNS and name.lower() not in TIMES]
+    others = [name for name in others if name not in COLUMNS and name.lower() not in BESIDE]
     values = table.select(pl.col(others).cast(pl.Float32, strict=False))
     values = values.select(one for one in values if not one.has_nulls() and (one != one.round(0)).any())
     if values.width >= LEAST_NAMED and values.width > 2 * width:
-        left = first_few([name for name in others if name not in values.columns]) or "none"
+        left = first_few([name for name in table.columns if name not in (*COLUMNS, *values.columns)]) or "none"
         shown = first_few(values.columns, 3)
         log.info("a vector is the %d columns of decimals, %s; left out: %s", values.width, shown, left)
         return {"features": values.to_numpy()}

@@ -189,7 +189,7 @@ def test_columns_of_decimals_with_names_of_their_own(
     names[:numbered] = [f"sma_lpc{place}" for place in range(numbered)]
     columns: dict[str, Any] = {
         "file": [f"/wav/item{row}.wav" for row in range(6)], "start": [0.5] * 6, "end": [2.25] * 6,
-        "emotion_id": [0, 1] * 3, "spoken": ["a"] * 6, "jitter": [0.5, None] * 3,
+        "emotion_id": [0, 1] * 3, "EmoVal": [3.5, 1.25] * 3, "spoken": ["a"] * 6, "jitter": [0.5, None] * 3,
     }  # fmt: skip
     frame = pl.DataFrame(columns | dict(zip(names, states.T.tolist(), strict=True)))
     path = tmp_path / f"egemaps{suffix}"
@@ -201,7 +201,7 @@ def test_columns_of_decimals_with_names_of_their_own(
     assert rows["id"].to_list() == columns["file"][1:5]
     assert (found.shape, found.unlisted) == ((4, 1, 12), 2)
     assert f"a vector is the 12 columns of decimals, {', '.join(names[:3])} and 9 more; left out: " in caplog.text
-    assert "left out: emotion_id, spoken, jitter" in caplog.text
+    assert "left out: start, end, emotion_id, EmoVal, spoken and 1 more" in caplog.text
 
 
 ARFF = """% made by hand, as Weka writes it

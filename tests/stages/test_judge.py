@@ -348,6 +348,18 @@ def test_of_many_classes_and_items_the_first_are_named() -> None:
     assert "Items that decide: a8, b8, c8, d8, e8, …" in text
 
 
+def test_items_that_are_numbers_are_in_their_order() -> None:
+    one, other = counted({"a": (9, 4), "b": (5, 5)})
+    numbers = pl.Series([str(3 * place) for place in range(20)])  # of a4 to a8: 12, 15, ...
+    text = "\n".join(daamctl.judge(*(table.with_columns(item=numbers) for table in (one, other))).sentences)
+    assert "Items that decide: 12, 15, 18, 21, 24." in text
+    names = pl.Series([str(place) for place in range(6, 26)])  # of a4 to a8: 10, ...
+    text = "\n".join(
+        daamctl.judge(*(table.with_columns(item=names) for table in counted({"a": (6, 1), "b": (5, 5)}))).sentences
+    )
+    assert "Items that decide: 7, 8, 9, 10, 11." in text
+
+
 def test_five_items_are_all_that_decide() -> None:
     text = "\n".join(daamctl.judge(*counted({"a": (9, 4), "b": (5, 5)})).sentences)
     assert "Items that decide: a4, a5, a6, a7, a8." in text

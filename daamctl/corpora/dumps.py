@@ -28,11 +28,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
-from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, renames, tell_unused
+from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, read_text, renames, tell_unused
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
-from daamctl.store.tables import decoded
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
 HEAR = "task_metadata.json"
@@ -334,10 +333,13 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
 
 def _arff(path: Path) -> pl.DataFrame:
     """A table in Weka's format: the names of columns, a line each, then comma-separated rows; ? is missing."""
-    head, *rest = re.split(r"(?im)^\s*@data\s*$", decoded(path.read_bytes()), maxsplit=1)
+    head, *rest = re.split(r"(?im)^\s*@data\s*$", read_text(path), maxsplit=1)
     names = [name.strip("'\"") for name in re.findall(r"(?im)^\s*@attribute\s+('[^']*'|\"[^\"]*\"|\S+)", head)]
     lines = [line for line in "".join(rest).splitlines() if line.strip() and not line.startswith("%")]
-    rows = list(csv.reader(lines, quotechar="'", escapechar="\\", skipinitialspace=True))
+    try:
+        rows = list(csv.reader(lines, quotechar="'", escapechar="\\", skipinitialspace=True))
+    except csv.Error:  # a cell of 100 kB
+        rows = []
     if not rows or len(set(names)) < len(names) or any(len(row) != len(names) for row in rows):
         what = f"need different names of columns, found {len(names)}, and rows of as many values"
         raise CorpusError(f"{path} cannot be read: {what}", fix="save it as CSV")
@@ -355,31 +357,30 @@ def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
     If there are more than twice as many columns of decimals, all of these are one vector. Whole numbers are left out,
     because they may be the label in another form.
     """
+    plain = [name for name, kind in table.schema.items() if kind.is_numeric() or kind in (pl.String, pl.Boolean)]
+    values = table.select(pl.col(name).cast(pl.Float32, strict=False) for name in plain if name not in COLUMNS)
+    values = values.select(one for one in values if not one.has_nulls())
     found: dict[str, dict[int, str]] = {}
     for name in table.columns:
         if name not in COLUMNS and (hit := re.fullmatch(r"(.*?)[_. -]?(\d+)", name)):
             found.setdefault(hit[1], {})[int(hit[2])] = name
     vectors = {}
     for name, columns in found.items():
-        numbers = sorted(columns)
-        if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or len(numbers) < LEAST_FEATURES:
-            continue
-        values = table.select(pl.col(columns[number]).cast(pl.Float32, strict=False) for number in numbers)
-        if not values.null_count().sum_horizontal()[0]:
-            vectors[name] = values.to_numpy()
+        numbers, whole = sorted(columns), set(columns.values()) <= set(values.columns)
+        if whole and len(numbers) >= LEAST_FEATURES and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+            vectors[name] = values.select(columns[number] for number in numbers).to_numpy()
     layers = {name: one for name, one in vectors.items() if any(re.fullmatch(pattern, name) for pattern, _ in NAMES)}
     longest = max(vectors, key=lambda name: vectors[name].shape[1], default=None)
-    width = sum(one.shape[1] for one in layers.values()) or (0 if longest is None else vectors[longest].shape[1])
-    others = [name for name, kind in table.schema.items() if kind.is_numeric() or kind == pl.String]
-    others = [name for name in others if name not in COLUMNS and name.lower() not in BESIDE]
-    values = table.select(pl.col(others).cast(pl.Float32, strict=False))
-    values = values.select(one for one in values if not one.has_nulls() and (one != one.round(0)).any())
-    if values.width >= LEAST_NAMED and values.width > 2 * width:
-        left = first_few([name for name in table.columns if name not in (*COLUMNS, *values.columns)]) or "none"
-        shown = first_few(values.columns, 3)
-        log.info("a vector is the %d columns of decimals, %s; left out: %s", values.width, shown, left)
-        return {"features": values.to_numpy()}
-    return layers or ({} if longest is None else {longest: vectors[longest]})
+    numbered = layers or ({} if longest is None else {longest: vectors[longest]})
+    least = max(LEAST_NAMED, 1 + 2 * sum(one.shape[1] for one in numbered.values()))
+    if values.width < least:
+        return numbered
+    named = [one.name for one in values if one.name.lower() not in BESIDE and (one != one.round(0)).any()]
+    if len(named) < least:
+        return numbered
+    left = first_few([name for name in table.columns if name not in (*COLUMNS, *named)]) or "none"
+    log.info("a vector is the %d columns of decimals, %s; left out: %s", len(named), first_few(named, 3), left)
+    return {"features": values.select(named).to_numpy()}
 
 
 def _hear(folder: Path) -> tuple[Items, pl.DataFrame]:

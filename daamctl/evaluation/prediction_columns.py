@@ -181,7 +181,7 @@ def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:
 
 
 def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
-    """Name of the column of a role; None if the file has none."""
+    """Name of the column of a role, or of the models; None if the file has none."""
     if given is not None:
         if given not in frame.columns:
             raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
@@ -193,7 +193,7 @@ def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
     """Columns with a usual name of a role, the most usual first; KNIME adds what is predicted: Prediction (emotion)."""
     names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
     names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names
-    return [names[name] for name in COLUMNS[role] if name in names]
+    return [names[name] for name in (MODELS if role == "model" else COLUMNS[role]) if name in names]
 
 
 def by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:

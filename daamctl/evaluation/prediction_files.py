@@ -30,7 +30,6 @@ from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
 from daamctl.evaluation.prediction_columns import (
     COLUMNS,
-    MODELS,
     SCORES,
     by_last_part,
     by_task,
@@ -82,7 +81,8 @@ def read_predictions(
     """
     columns = dict(columns or {})
     tool, frame, notes = _read(path, columns, items)
-    told = next((text_of(frame[one].unique()).to_list() for one in MODELS if one in frame.columns), [])
+    model = column_of(frame, "model", None, str(path))
+    told = [] if model is None else text_of(frame[model].unique()).to_list()
     name = name or (told[0] if len(told) == 1 else None) or names_of([path])[0]
     found = of_table(frame, columns, name, path)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
@@ -104,16 +104,16 @@ def read_models(
     wide = {role: names for role, names in (columns or {}).items() if not isinstance(names, str)}
     if len(wide) > 1 or not wide.keys() <= {"prediction", "correct"}:
         raise ConfigError(f"the models of one file differ in prediction or correct, got several {' and '.join(wide)}")
-    model = single.pop("model", None)
-    tool, frame, notes = ("table", source, ()) if isinstance(source, pl.DataFrame) else _read(source, single, items)
+    given = single.pop("model", None)
     what = source if isinstance(source, Path) else Path("the table")
+    if isinstance(source, Path):
+        tool, frame, notes = _read(source, single, items)
+    else:
+        tool, frame, notes = "table", by_task(source, single, str(what)), ()
     if wide:
         found = [of_table(frame, {**single, role: name}, name, what) for role, names in wide.items() for name in names]
     else:
-        if model is None:
-            model = next((name for name in MODELS if name in frame.columns), None)
-        elif model not in frame.columns:
-            raise ConfigError(f"{what} has no column '{model}'; it has {first_few(frame.columns, 12)}")
+        model = column_of(frame, "model", given, str(what))
         if model is None or frame[model].n_unique() < 2:
             raise ConfigError(
                 f"a comparison needs predictions of two models or more, got 1 in {what}",

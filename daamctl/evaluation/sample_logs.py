@@ -133,10 +133,9 @@ def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Open
             scores = {stat["name"]["name"]: stat["mean"] for stat in one["stats"] if "mean" in stat}
             found.setdefault((str(one["instance_id"]), int(one.get("train_trial_index", 0))), {}).update(scores)
     samples = [_Sample(item, scores, trial + 1) for (item, trial), scores in found.items()]
-    name = path.absolute().parent.name
-    model = re.search(r"[,:]model=([^,]*)", name)
-    task = re.sub(r"[,:]model=[^,]*", "", name)
-    return _scored("HELM", samples, correct, path, task=task, model=model[1] if model else "")
+    parts = re.split(r"[,:]model=([^,]*)", path.absolute().parent.name, maxsplit=1)
+    before, model, after = parts if len(parts) == 3 else (parts[0], "", "")
+    return _scored("HELM", samples, correct, path, task=before + after, model=model)
 
 
 def open_compass(details: Mapping[str, Any], correct: str | None, path: Path) -> Opened:

@@ -234,6 +234,16 @@ def test_a_table_of_weka(tmp_path: Path) -> None:
             import_vectors(path, tmp_path / "out.parquet")
 
 
+def test_a_table_of_weka_that_is_no_text(tmp_path: Path) -> None:
+    for content, words in (
+        (b"\x80@attribute a numeric\n@data\n1\n", "it is not UTF-8"),
+        (b"@attribute a string\n@data\n'" + b"x" * 140_000 + b"'\n", "need different names of columns"),
+    ):
+        (tmp_path / "bad.arff").write_bytes(content)
+        with pytest.raises(CorpusError, match=words):
+            import_vectors(tmp_path / "bad.arff", tmp_path / "out.parquet")
+
+
 def test_the_file_of_smilextract(tmp_path: Path) -> None:
     """Its names are quoted as in Weka's files, and its columns are separated by semicolons."""
     lines = [";".join(["name", "frameTime", *(f"F0_{letter}" for letter in "abcdefgh")])]

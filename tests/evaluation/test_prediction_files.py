@@ -681,6 +681,7 @@ def test_one_file_has_rows_or_columns_of_several_models(tmp_path: Path) -> None:
         "wide table": read_models(wide, named),
         "long": read_models(tmp_path / "long.csv"),
         "named": read_models(long.rename({"system": "who"}), {"model": "who"}),
+        "any case": read_models(long.rename({"system": "System"})),
         "numbers": read_models(long.with_columns(model=pl.col("system") == "svm").drop("system")),
     }
     for name, models in found.items():

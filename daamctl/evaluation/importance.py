@@ -36,7 +36,7 @@ ROUNDING = 1e-6
 rounding error is 6e-8, and are means over many batches."""
 
 
-def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, "L D"]:
+def importance_factor(density: Float[np.ndarray, "L D"]) -> Float64[np.ndarray, "L D"]:
     """(DA - min DA) / (max DA - min DA), in [0, 1], with one minimum and maximum for the whole map.
 
     A map that is constant within `ROUNDING` has no ranking and gives zeros.
@@ -48,7 +48,7 @@ def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Ma
     return np.asarray((values - low) / (high - low))
 
 
-def layer_contribution(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, " L"]:
+def layer_contribution(density: Float[np.ndarray, "L D"]) -> Float64[np.ndarray, " L"]:
     """100 * sum_j DA[l, j] / sum DA: each layer's share of the density in percent; the papers give no formula.
 
     A map that sums to zero has no shares and gives zeros.
@@ -60,7 +60,7 @@ def layer_contribution(density: Float[NDArray[np.floating], "L D"]) -> Float64[M
     return np.asarray(100.0 * values.sum(axis=1) / total)
 
 
-def mean_density(densities: Sequence[Float[NDArray[np.floating], "L D"]]) -> Float64[Map, "L D"]:
+def mean_density(densities: Sequence[Float[np.ndarray, "L D"]]) -> Float64[np.ndarray, "L D"]:
     """Mean of the maps of several folds; a ValueError if there is none, or shapes differ."""
     shapes = {np.shape(density) for density in densities}
     if len(shapes) != 1:
@@ -68,7 +68,7 @@ def mean_density(densities: Sequence[Float[NDArray[np.floating], "L D"]]) -> Flo
     return np.asarray(np.mean([_checked(density) for density in densities], axis=0))
 
 
-def layer_importance(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, " L"]:
+def layer_importance(density: Float[np.ndarray, "L D"]) -> Float64[np.ndarray, " L"]:
     """Mean IF of every layer, shape (L,), of DA (L, D).
 
     If the mean densities of all layers are equal within `ROUNDING`, all get the same value, because on a map with a
@@ -78,7 +78,7 @@ def layer_importance(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map
     return np.full_like(scores, scores.mean()) if ties_all(_checked(density).mean(axis=1)) else scores
 
 
-def order_layers(scores: Float[NDArray[np.floating], " L"], layers: Sequence[int]) -> list[int]:
+def order_layers(scores: Float[np.ndarray, " L"], layers: Sequence[int]) -> list[int]:
     """Layer numbers by score (L,), highest first; ties by layer number. Empty if all layers have the same score."""
     if len(layers) > 1 and ties_all(scores):
         return []
@@ -99,7 +99,7 @@ def ties_all(scores: NDArray[np.floating]) -> bool:
     return not values.size or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
 
 
-def ties(score: float, other: float, scores: Float[NDArray[np.floating], " L"]) -> bool:
+def ties(score: float, other: float, scores: Float[np.ndarray, " L"]) -> bool:
     """Whether two of the scores (L,) are equal within `ROUNDING` of the largest."""
     return abs(score - other) <= ROUNDING * float(np.abs(scores).max())
 
@@ -115,7 +115,7 @@ def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
     return {"tau_mean": mean, "tau_min": min(taus, default=None), "pairs": len(taus)}
 
 
-def rank_correlation(left: Float[NDArray[np.floating], " L"], right: Float[NDArray[np.floating], " L"]) -> float | None:
+def rank_correlation(left: Float[np.ndarray, " L"], right: Float[np.ndarray, " L"]) -> float | None:
     """Kendall's tau-b of two arrays of shape (L,); None when one is constant."""
     if ties_all(left) or ties_all(right):
         return None
@@ -124,7 +124,7 @@ def rank_correlation(left: Float[NDArray[np.floating], " L"], right: Float[NDArr
     return float(kendalltau(left, right).statistic)
 
 
-def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
+def head_positions(scores: Float[np.ndarray, " L"], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
     """How much of a layer score the position of a layer inside its head explains.
 
     Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads). None with
@@ -188,9 +188,7 @@ def is_geometry(positions: HeadPositions | None) -> bool:
     return positions.adjusted_share > GEOMETRY_SHARE and positions.p <= GEOMETRY_LEVEL
 
 
-def map_correlation(
-    trained: Float[NDArray[np.floating], "L D"], untrained: Float[NDArray[np.floating], "L D"]
-) -> float | None:
+def map_correlation(trained: Float[np.ndarray, "L D"], untrained: Float[np.ndarray, "L D"]) -> float | None:
     """Pearson correlation over all L * D entries; None when a map is constant. A ValueError if shapes differ."""
     left, right = _checked(trained), _checked(untrained)
     if left.shape != right.shape:

@@ -1,4 +1,4 @@
-"""Which of several models is better? Verdicts on the predictions of any tools (`prediction_files`).
+"""Which of several models is best? Verdicts on the predictions of any tools (`prediction_files`).
 
 The comparisons are those of `daamctl compare`: items are paired, repeats averaged, and the test flips the signs of
 whole groups, e.g. speakers. Scores are fractions.

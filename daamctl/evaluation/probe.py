@@ -111,7 +111,7 @@ class Difference:
 @torch.no_grad()
 def fit_probe(
     x: Vectors,
-    y: Integer[Ids, " N"],
+    y: Integer[np.ndarray, " N"],
     rows: FoldRows,
     layers: Sequence[int],
     num_classes: int,
@@ -148,7 +148,7 @@ def fit_probe(
 
 def probe_layers(
     x: Vectors,
-    y: Integer[Ids, " N"],
+    y: Integer[np.ndarray, " N"],
     folds: Sequence[FoldRows],
     num_classes: int,
     score: Scoring,
@@ -198,7 +198,7 @@ def choose(candidates: Sequence[ProbeScores]) -> tuple[ProbeScores, list[int]]:
     return ProbeScores(found), chosen
 
 
-def difference(values: Float64[Values, " K"], others: Float64[Values, " K"]) -> Difference:
+def difference(values: Float64[np.ndarray, " K"], others: Float64[np.ndarray, " K"]) -> Difference:
     """Paired difference `values - others` over folds, each of shape (K,)."""
     per_fold = values - others
     number = len(per_fold)

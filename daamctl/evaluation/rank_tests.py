@@ -37,7 +37,7 @@ PERMUTATIONS = 100_000
 """Number of random permutations for more layers."""
 
 
-def is_ranking(score: Float[NDArray[np.floating], " L"]) -> bool:
+def is_ranking(score: Float[np.ndarray, " L"]) -> bool:
     """Whether a score (L,) distinguishes the layers."""
     return num_distinct(score) >= LEAST_DISTINCT
 
@@ -121,12 +121,12 @@ def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
     return np.random.default_rng(seed).permuted(np.tile(np.arange(num_layers), (number, 1)), axis=1)
 
 
-def order_of(score: Float[NDArray[np.floating], " L"]) -> Int64[Orders, " L"]:
+def order_of(score: Float[np.ndarray, " L"]) -> Int64[np.ndarray, " L"]:
     """Indices (L,) of the layers by score, highest first; ties by depth."""
     return np.argsort(-np.asarray(score, dtype=np.float64), kind="stable")
 
 
-def standardized(values: Float64[Values, " L"]) -> Float64[Values, " L"] | None:
+def standardized(values: Float64[np.ndarray, " L"]) -> Float64[np.ndarray, " L"] | None:
     """Centre to mean 0 and scale to length 1; None for a constant."""
     centred = values - values.mean()
     length = float(np.sqrt(centred @ centred))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from daamctl.artifacts.clips import means_of_clips, weights_of
-from daamctl.data.metrics import Probabilities
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError
 
@@ -40,12 +38,12 @@ class Items:
 
     ids: list[str]
     speakers: list[str | None]
-    targets: Shaped[NDArray[Any], " N"]
-    predictions: Shaped[NDArray[Any], " N"]
-    outputs: Float64[Probabilities, "N C"]
+    targets: Shaped[np.ndarray, " N"]
+    predictions: Shaped[np.ndarray, " N"]
+    outputs: Float64[np.ndarray, "N C"]
 
     @cached_property
-    def probabilities(self) -> Float64[Probabilities, "N C"]:
+    def probabilities(self) -> Float64[np.ndarray, "N C"]:
         """Softmax of the logits."""
         return np.asarray(softmax(self.outputs, axis=1))
 

@@ -176,7 +176,7 @@ class ExportedModel:
         tuned = FineTunedEncoder(load_weights(self.folder / member.file, encoder=opened), self.record, precision)  # type: ignore[arg-type]
         return cast(Encoder, tuned)
 
-    def classify(self, vectors: Shaped[NDArray[Any], "N L D"]) -> Outputs:
+    def classify(self, vectors: Shaped[np.ndarray, "N L D"]) -> Outputs:
         """Classify pooled layers.
 
         Args:
@@ -204,7 +204,7 @@ class ExportedModel:
                         weights[rows] += _float64(member.layer_weights(x)) / len(self.members)
         return Outputs(logits, weights)
 
-    def of_layers(self, vectors: Shaped[NDArray[Any], "N K D"]) -> Shaped[NDArray[Any], "N L D"]:
+    def of_layers(self, vectors: Shaped[np.ndarray, "N K D"]) -> Shaped[np.ndarray, "N L D"]:
         """The model's layers among all that the encoder returns (N, K, D)."""
         places = [self.encoder.layers.index(layer) for layer in self.record.layers]
         return vectors[:, places]

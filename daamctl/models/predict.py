@@ -56,8 +56,8 @@ class Outputs:
         layer_weights: (N, L) weight of each layer, mean over the members; None if the method weighs no layers.
     """
 
-    logits: Float64[NDArray[np.float64], "F N C"]
-    layer_weights: Float64[NDArray[np.float64], "N L"] | None
+    logits: Float64[np.ndarray, "F N C"]
+    layer_weights: Float64[np.ndarray, "N L"] | None
 
 
 class Model(Protocol):
@@ -75,10 +75,10 @@ class Model(Protocol):
     def encoder(self) -> Encoder:
         """The encoder, open."""
 
-    def classify(self, vectors: Shaped[NDArray[Any], "N L D"], /) -> Outputs:
+    def classify(self, vectors: Shaped[np.ndarray, "N L D"], /) -> Outputs:
         """Classify pooled layers."""
 
-    def of_layers(self, vectors: Shaped[NDArray[Any], "N K D"], /) -> Shaped[NDArray[Any], "N L D"]:
+    def of_layers(self, vectors: Shaped[np.ndarray, "N K D"], /) -> Shaped[np.ndarray, "N L D"]:
         """The model's layers among all that the encoder returns."""
 
 

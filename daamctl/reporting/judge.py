@@ -98,7 +98,7 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
     how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge.method"))]
     many = len(verdict.models) > MOST
     return Document(
-        f"Which of {len(verdict.models)} models is better?" if many else f"Which is better: {listed(verdict.models)}?",
+        f"Which of {len(verdict.models)} models is best?" if many else f"Which is better: {listed(verdict.models)}?",
         "judge",
         [
             Section("verdict", "Verdict", told),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from daamctl.fit.steps import focal_loss
 from daamctl.methods import build
 from daamctl.methods.daam import density_weights
 from daamctl.methods.mixture import mixture_weights
+from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.shapes import CHECKED
 
 
@@ -45,6 +47,20 @@ def test_rows_of_logits_and_targets_must_agree() -> None:
 def test_arrays_are_checked_too() -> None:
     with pytest.raises(TypeCheckError, match="density"):
         layer_contribution(np.ones(4))
+
+
+def test_shapes_stand_on_classes_not_aliases() -> None:
+    """From NumPy 2.5 `NDArray[...]` is an alias, in which jaxtyping looks for no shape: nothing would be checked."""
+    found = set()
+    for path in (REPOSITORY / "daamctl").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping"]
+        kinds = {alias.name for node in imports for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in kinds:
+                assert isinstance(node.slice, ast.Tuple)
+                found.add(ast.unparse(node.slice.elts[0]))
+    assert found == {"Tensor", "np.ndarray"}
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -302,7 +302,7 @@ def test_the_page_has_the_sentences_and_every_table(tmp_path: Path) -> None:
 def test_many_models_have_a_short_title_and_the_pairs_of_the_best_first() -> None:
     verdict, files = judge.run([table(0.4 + 0.1 * number, number) for number in range(6)])
     page = document(verdict, files)
-    assert page.title == "Which of 6 models is better?"
+    assert page.title == "Which of 6 models is best?"
     (pairs,) = [one for one in page.tables if one.key == "pairs"]
     names = [f"{first} − {second}" for first, second in itertools.combinations(verdict.models, 2)]
     assert [str(row[0]) for row in pairs.rows] == names

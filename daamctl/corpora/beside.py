@@ -23,6 +23,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import SUFFIXES, files_below, lines_of, match_names, read_table, read_text
 from daamctl.corpora.groups import PARTS, part_of
 from daamctl.errors import CorpusError
+from daamctl.store.tables import parsed_json
 
 BESIDE = (".json", ".cls", ".lab", ".label")
 CUTS = (".jsonl", ".jsonl.gz")
@@ -60,7 +61,7 @@ def read_beside(folder: Path) -> pl.DataFrame | None:
             return None
         if told.suffix == ".json":
             try:
-                values = json.loads(content)
+                values = parsed_json(content)
             except ValueError as error:
                 raise CorpusError(f"{told} cannot be read as JSON: {error}") from error
             if not isinstance(values, Mapping):

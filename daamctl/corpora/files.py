@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
@@ -16,7 +15,15 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.groups import part_of
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import ConfigError, CorpusError, first_few
-from daamctl.store.tables import decoded, read_separated, rows_of_json, written_name
+from daamctl.store.tables import (
+    decoded,
+    parsed_json,
+    parsed_json_lines,
+    read_separated,
+    rows_of_json,
+    table_of_rows,
+    written_name,
+)
 
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
     "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph", ".caf"),
@@ -230,20 +237,18 @@ def lines_of(text: str) -> list[str]:
 def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
     """A table in JSON: see `rows_of_json`, or an object a line, which files of any ending may have."""
     if NESTED.match(text):  # dialogues, each a list of its utterances
-        dialogues = [one for one in json.loads(text) if isinstance(one, list)]
+        dialogues = [one for one in parsed_json(text) if isinstance(one, list)]
         rows = [
             {"dialogue": str(at), **row} for at, one in enumerate(dialogues) for row in one if isinstance(row, dict)
         ]
-        return pl.DataFrame(rows, infer_schema_length=None, strict=False)
-    if text.lstrip().startswith("["):
-        return pl.read_json(io.BytesIO(text.encode()), infer_schema_length=None)
+        return table_of_rows(rows)
     try:
-        content = None if lines else json.loads(text)
+        content = parsed_json_lines(text) if lines and not text.lstrip().startswith("[") else parsed_json(text)
     except json.JSONDecodeError:
-        content = None
-    if content is None or (isinstance(content, dict) and not any(isinstance(v, dict | list) for v in content.values())):
-        return pl.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
-    return pl.DataFrame(_rows_of_parts(content) or rows_of_json(content), infer_schema_length=None, strict=False)
+        content = parsed_json_lines(text)
+    if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):
+        content = [content]
+    return table_of_rows(_rows_of_parts(content) or rows_of_json(content))
 
 
 def _rows_of_parts(content: Any) -> list[dict[str, Any]]:

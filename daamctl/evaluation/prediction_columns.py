@@ -75,7 +75,12 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
         raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
-    taken = {role: text_of(frame[column]) for role, column in found.items() if column is not None and role != "correct"}
+    listed = {role for role in ("label", "prediction") if (one := found[role]) is not None and _is_list(frame[one])}
+    taken = {
+        role: text_of(frame[column])
+        for role, column in found.items()
+        if column is not None and role not in listed | {"correct"}
+    }
     label = taken.get("label")
     if label is not None and "prediction" not in columns:  # Weka calls the confidence prediction
         answers = {one: text_of(frame[one]) for one in _candidates(frame, "prediction") if not _is_list(frame[one])}
@@ -94,11 +99,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
                 f"{what}: is '{found['label']}' or '{rival}' the true label?",
                 fix="name it with --label, and the other with --prediction",
             )
-    if found["prediction"] is None or _is_list(frame[found["prediction"]]):
-        predicted = _from_scores(frame, label, what)
-        taken.pop("prediction", None)
-        if predicted is not None:
-            taken["prediction"] = predicted
+    if "prediction" not in taken and (predicted := _from_scores(frame, label, what)) is not None:
+        taken["prediction"] = predicted
     notes = ["read: " + ", ".join(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
@@ -119,7 +121,7 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
         raise ConfigError(
-            f"{what}: {_lacking(frame, found['prediction'], taken)}",
+            f"{what}: {_lacking(frame, found, taken)}",
             fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(
@@ -147,18 +149,19 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     return Predictions(name, "table", rows, found["group"], by_order, tuple(notes))
 
 
-def _lacking(frame: pl.DataFrame, prediction: str | None, taken: Mapping[str, pl.Series]) -> str:
+def _lacking(frame: pl.DataFrame, found: Mapping[str, str | None], taken: Mapping[str, pl.Series]) -> str:
     """Why a table does not say which answers are right.
 
     Args:
-        prediction: the column of the answers, if there is one.
+        found: what a column is -> its name, None if there is none.
         taken: what a column is -> its values, of the columns that can be used.
     """
     label = taken.get("label")
     known = set() if label is None else set(label.drop_nulls().unique())
     scored = known & set(_numeric(frame))
-    if prediction is not None and "prediction" not in taken:
-        return f"'{prediction}' has a list in every row, not one answer"
+    for role in ("prediction", "label"):
+        if found[role] is not None and role not in taken:
+            return f"'{found[role]}' has lists, not one {'answer' if role == 'prediction' else role} in each row"
     if len(scored) > 1:
         return (
             f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(sorted(known - scored), 4)}"

@@ -39,7 +39,16 @@ from daamctl.evaluation.prediction_columns import (
 )
 from daamctl.evaluation.sample_logs import MODEL, Opened
 from daamctl.store.files import fitting, is_pattern
-from daamctl.store.tables import decoded, quote_of, read_separated, rows_of_json, separator_of
+from daamctl.store.tables import (
+    decoded,
+    parsed_json,
+    parsed_json_lines,
+    quote_of,
+    read_separated,
+    rows_of_json,
+    separator_of,
+    table_of_rows,
+)
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
@@ -208,16 +217,15 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".eval":
             with zipfile.ZipFile(path) as archive:
                 has_header = "header.json" in archive.namelist()  # written at the end
-            header = json.loads(_member(path, "header.json")) if has_header else {}
-            log = {**header, "samples": json.loads(_member(path, "summaries.json"))}
+            header = parsed_json(_member(path, "header.json")) if has_header else {}
+            log = {**header, "samples": parsed_json(_member(path, "summaries.json"))}
             return sample_logs.inspect(log, correct, path)
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
         if suffix in (".jsonl", ".ndjson"):
-            lines = [json.loads(line) for line in text.split("\n") if line.strip()]
-            return _records(rows_of_json(lines), correct, path)
+            return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
-            return _json(json.loads(text), correct, path)
+            return _json(parsed_json(text), correct, path)
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
@@ -394,8 +402,7 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
     if {"promptIdx", "testIdx", "success"} <= records[0].keys():
         return sample_logs.promptfoo(records, correct, path)
     tool = "EmoBox" if {"key", "pred"} <= records[0].keys() else "table"
-    # What is in an object gets both names.
-    return tool, pl.json_normalize(records, separator="_", max_level=1, strict=False, infer_schema_length=None), ()
+    return tool, table_of_rows(records, flat=True), ()
 
 
 def _truth_of(path: Path) -> Path:

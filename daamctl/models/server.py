@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -32,11 +33,18 @@ from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.sentences import lines_as_sentences
+from daamctl.store.tables import parsed_json
 from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 
 TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 413, 422, 499, 500, 503
+REFUSALS = {
+    TOO_LARGE: "The request, or the recording, is larger than allowed",
+    UNUSABLE: "The request holds nothing that can be predicted",
+    FAILED: "The prediction failed",
+    BUSY: "Too many requests wait for an answer",
+}
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 """Hosts that a request may always be for."""
 PARTS = {"clip": "clips", "word": "words", "entity": "entities"}
@@ -62,6 +70,12 @@ class Limits:
     total_megabytes: float = 256.0
     connections: int = 128
     timeout_s: float = 60.0
+
+
+class Refusal(BaseModel):
+    """The answer to a request that is refused."""
+
+    error: str
 
 
 def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[str] = ()) -> FastAPI:
@@ -98,7 +112,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code)
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
@@ -114,7 +128,12 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
             "classes": record.classes,
         }
 
-    @app.post("/predict", summary="Classify one file or texts, or tag sentences", openapi_extra=_body(record.modality))
+    @app.post(
+        "/predict",
+        summary="Classify one file or texts, or tag sentences",
+        openapi_extra=_body(record.modality, limits),
+        responses={status: {"description": why, "model": Refusal} for status, why in REFUSALS.items()},
+    )
     async def predict(request: Request) -> JSONResponse:
         if request.query_params:
             given = ", ".join(request.query_params)
@@ -335,10 +354,8 @@ async def _file_in_form(request: Request, body: bytearray) -> bytes:
 
 def _texts(content: bytearray, limits: Limits) -> list[str]:
     """The texts in a JSON body."""
-    import json
-
     try:
-        texts = json.loads(content)["texts"]
+        texts = parsed_json(content)["texts"]
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
@@ -358,10 +375,10 @@ def _check_duration(path: Path, limits: Limits) -> None:
         raise HTTPException(TOO_LARGE, f"the recording lasts {seconds:.1f} s, allowed are {limits.seconds:g} s")
 
 
-def _body(modality: str) -> dict[str, Any]:
+def _body(modality: str, limits: Limits) -> dict[str, Any]:
     """What the OpenAPI page says about the body of a request."""
     if modality in ("text", "tokens"):
-        texts = {"type": "array", "items": {"type": "string"}}
+        texts = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": limits.texts}
         schema = {"type": "object", "required": ["texts"], "properties": {"texts": texts}}
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     kinds = {"speech": "audio/*", "image": "image/*"}

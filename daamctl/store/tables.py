@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,34 @@ def read_separated(text: str) -> pl.DataFrame:
         return pl.DataFrame(rows, dict.fromkeys(head, pl.String), orient="row").with_columns(pl.all().replace("", None))
 
 
+def parsed_json(text: str | bytes | bytearray) -> Any:
+    """Values of a JSON text. Half of an emoji, which logs cut at a length end with, becomes U+FFFD: no table holds it.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    values = json.loads(text)
+    if b"\\ud" not in (text.encode() if isinstance(text, str) else text).lower():
+        return values
+    whole = json.dumps(values, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return json.loads(whole.decode("utf-16", "replace"))
+
+
+def parsed_json_lines(text: str) -> list[Any]:
+    """Values of a text with one in each line.
+
+    Raises:
+        ValueError: a line is not JSON; it is named.
+    """
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            found += [parsed_json(line)] if line.strip() else []
+        except ValueError as error:
+            raise ValueError(f"line {number} is not JSON: {error}") from error
+    return found
+
+
 def rows_of_json(content: Any) -> list[dict[str, Any]]:
     """The rows of a table that a JSON file holds, in one of the ways in which people write tables.
 
@@ -110,6 +139,45 @@ def rows_of_json(content: Any) -> list[dict[str, Any]]:
     if not rows or not all(isinstance(one, dict) for one in rows):
         raise ValueError("need a list of objects, one per item, or an object with a list per column")
     return rows
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], *, flat: bool = False) -> pl.DataFrame:
+    """A table of JSON objects.
+
+    In a column with values of several kinds, such as texts in some rows and lists in others, each becomes a list with
+    one text, so that nobody takes it for a label.
+
+    Args:
+        flat: what is in an object gets both names; objects within it become texts.
+    """
+    import polars as pl
+
+    def inner(row: Mapping[str, Any]) -> dict[str, Any]:
+        objects = {name: given for name, given in row.items() if isinstance(given, dict)}
+        return {
+            f"{name}_{key}": json.dumps(value) if isinstance(value, dict) else value
+            for name, given in objects.items()
+            for key, value in given.items()
+        }
+
+    if flat:
+        rows = [{name: one for name, one in row.items() if not isinstance(one, dict)} | inner(row) for row in rows]
+
+    def frame(part: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+        return pl.DataFrame(part, infer_schema_length=None, strict=False)
+
+    try:
+        return frame(rows)
+    except pl.exceptions.PolarsError:
+        columns = []
+        for name in dict.fromkeys(name for row in rows for name in row):
+            values = [row.get(name) for row in rows]
+            try:
+                columns.append(frame([{name: value} for value in values]))
+            except pl.exceptions.PolarsError:
+                texts = [one if one is None or isinstance(one, str) else json.dumps(one) for one in values]
+                columns.append(pl.DataFrame({name: [None if text is None else [text] for text in texts]}))
+        return pl.concat(columns, how="horizontal")
 
 
 def written_name(column: str) -> str:

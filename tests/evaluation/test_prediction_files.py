@@ -1027,8 +1027,20 @@ def test_what_scores_lack_is_said() -> None:
     texts = table.with_columns(pl.col("x", "y").cast(pl.String), z=pl.lit("?"))  # "none for none", if texts were scores
     with pytest.raises(ConfigError, match="t: the columns item, label, x, y, z have no prediction"):
         of_table(texts, {}, "t")
-    with pytest.raises(ConfigError, match="'prediction' has a list in every row, not one answer"):
+    with pytest.raises(ConfigError, match="'prediction' has lists, not one answer in each row"):
         of_table(table.select("item", "label", prediction=pl.concat_list("label")), {}, "t")
+    several = table.select("item", prediction="label", label=pl.concat_list("label"))
+    with pytest.raises(ConfigError, match="'label' has lists, not one label in each row"):
+        of_table(several, {}, "t")
+    assert of_table(several.with_columns(correct=1), {}, "t").rows["correct"].to_list() == [1.0] * 3
+
+
+def test_a_log_may_have_cut_texts_and_columns_of_several_kinds(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"item": 1, "label": "x", "prediction": "x", "said": "ha\\ud83d", "choices": "x"}\n'
+        '{"item": 2, "label": "y", "prediction": "x", "said": "", "choices": ["x", "y"]}\n'
+    )
+    assert read_predictions(tmp_path / "a.jsonl").rows["correct"].to_list() == [1.0, 0.0]
 
 
 def test_a_score_may_be_the_logarithm_of_zero() -> None:

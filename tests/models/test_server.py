@@ -69,6 +69,7 @@ def test_health_and_description(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/health", "/predict"}
     assert set(paths["/predict"]["post"]["requestBody"]["content"]) == {"audio/*", "multipart/form-data"}
+    assert set(paths["/predict"]["post"]["responses"]) == {"200", "413", "422", "500", "503"}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ def test_errors_of_the_framework_are_json_too(client: TestClient) -> None:
     for answer in (client.get("/nowhere"), client.get("/predict")):
         assert answer.status_code in (404, 405)
         assert answer.json()["error"]
+    assert answer.headers["allow"] == "POST"
 
 
 def test_many_clients_get_their_own_answers(client: TestClient, model: ExportedModel) -> None:
@@ -274,6 +276,10 @@ def test_texts(tmp_path: Path) -> None:
             refused = client.post("/predict", json=body)
             assert refused.status_code == status
             assert "texts" in refused.json()["error"]
+        half = client.post("/predict", content='{"texts": ["\\ud83d one"]}')  # of an emoji
+        assert half.json()["items"][0]["class"] in ("high", "low")
+        (body,) = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]["content"].values()
+        assert body["schema"]["properties"]["texts"]["maxItems"] == 2
 
 
 def test_sentences(tmp_path: Path) -> None:

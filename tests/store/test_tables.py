@@ -9,12 +9,20 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from daamctl.errors import ArtifactError
 from daamctl.store.files import content_key, link_or_copy, locked, put, read_json, sha256_file, write_json
-from daamctl.store.tables import read_parquet, read_separated, write_parquet
+from daamctl.store.tables import (
+    parsed_json,
+    parsed_json_lines,
+    read_parquet,
+    read_separated,
+    table_of_rows,
+    write_parquet,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -165,3 +173,25 @@ def test_lock_is_given_back_after_a_failure(tmp_path: Path) -> None:
 )
 def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str | None, ...]]) -> None:
     assert read_separated(text).rows() == cells
+
+
+def test_half_of_an_emoji_is_read_as_a_replacement() -> None:
+    assert parsed_json('["a\\ud83d", "\\ud83d\\ude00", "\\\\ud800"]') == ["a\ufffd", "\U0001f600", "\\ud800"]
+    assert parsed_json_lines('{"\\ud83d": 1}\n\n2') == [{"\ufffd": 1}, 2]
+    with pytest.raises(ValueError, match="line 3 is not JSON: Expecting property name"):
+        parsed_json_lines("1\n\n{]\n")
+
+
+def test_a_column_of_several_kinds_is_one_of_lists() -> None:
+    table = table_of_rows([{"a": 1, "b": "x"}, {"a": 2.5, "b": ["y", 3]}, {"b": None}, {"a": 4, "b": {"c": 1}}])
+    assert table.schema == {"a": pl.Float64, "b": pl.List(pl.String)}
+    assert table["a"].to_list() == [1.0, 2.5, None, 4.0]
+    assert table["b"].to_list() == [["x"], ['["y", 3]'], None, ['{"c": 1}']]
+
+
+def test_objects_in_rows_may_become_columns() -> None:
+    table = table_of_rows([{"b": {"x": 1, "y": {"z": 2}}, "a": [1]}, {"a": "t", "b": {"x": 3}}], flat=True)
+    assert table.rows(named=True) == [
+        {"a": ["[1]"], "b_x": 1, "b_y": '{"z": 2}'},
+        {"a": ["t"], "b_x": 3, "b_y": None},
+    ]

@@ -13,6 +13,8 @@ from typing import Any
 
 MOST_KNOWN = 10
 """Known names that a message shows at most."""
+LONGEST = 200
+"""Characters of a name that a message shows at most."""
 
 
 class DaamctlError(Exception):
@@ -128,11 +130,18 @@ def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> 
     """
     if not names:
         return "none"
-    shown = separator.join(names[:most])
+    shown = separator.join(map(_on_a_line, names[:most]))
     if len(names) <= most:
         return shown
     before_more = separator if separator.startswith("\n") else " "
     return f"{shown}{before_more}and {len(names) - most} more"
+
+
+def _on_a_line(name: str) -> str:
+    """A name, without what would break a line or colour a terminal, and not longer than `LONGEST`."""
+    if not name.isprintable():
+        name = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def two_sizes(need: float, there: float) -> tuple[str, str]:

@@ -15,6 +15,12 @@ def test_first_few(names: list[str], shown: str) -> None:
     assert first_few(names, 2) == shown
 
 
+def test_names_stay_on_their_line() -> None:
+    assert first_few(["a\nb", "\x1b[31mc", "\u202ed", "é ß", "x" * 300]) == (
+        r"a\nb, \x1b[31mc, \u202ed, é ß, " + "x" * 199 + "…"
+    )
+
+
 def test_the_number_of_further_lines_has_its_own_line() -> None:
     assert first_few(["a", "b", "c"], 2, separator="\n  ") == "a\n  b\n  and 1 more"
 

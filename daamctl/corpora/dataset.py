@@ -55,7 +55,7 @@ def is_dataset(path: Path) -> bool:
     try:
         schema = pq.read_schema(path)
         features = features_of(schema)
-    except (OSError, ValueError):
+    except (OSError, ValueError, NotImplementedError):
         return False  # whoever reads it says what is wrong
     if any(map(_holds_files, schema)):
         return True

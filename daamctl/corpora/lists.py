@@ -158,7 +158,7 @@ def table_of(
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
     table, found = _columns(table, columns, source)
-    table, told = _labelled(table, found)
+    table, told = _labelled(table, found, source)
     table, doubts = _with_times(table, found)
     doubts += told
     if "group" in found and "group" not in columns:
@@ -172,11 +172,15 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
     return ItemTable(table, found, doubts)
 
 
-def _labelled(table: pl.DataFrame, found: Mapping[str, str]) -> tuple[pl.DataFrame, list[str]]:
+def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tuple[pl.DataFrame, list[str]]:
     """The rows with a label, and how many had none."""
     if (label := found.get("label", "label")) not in table.columns:
         return table, []
     kept = table.filter(pl.col(label).is_not_null())
+    if kept.is_empty() and len(table):
+        raise CorpusError(
+            f"{source}: '{label}' is empty in all {len(table):,} rows", fix="name another: --columns label=NAME"
+        )
     missing = len(table) - len(kept)
     return kept, [f"{counted(missing, 'item')} without a label left out"] if missing else []
 
@@ -283,6 +287,6 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
             f"the tables in {source} have neither a path nor a text; they have {first_few(table.columns, 20)}",
             fix=f"name it: --columns {columns}",
         )
-    labelled, doubts = _labelled(table, found)
+    labelled, doubts = _labelled(table, found, source)
     labelled, instead = with_test_part(labelled)
     return ItemTable(labelled, found, [*doubts, NO_TEST_PART] if instead else doubts, named)

@@ -252,6 +252,7 @@ def test_tables_of_paths_texts_or_vectors_are_none(tmp_path: Path) -> None:
     pl.DataFrame({"path": ["a.wav"], "label": ["x"]}).write_parquet(tmp_path / "a.parquet")
     pl.DataFrame({"vectors": [[[0.5]]], "label": ["x"]}).write_parquet(tmp_path / "b.parquet")
     (tmp_path / "c.csv").write_text("path,label\n")
+    pl.DataFrame({"text": [10**25]}, {"text": pl.Int128}).write_parquet(tmp_path / "whole.parquet")  # pyarrow: not yet
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     assert not any(is_dataset(path) for path in (*tmp_path.iterdir(), tmp_path / "absent.parquet"))
     (tmp_path / "d.wav").touch()

@@ -1136,6 +1136,13 @@ def test_labels_that_may_be_one_class_or_none_are_doubted(
     assert [told for told in caplog.messages if "the label" in told] == ([doubt] if doubt else [])
 
 
+@pytest.mark.parametrize("values", [[None] * 12, [float("nan")] * 12])
+def test_a_column_of_labels_that_is_empty_is_named(project: Path, values: list[float | None]) -> None:
+    NOTICES.with_columns(pl.Series("class", values, pl.Float64)).write_parquet(project / "a.parquet")
+    with pytest.raises(CorpusError, match=r"a\.parquet: 'class' is empty in all 12 rows"):
+        new.run(project, "empty", project / "a.parquet", encoder="llama-micro", columns={"label": "class"})
+
+
 def test_labels_that_are_no_classes_are_refused(project: Path) -> None:
     table = project / "texts.csv"
     rows = pl.DataFrame({"text": [f"text {n}" for n in range(9)], "label": [n / 7 for n in range(5)] + [0.0] * 4})

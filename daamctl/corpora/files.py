@@ -19,6 +19,7 @@ from daamctl.store.tables import (
     decoded,
     parsed_json,
     parsed_json_lines,
+    read_any_parquet,
     read_separated,
     rows_of_json,
     table_of_rows,
@@ -306,7 +307,7 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
     """
     try:
         if path.suffix.lower() == ".parquet":
-            table = pl.read_parquet(path)
+            table = read_any_parquet(path)
         elif path.suffix.lower() in JSON:
             table = _json_table(read_text(path), lines=path.suffix.lower() != ".json")
         else:

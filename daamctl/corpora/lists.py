@@ -98,9 +98,11 @@ def _columns_of(source: Path) -> list[str]:
     """
     if source.suffix.lower() in JSON:
         return read_table(source).columns
+    import pyarrow.parquet as pq
+
     try:
-        return [name.strip() for name in pl.read_parquet_schema(source)]
-    except (OSError, pl.exceptions.PolarsError):
+        return [name.strip() for name in pq.read_schema(source).names]
+    except (OSError, ValueError, NotImplementedError):
         return []
 
 

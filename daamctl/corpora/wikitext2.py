@@ -17,6 +17,7 @@ import polars as pl
 from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError
 from daamctl.store.files import sha256_file
+from daamctl.store.tables import read_any_parquet
 
 FILES = {
     "train": ("train.txt", "wiki.train.tokens", "wiki.train.raw", "train*.parquet"),
@@ -127,8 +128,8 @@ def _lines(path: Path) -> list[str]:
     """Lines of a file in UTF-8, or of the column `text` of a Parquet file."""
     if path.suffix == ".parquet":
         try:
-            column = pl.read_parquet(path, columns=["text"])["text"].cast(pl.String)
-        except (pl.exceptions.PolarsError, OSError) as error:
+            column = read_any_parquet(path)["text"].cast(pl.String)
+        except (pl.exceptions.PolarsError, OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise CorpusError(f"{path}: no column 'text' can be read: {reason}", fix=GET_IT) from error
         return [(line or "").rstrip("\n") for line in column]

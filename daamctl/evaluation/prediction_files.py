@@ -44,6 +44,7 @@ from daamctl.store.tables import (
     parsed_json,
     parsed_json_lines,
     quote_of,
+    read_any_parquet,
     read_separated,
     rows_of_json,
     separator_of,
@@ -209,7 +210,7 @@ def _open(path: Path, correct: str | None) -> Opened:
         )
     try:
         if suffix == ".parquet":
-            return _parquet(pl.read_parquet(path, hive_partitioning=False), correct, path)
+            return _parquet(read_any_parquet(path), correct, path)
         if suffix in ARROW:
             return "table", _arrow(path), ()
         if suffix == ".npz":
@@ -217,8 +218,8 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".eval":
             with zipfile.ZipFile(path) as archive:
                 has_header = "header.json" in archive.namelist()  # written at the end
-            header = parsed_json(_member(path, "header.json")) if has_header else {}
-            log = {**header, "samples": parsed_json(_member(path, "summaries.json"))}
+            header = parsed_json(decoded(_member(path, "header.json"))) if has_header else {}
+            log = {**header, "samples": parsed_json(decoded(_member(path, "summaries.json")))}
             return sample_logs.inspect(log, correct, path)
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)

@@ -33,7 +33,7 @@ from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import PartialPrediction, embed_next
 from daamctl.models.sentences import lines_as_sentences
-from daamctl.store.tables import parsed_json
+from daamctl.store.tables import decoded, parsed_json
 from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
@@ -355,7 +355,7 @@ async def _file_in_form(request: Request, body: bytearray) -> bytes:
 def _texts(content: bytearray, limits: Limits) -> list[str]:
     """The texts in a JSON body."""
     try:
-        texts = parsed_json(content)["texts"]
+        texts = parsed_json(decoded(bytes(content)))["texts"]
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:

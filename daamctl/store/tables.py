@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_KEY = b"daamctl"
+ESCAPES = re.compile(r"(?P<kept>\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F]\w\w")
+"""In a JSON text a backslash, a character of two escapes, or half of one."""
 SEPARATORS = ",;\t|"
 """What may separate the columns of a text file."""
 
@@ -83,17 +85,34 @@ def read_separated(text: str) -> pl.DataFrame:
         return pl.DataFrame(rows, dict.fromkeys(head, pl.String), orient="row").with_columns(pl.all().replace("", None))
 
 
-def parsed_json(text: str | bytes | bytearray) -> Any:
-    """Values of a JSON text. Half of an emoji, which logs cut at a length end with, becomes U+FFFD: no table holds it.
+def read_any_parquet(path: Path) -> pl.DataFrame:
+    """Read a Parquet file that anybody wrote. Damage to it may end the process in Polars' own reader.
+
+    Raises:
+        OSError: it is damaged.
+        ValueError: it is no Parquet file, or has types that are not known here.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            return to_polars(file.read())
+    except NotImplementedError as error:
+        raise ValueError(str(error)) from error
+
+
+def whole_escapes(text: str) -> str:
+    """A JSON text where half of an emoji, with which texts cut at a length end, is U+FFFD: no table holds the half."""
+    return ESCAPES.sub(lambda found: found["kept"] or r"\ufffd", text)
+
+
+def parsed_json(text: str) -> Any:
+    """The value of a JSON text, see `whole_escapes`.
 
     Raises:
         ValueError: it is not JSON.
     """
-    values = json.loads(text)
-    if b"\\ud" not in (text.encode() if isinstance(text, str) else text).lower():
-        return values
-    whole = json.dumps(values, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    return json.loads(whole.decode("utf-16", "replace"))
+    return json.loads(whole_escapes(text))
 
 
 def parsed_json_lines(text: str) -> list[Any]:

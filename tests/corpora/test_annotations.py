@@ -195,6 +195,11 @@ def test_texts_with_a_class(tmp_path: Path, tool: str) -> None:
     assert found.table.columns == ["text", "label"]
 
 
+def test_a_text_that_ends_in_half_of_an_emoji(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", [{**CLASSES["doccano"], "text": "well \ud83d"}])
+    assert read_classified(path).rows() == [("well \ufffd", "pos")]
+
+
 def test_texts_with_several_classes(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [CLASSES["doccano"], {"text": "well", "label": ["pos", "neg"]}])
     with pytest.raises(CorpusError, match=r"1 of 2 texts have several classes, e\.g\. 'well'"):

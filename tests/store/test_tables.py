@@ -18,6 +18,7 @@ from daamctl.store.files import content_key, link_or_copy, locked, put, read_jso
 from daamctl.store.tables import (
     parsed_json,
     parsed_json_lines,
+    read_any_parquet,
     read_parquet,
     read_separated,
     table_of_rows,
@@ -195,3 +196,17 @@ def test_objects_in_rows_may_become_columns() -> None:
         {"a": ["[1]"], "b_x": 1, "b_y": '{"z": 2}'},
         {"a": ["t"], "b_x": 3, "b_y": None},
     ]
+
+
+def test_damage_to_a_parquet_file_is_an_error_of_its_reader(tmp_path: Path) -> None:
+    """At some bytes, Polars' reader panics, or ends the process."""
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"item": [f"i{number}" for number in range(40)], "label": ["x", "y"] * 20}).write_parquet(path)
+    content, reasons = path.read_bytes(), set()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        try:
+            read_any_parquet(path)
+        except (OSError, ValueError) as error:
+            reasons.add(str(error))
+    assert len(reasons) > 1

@@ -49,6 +49,7 @@ from daamctl.store.tables import (
     rows_of_json,
     separator_of,
     table_of_rows,
+    to_polars,
 )
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
@@ -309,7 +310,8 @@ def _arrow(path: Path) -> pl.DataFrame:
     """A file of Arrow, or a stream, as `datasets` writes it to files of the same ending."""
     with path.open("rb") as file:
         is_file = file.read(6) == b"ARROW1"
-    return pl.read_ipc(path) if is_file else pl.read_ipc_stream(path)
+    with pa.ipc.open_file(path) if is_file else pa.ipc.open_stream(path) as rows:
+        return to_polars(rows.read_all(), validate=True)
 
 
 def _npz(path: Path) -> Opened:

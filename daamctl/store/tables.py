@@ -96,7 +96,7 @@ def read_any_parquet(path: Path) -> pl.DataFrame:
 
     try:
         with pq.ParquetFile(path) as file:
-            return to_polars(file.read())
+            return to_polars(file.read(), validate=True)
     except NotImplementedError as error:
         raise ValueError(str(error)) from error
 
@@ -249,14 +249,19 @@ def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def to_polars(table: pa.Table) -> pl.DataFrame:
+def to_polars(table: pa.Table, *, validate: bool = False) -> pl.DataFrame:
     """Convert a table without its metadata: Polars panics on metadata that are not UTF-8.
 
+    Args:
+        validate: check each value first, of a file that others wrote: damaged ones are not defined in Polars.
+
     Raises:
-        ValueError: Polars cannot convert the table.
+        ValueError: the table is damaged, or Polars cannot convert it.
     """
     import polars as pl
 
+    if validate:
+        table.validate(full=True)
     try:
         return pl.DataFrame(pl.from_arrow(table.replace_schema_metadata(None)))
     except pl.exceptions.PanicException as error:

@@ -22,6 +22,7 @@ from daamctl.store.tables import (
     read_parquet,
     read_separated,
     table_of_rows,
+    to_polars,
     write_parquet,
 )
 
@@ -210,3 +211,10 @@ def test_damage_to_a_parquet_file_is_an_error_of_its_reader(tmp_path: Path) -> N
         except (OSError, ValueError) as error:
             reasons.add(str(error))
     assert len(reasons) > 1
+
+
+def test_texts_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    offsets, content = (pa.py_buffer(bytes_) for bytes_ in (np.int32([0, 1, 3]).tobytes(), b"a\xff\xfe"))
+    table = pa.table({"item": pa.StringArray.from_buffers(2, offsets, content)})
+    with pytest.raises(ValueError, match="Invalid UTF8"):
+        to_polars(table, validate=True)

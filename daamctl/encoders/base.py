@@ -145,7 +145,11 @@ class Encoder(ABC):
         if options.pooling not in self.poolings:
             allowed = " or ".join(self.poolings)
             raise EncoderError(f"{self.what} cannot pool by {options.pooling}", fix=f"set extract.pooling to {allowed}")
-        self.set_up(model, reader)
+        try:
+            self.set_up(model, reader)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:  # of what its files hold
+            reason = " ".join(str(error).split())[:300]
+            raise EncoderError(f"the settings in the files of {self.what} are not usable: {reason}") from error
 
     # What a family defines
 

@@ -11,6 +11,7 @@ from transformers import WavLMConfig, WavLMModel
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders.waveform import WaveformEncoder
+from daamctl.errors import EncoderError
 from tests.fixtures.recordings import clips
 from tests.fixtures.tiny_models import LARGE, SPEECH
 
@@ -22,10 +23,10 @@ def encoder() -> WaveformEncoder:
     return wavlm()
 
 
-def wavlm(pad_to_s: float = 5.0, **options: Any) -> WaveformEncoder:
+def wavlm(pad_to_s: float = 5.0, rate: Any = 8000, **options: Any) -> WaveformEncoder:
     torch.manual_seed(0)
     model = WavLMModel(WavLMConfig(**SPEECH, **LARGE)).eval()
-    reader = SimpleNamespace(sampling_rate=8000)
+    reader = SimpleNamespace(sampling_rate=rate)
     usual: dict[str, Any] = {"device": "cpu", "precision": "float32", "pad_to_s": pad_to_s}
     return WaveformEncoder("wavlm", model, reader, **usual, options=ExtractConfig(**options))
 
@@ -34,6 +35,12 @@ def test_the_longest_input_of_a_number_of_frames(encoder: WaveformEncoder) -> No
     for number in (1, 8, 13):
         assert encoder.num_frames(encoder.most_samples(number)) == number
         assert encoder.num_frames(encoder.most_samples(number) + 1) == number + 1
+
+
+@pytest.mark.parametrize("rate", [None, "", float("nan"), float("inf")])
+def test_a_rate_that_is_no_number_is_told(rate: Any) -> None:
+    with pytest.raises(EncoderError, match="the settings in the files of encoder 'wavlm' are not usable: "):
+        wavlm(rate=rate)
 
 
 def test_a_batch_can_have_a_multiple_of_eight_frames(encoder: WaveformEncoder) -> None:

@@ -13,7 +13,7 @@ from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipe
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
-from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
+from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, first_few, suggest
 from daamctl.methods import (
     CLOSED_FORM,
     METHODS,
@@ -50,6 +50,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     names = pipelines if pipelines is not None else pipeline_names(root)
     problems = [] if pipelines is not None else _table_problems(root)
     configs: dict[str, Config] = {}
+    of: dict[str, list[str]] = {}  # problem -> the pipelines that have it, e.g. all, if it is in params.yaml
     for name in names:
         try:
             config, found = inspect_config(root, name)
@@ -66,7 +67,11 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
                     log.warning("pipeline '%s': %s", name, absent)
                 else:
                     found.append(absent)
-        problems += [f"pipeline '{name}': {problem}" for problem in found]
+        for problem in found:
+            of.setdefault(problem, []).append(name)
+    for problem, having in of.items():
+        one = len(having) == 1
+        problems.append(f"pipeline '{having[0]}': {problem}" if one else f"pipelines {first_few(having, 3)}: {problem}")
     if problems:
         raise ConfigError("\n".join(problems))
     for name, config in configs.items():
@@ -248,7 +253,8 @@ def _misfits(config: Config) -> list[str]:
 
 def _table_problems(root: Path) -> list[str]:
     """Differences between the pipelines listed in params.yaml, which `dvc repro` runs, and the files."""
-    listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
+    listed, files = read_yaml(root / PARAMS_FILE).get("pipelines"), pipeline_names(root)
+    listed = listed if isinstance(listed, list) else []  # of another type, each pipeline says so
     place = f"{PARAMS_FILE}: pipelines"
     problems = [
         _unknown(place, name, files) if isinstance(name, str) else f"{place}: YAML reads {name}; put the name in quotes"
@@ -259,7 +265,7 @@ def _table_problems(root: Path) -> list[str]:
     for name in (f"{family}-shots" for family in families(files)):
         if name in files:
             problems.append(f"pipeline '{name}': report@{name} is the report on a family; rename the pipeline")
-    if unlisted := sorted(set(files) - set(listed)):
+    if unlisted := sorted(set(files) - {name for name in listed if isinstance(name, str)}):
         log.warning("not listed under pipelines in %s, so dvc repro skips them: %s", PARAMS_FILE, ", ".join(unlisted))
     return problems
 

@@ -139,6 +139,15 @@ def test_stages_of_a_pipeline_whose_file_is_gone(project: Path) -> None:
         check.run(project, ["mine"], write=True)
 
 
+@pytest.mark.parametrize("listed", ["3", "demo", "{demo: x}", "[{demo: x}]"])
+def test_a_list_of_pipelines_that_is_none(project: Path, listed: str) -> None:
+    (project / "params.yaml").write_text(f"pipelines: {listed}\n")
+    once = r"pipelines agnews, agnews-as-published, cifar100 and \d+ more: pipelines\S*: input should be a .*$"
+    with pytest.raises(ConfigError, match=once) as caught:
+        check.run(project)
+    assert "unknown name" not in caught.value.message
+
+
 def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     params = project / "params.yaml"

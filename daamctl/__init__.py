@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def protocols(run: str, *names: str, root: Path | str | None = None) -> pl.DataF
 
 
 def judge(
-    *models: Path | str | pl.DataFrame,
+    *models: Path | str | pl.DataFrame | Mapping[str, Path | str | pl.DataFrame],
     metric: str = "accuracy",
     margin: float | None = None,
     items: Path | str | None = None,
@@ -66,7 +66,8 @@ def judge(
     """Compare models by their predictions on the same items, e.g. `daamctl.judge("a.csv", "b.csv", group="speaker")`.
 
     Args:
-        models: files (docs/judge.md), or tables of polars or pandas; or one with the predictions of several models.
+        models: files (docs/judge.md), or tables of polars, pandas or pyarrow; or a mapping of names to them; or one
+            with the predictions of several models.
         metric: what ranks the models: accuracy or balanced_accuracy.
         margin: test that each model is less than this fraction of accuracy worse than the first.
         items: file with the labels and groups of the items.

@@ -15,6 +15,7 @@ from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
 from daamctl.store.files import expanded, fitting, write_text
+from daamctl.store.tables import rows_of_json, table_of_rows, to_polars
 
 
 def run(
@@ -29,8 +30,8 @@ def run(
     """Read predictions and compare them.
 
     Args:
-        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables of polars or pandas; or one with
-            the predictions of several models (`read_models`).
+        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables (`_table`); or a mapping of names
+            to them; or one with the predictions of several models (`read_models`).
         columns: what a column is -> its name, where it is not recognised.
         items: file with the labels and groups of the items.
         metric: which ranks the models: accuracy or balanced_accuracy.
@@ -42,18 +43,20 @@ def run(
         ArtifactError: a file is missing or damaged.
     """
     columns = columns or {}
-    named: list[tuple[str | None, Path | pl.DataFrame]] = []  # a table has no name
-    for source in sources:
+    models: list[tuple[str | None, Any]] = [(None, source) for source in sources]
+    if len(sources) == 1 and isinstance(sources[0], Mapping):
+        models = [(str(name), source) for name, source in sources[0].items()]
+    named: list[tuple[str | None, Path | pl.DataFrame]] = []
+    for name, source in models:
         if isinstance(source, Path | str):
             given, separator, path = str(source).partition("=")
-            is_named = separator != "" and not fitting(Path(source))
+            is_named = name is None and separator != "" and not fitting(Path(source))
             # a shell leaves the ~ of NAME=~/PATH as it is
-            named.append((given or None, expanded(path)) if is_named else (None, expanded(source)))
+            named.append((given or None, expanded(path)) if is_named else (name, expanded(source)))
         elif items is not None:
             raise ConfigError("`items` adds labels to files; join them to a table yourself")
         else:
-            table = source if isinstance(source, pl.DataFrame) else pl.DataFrame(source.to_dict("list"), strict=False)
-            named.append((None, table))
+            named.append((name, _table(source)))
     if len(named) == 1:
         files = read_models(named[0][1], columns, items)
         return judge(files, metric=metric, margin=margin, common=common), files
@@ -63,7 +66,7 @@ def run(
     files = [
         read_predictions(one, single, items, name)
         if isinstance(one, Path)
-        else of_table(one, single, f"table {number}")
+        else of_table(one, single, name or f"table {number}")
         for number, (name, one) in enumerate(named, 1)
     ]
     if len({file.name for file in files}) < len(files):
@@ -71,6 +74,24 @@ def run(
         for number, name in zip(paths, names_of(list(paths.values())), strict=True):
             files[number] = replace(files[number], name=name)
     return judge(files, metric=metric, margin=margin, common=common), files
+
+
+def _table(given: Any) -> pl.DataFrame:
+    """A table of polars, pandas (with the names of its index), pyarrow or `datasets`, or a list of objects."""
+    try:
+        if isinstance(given, pl.DataFrame | pl.LazyFrame):
+            return given.lazy().collect()
+        if isinstance(given, Sequence):
+            return table_of_rows(rows_of_json(list(given)), flat=True)
+        if hasattr(given, "to_pydict"):
+            return to_polars(given)
+        if hasattr(given, "reset_index") and any(name is not None for name in given.index.names):
+            given = given.reset_index()
+        return pl.DataFrame({str(name): values for name, values in given.to_dict("list").items()}, strict=False)
+    except (AttributeError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        why = "" if isinstance(error, AttributeError) else f": {str(error).splitlines()[0]}"
+        kind = type(given).__name__
+        raise ConfigError(f"a file, or a table of polars, pandas or pyarrow is needed, got {kind}{why}") from error
 
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:

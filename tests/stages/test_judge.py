@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -44,6 +45,27 @@ def by_speaker(one: pl.DataFrame, other: pl.DataFrame) -> np.ndarray:
     """Difference in accuracy for every speaker."""
     gap = (one["pred"] == one["label"]).cast(pl.Int64) - (other["pred"] == other["label"]).cast(pl.Int64)
     return one.select("speaker", gap=gap).group_by("speaker").agg(pl.col("gap").mean())["gap"].to_numpy()
+
+
+def test_tables_of_every_library_have_the_same_verdict() -> None:
+    one, other = table(0.75, 1), table(0.6, 2)
+    pair = daamctl.judge(one, other).pair("table 1", "table 2")
+    for convert in (
+        lambda rows: rows.lazy(),
+        lambda rows: rows.to_pandas(),
+        lambda rows: rows.to_pandas().set_index(["utterance", "speaker"]),
+        lambda rows: rows.to_pandas().assign(**{"3": 0}).rename(columns={"3": 3}),
+        lambda rows: rows.to_arrow(),
+        lambda rows: rows.to_dicts(),
+    ):
+        verdict = daamctl.judge({"small": convert(one), 7: convert(other)})
+        assert verdict.pair("small", "7") == replace(pair, first="small", second="7")
+
+
+@pytest.mark.parametrize("given", [None, 3, [], [1], {"item": ["a"]}, np.zeros(3)])
+def test_what_is_no_table_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="a file, or a table of polars, pandas or pyarrow is needed, got "):
+        daamctl.judge(table(0.75, 1), given)
 
 
 def test_the_figures_are_those_of_scipy() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +25,7 @@ from daamctl.store.tables import (
     read_separated,
     rows_of_json,
     table_of_rows,
+    whole_escapes,
     written_name,
 )
 
@@ -243,8 +246,13 @@ def _json_table(text: str, *, lines: bool) -> pl.DataFrame:
             {"dialogue": str(at), **row} for at, one in enumerate(dialogues) for row in one if isinstance(row, dict)
         ]
         return table_of_rows(rows)
+    listed = text.lstrip().startswith("[")
+    if listed or lines:
+        with suppress(pl.exceptions.PolarsError):  # columns of several kinds; what follows needs several times as long
+            read = pl.read_json if listed else pl.read_ndjson
+            return read(io.BytesIO(whole_escapes(text).encode()), infer_schema_length=None)
     try:
-        content = parsed_json_lines(text) if lines and not text.lstrip().startswith("[") else parsed_json(text)
+        content = parsed_json_lines(text) if lines and not listed else parsed_json(text)
     except json.JSONDecodeError:
         content = parsed_json_lines(text)
     if isinstance(content, dict) and not any(isinstance(one, dict | list) for one in content.values()):

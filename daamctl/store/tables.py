@@ -103,6 +103,8 @@ def read_any_parquet(path: Path) -> pl.DataFrame:
 
 def whole_escapes(text: str) -> str:
     """A JSON text where half of an emoji, with which texts cut at a length end, is U+FFFD: no table holds the half."""
+    if r"\ud" not in text and r"\uD" not in text:  # faster by far
+        return text
     return ESCAPES.sub(lambda found: found["kept"] or r"\ufffd", text)
 
 

@@ -142,7 +142,8 @@ def read_models(
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Names of files: as few last parts of their paths as tell them apart."""
-    parts = [Path(str(path.resolve()).removesuffix(".gz")).with_suffix("").parts for path in paths]
+    whole = [path if path.is_fifo() else path.resolve() for path in paths]
+    parts = [Path(str(path).removesuffix(".gz")).with_suffix("").parts for path in whole]
     for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
@@ -204,7 +205,8 @@ def _open(path: Path, correct: str | None) -> Opened:
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
     if packed := suffix == ".gz" and inner in TEXTS:
         suffix = inner
-    if suffix not in SUFFIXES:
+    is_pipe = suffix == "" and path.is_fifo()  # as <(jq -c ... FILE) is
+    if suffix not in SUFFIXES and not is_pipe:
         raise ArtifactError(
             f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
             fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
@@ -224,6 +226,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return sample_logs.inspect(log, correct, path)
         content = path.read_bytes()
         text = decoded(gzip.decompress(content) if packed else content)
+        if is_pipe:
+            suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
         if suffix in (".jsonl", ".ndjson"):
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":

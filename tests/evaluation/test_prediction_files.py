@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import os
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -1016,6 +1018,19 @@ def test_an_array_of_items_of_another_length_is_refused(tmp_path: Path) -> None:
     path.write_text("item,label\n")  # numpy would offer to unpickle it
     with pytest.raises(ArtifactError, match="not a zip file"):
         read_predictions(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl"])
+def test_a_pipe_has_no_ending(tmp_path: Path, kind: str) -> None:
+    table = pl.DataFrame({"item": ["1", "2", "3"], "label": ["x", "y", "x"], "prediction": ["x", "x", "x"]})
+    content = {"csv": table.write_csv(), "json": table.write_json(), "jsonl": table.write_ndjson()}[kind]
+    pipe = tmp_path / "63"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(content,))
+    writer.start()
+    found = read_predictions(pipe)
+    writer.join()
+    assert (found.name, found.rows["correct"].to_list()) == ("63", [1.0, 0.0, 1.0])
 
 
 def test_what_scores_lack_is_said() -> None:

@@ -341,7 +341,7 @@ def _json(content: Any, correct: str | None, path: Path) -> Opened:
         if {"submitted_ids", "resolved_ids"} <= content.keys():
             return sample_logs.swe_bench(content)
         if isinstance(details := content.get("details"), dict) and "type" in details:
-            return sample_logs.open_compass(details, correct, path)
+            return sample_logs.open_compass(content, correct, path)
         if MTEB in content:
             return _mteb(content)
         if isinstance(results := content.get("results"), dict) and "evalId" in content:
@@ -408,6 +408,9 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
         return sample_logs.openai_evals(records, correct, path)
     if {"promptIdx", "testIdx", "success"} <= records[0].keys():
         return sample_logs.promptfoo(records, correct, path)
+    if {"scores_chosen", "scores_rejected", "results"} <= records[0].keys():
+        model = pl.lit(path.name.partition("_outputs.")[0]).alias(MODEL)
+        return "RewardBench", table_of_rows(records, flat=True).with_columns(model, correct="results"), ()
     tool = "EmoBox" if {"key", "pred"} <= records[0].keys() else "table"
     return tool, table_of_rows(records, flat=True), ()
 

@@ -138,14 +138,21 @@ def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Open
     return _scored("HELM", samples, correct, path, task=before + after, model=model)
 
 
-def open_compass(details: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
-    """Details that OpenCompass adds to the results of a data set, after which the file is named."""
-    samples = [
-        _Sample(item, {name: one[name] for name in METRICS if name in one}, question=str(one.get("references", "")))
-        for item, one in details.items()
-        if isinstance(one, dict)
-    ]
-    return _scored("OpenCompass", samples, correct, path, task=path.stem)
+def open_compass(results: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
+    """Details that OpenCompass adds to the results of a data set: results/MODEL/DATA SET.json.
+
+    Of generated texts that must equal the reference, they have no scores; then the accuracy of the whole says so.
+    """
+    details = {item: one for item, one in results["details"].items() if isinstance(one, dict)}
+    scores = {item: {name: one[name] for name in METRICS if name in one} for item, one in details.items()}
+    if not any(scores.values()):
+        exact = {item: str(one.get("predictions")) == str(one.get("references")) for item, one in details.items()}
+        if abs(100 * sum(exact.values()) / max(1, len(exact)) - results.get("accuracy", -1)) < 0.01:
+            scores = {item: {"correct": right} for item, right in exact.items()}
+    samples = [_Sample(item, scores[item], question=str(one.get("references", ""))) for item, one in details.items()]
+    folder = path.absolute().parent
+    model = folder.name if folder.parent.name == "results" else ""
+    return _scored("OpenCompass", samples, correct, path, task=path.stem, model=model)
 
 
 def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

@@ -586,9 +586,34 @@ def test_details_of_open_compass(tmp_path: Path) -> None:
     found = rows(tmp_path / "law.json")
     assert found.rows.select("item", "label", "correct").rows() == [("0", "A", 1.0), ("1", "B", 0.0)]
     assert rows(tmp_path / "*.json").rows["item"].to_list() == ["law/0", "law/1", "math/0", "math/1"]
-    write_json(tmp_path / "none.json", {"details": {"type": "GEN", "0": {"predictions": "A"}}})
-    with pytest.raises(ConfigError, match="the samples have no score"):
-        rows(tmp_path / "none.json")
+    assert found.name == "law"
+
+
+def test_generated_texts_of_open_compass_are_right_if_the_accuracy_says_so(tmp_path: Path) -> None:
+    (tmp_path / "results/tiny_hf").mkdir(parents=True)
+    path = tmp_path / "results/tiny_hf/qa.json"
+    samples = {str(item): {"predictions": "A", "references": answer} for item, answer in enumerate("AAB")}
+    write_json(path, {"accuracy": 66.67, "details": {"type": "GEN", **samples}})
+    found = rows(path)
+    assert found.name == "tiny_hf"
+    assert found.rows.select("label", "correct").rows() == [("A", 1.0), ("A", 1.0), ("B", 0.0)]
+    for other in ({"accuracy": 100.0}, {"rouge1": 66.67}):  # another evaluator
+        write_json(path, {**other, "details": {"type": "GEN", **samples}})
+        with pytest.raises(ConfigError, match="the samples have no score"):
+            rows(path)
+
+
+def test_reward_bench_says_which_answer_scores_higher(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    for model, results in (("a", (1, 0, 1)), ("b", (0, 0, 1))):
+        samples = [
+            {"results": right, "scores_chosen": 0.5, "scores_rejected": 1.0, "subset": "chat", "id": item}
+            for item, right in enumerate(results)
+        ]
+        path = write_lines(tmp_path / f"one/{model}_outputs.jsonl", samples)
+    found = read_models(tmp_path / "one/*_outputs.jsonl")
+    assert [(one.name, one.rows["correct"].to_list()) for one in found] == [("a", [1, 0, 1]), ("b", [0, 0, 1])]
+    assert rows(path, columns={"correct": "results"}).rows.equals(rows(path).rows)
 
 
 def test_every_eval_ever_has_a_row_for_each_metric(tmp_path: Path) -> None:

@@ -77,22 +77,22 @@ def _scored(
 
 
 def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples of lm-evaluation-harness; of several filters the first counts."""
+    """Samples of lm-evaluation-harness, or of lmms-eval; of several filters the first counts."""
     filters = list(dict.fromkeys(record.get("filter", "none") for record in records))
-    samples = [
-        _Sample(
-            str(one["doc_id"]),
-            {name: one[name] for name in one.get("metrics", METRICS) if name in one},
-            question=one.get("doc_hash"),
-        )
-        for one in records
-        if one.get("filter", "none") == filters[0]
-    ]
+    is_lmms = "input" in records[0]  # with one hash for all, and numbers, or objects with one, for metrics
+    samples = []
+    for one in records:
+        if one.get("filter", "none") == filters[0]:
+            values = {name: value.get("score") if isinstance(value, dict) else value for name, value in one.items()}
+            numbers = [name for name, value in values.items() if isinstance(value, int | float) and name != "doc_id"]
+            scores = {name: values[name] for name in one.get("metrics", numbers) if name in one}
+            samples.append(_Sample(str(one["doc_id"]), scores, question=one.get("target" if is_lmms else "doc_hash")))
     notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
     task = _task_of(path)
     # the tool writes into a folder named after the model
     model = path.absolute().parent.name if task else ""
-    return _scored("lm-evaluation-harness", samples, correct, path, notes, task, model)
+    tool = "lmms-eval" if is_lmms else "lm-evaluation-harness"
+    return _scored(tool, samples, correct, path, notes, task, model)
 
 
 def inspect(log: Mapping[str, Any], correct: str | None, path: Path) -> Opened:
@@ -117,9 +117,9 @@ def lighteval(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
 
 
 def _task_of(path: Path) -> str:
-    """The task in the name of a log of lm-evaluation-harness or lighteval; empty if it has another name."""
-    found = re.match(r"(?:samples|details)_(.+)_\d{4}-\d\d-\d\dT", path.name)
-    return found[1] if found else ""
+    """The task in the name of a log of lm-evaluation-harness, lighteval or lmms-eval; empty: it has another name."""
+    found = re.match(r"(?:samples|details)_(.+)_\d{4}-\d\d-\d\dT|\d{8}_\d{6}_samples_(.+)\.jsonl", path.name)
+    return (found[1] or found[2]) if found else ""
 
 
 def helm(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

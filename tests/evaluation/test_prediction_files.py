@@ -576,6 +576,22 @@ def test_logs_of_several_tasks_have_different_items(tmp_path: Path) -> None:
     assert found.rows["item"].to_list() == ["law:subject=a,shots=5/id1", "math:subject=a,shots=5/id1"]
 
 
+def test_samples_of_lmms_eval_name_no_metric(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    samples = [
+        {"doc_id": item, "target": target, "filtered_resps": "A", "token_counts": [None], "doc_hash": "the same"}
+        | {"my_acc": float(target == "A"), "parts": {"id": item}, "mme": {"id": item, "score": 0.5}, "input": "q"}
+        for item, target in enumerate("AB")
+    ]
+    path = write_lines(tmp_path / "tiny/20261130_050844_samples_quiz.jsonl", samples)
+    found = rows(path)
+    assert (found.name, found.tool) == ("tiny", "lmms-eval")
+    assert found.rows.select("item", "label", "correct").rows() == [("0", "A", 1.0), ("1", "B", 0.0)]
+    assert rows(path, columns={"correct": "mme"}).rows["correct"].to_list() == [0.5, 0.5]
+    with pytest.raises(ConfigError, match="no score 'parts'; they have my_acc, mme"):
+        rows(path, columns={"correct": "parts"})
+
+
 def test_details_of_open_compass(tmp_path: Path) -> None:
     for name in ("law", "math"):
         samples = {

@@ -400,6 +400,8 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
     """One object per item."""
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
         return sample_logs.lm_eval(records, correct, path)
+    if {"sample_score", "target"} <= records[0].keys():
+        return sample_logs.eval_scope(records, correct, path)
     if "instance_id" in records[0] and isinstance(records[0].get("stats"), list):
         return sample_logs.helm(records, correct, path)
     if "sample_id" in records[0] and isinstance(records[0].get("evaluation"), dict):

@@ -155,6 +155,17 @@ def open_compass(results: Mapping[str, Any], correct: str | None, path: Path) ->
     return _scored("OpenCompass", samples, correct, path, task=path.stem, model=model)
 
 
+def eval_scope(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
+    """Reviews of EvalScope, reviews/MODEL/DATA SET_SUBSET.jsonl; several generations for a question are repeats."""
+    samples = []
+    for one in records:
+        found, target = one["sample_score"], one.get("target")
+        question = ", ".join(map(str, target)) if isinstance(target, list) else str(target)
+        repeat = int(found.get("generation_index") or 0) + 1
+        samples.append(_Sample(str(found["group_id"]), found["score"]["value"], repeat, question))
+    return _scored("EvalScope", samples, correct, path, task=path.stem, model=path.absolute().parent.name)
+
+
 def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
     """Samples in the schema of Every Eval Ever, whose file has a row for each metric of a sample.
 

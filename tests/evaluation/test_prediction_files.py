@@ -592,6 +592,23 @@ def test_samples_of_lmms_eval_name_no_metric(tmp_path: Path) -> None:
         rows(path, columns={"correct": "parts"})
 
 
+def test_reviews_of_eval_scope_may_repeat_a_question(tmp_path: Path) -> None:
+    (tmp_path / "reviews/tiny").mkdir(parents=True)
+    reviews = [
+        {"index": 2 * item + again, "target": ["A"]}
+        | {"sample_score": {"score": {"value": {"accuracy": right, "f1": 0.5}}, "group_id": item, "sample_id": item}}
+        for item in range(2)
+        for again, right in enumerate((1.0, float(item)))
+    ]
+    for again, one in enumerate(reviews):
+        one["sample_score"]["generation_index"] = again % 2
+    found = rows(write_lines(tmp_path / "reviews/tiny/quiz_all.jsonl", reviews))
+    assert (found.name, found.tool) == ("tiny", "EvalScope")
+    assert found.rows.select("item", "seed", "label", "correct").rows() == [
+        ("0", "1", "A", 1.0), ("0", "2", "A", 0.0), ("1", "1", "A", 1.0), ("1", "2", "A", 1.0),
+    ]  # fmt: skip
+
+
 def test_details_of_open_compass(tmp_path: Path) -> None:
     for name in ("law", "math"):
         samples = {

@@ -285,7 +285,7 @@ def _plain(table: pl.DataFrame) -> pl.DataFrame:
     as_seconds = [name for name, kind in kinds if kind == pl.Duration]
     as_text = [name for name, kind in kinds if kind in (pl.Date, pl.Datetime, pl.Time, pl.Categorical, pl.Enum)]
     return table.with_columns(
-        pl.col(pl.Float32, pl.Float64).fill_nan(None),
+        pl.col([name for name, kind in kinds if name in SINGLE and kind.is_float()]).fill_nan(None),
         (pl.col(as_seconds).dt.total_microseconds() / 1e6).round(6),
         pl.col(as_text).cast(pl.String),
         pl.col(pl.Decimal).cast(pl.Float64),

@@ -178,7 +178,8 @@ def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tu
     """The rows with a label, and how many had none."""
     if (label := found.get("label", "label")) not in table.columns:
         return table, []
-    kept = table.filter(pl.col(label).is_not_null())
+    known = pl.col(label).fill_nan(None) if table[label].dtype.is_float() else pl.col(label)
+    kept = table.filter(known.is_not_null())
     if kept.is_empty() and len(table):
         raise CorpusError(
             f"{source}: '{label}' is empty in all {len(table):,} rows", fix="name another: --columns label=NAME"

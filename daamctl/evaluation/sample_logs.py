@@ -84,8 +84,9 @@ def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> O
     for one in records:
         if one.get("filter", "none") == filters[0]:
             values = {name: value.get("score") if isinstance(value, dict) else value for name, value in one.items()}
-            numbers = [name for name, value in values.items() if isinstance(value, int | float) and name != "doc_id"]
-            scores = {name: values[name] for name in one.get("metrics", numbers) if name in one}
+            numbers = [name for name, value in values.items() if isinstance(value, int | float)]
+            metrics = one.get("metrics", [name for name in numbers if name not in ("doc_id", "target")])
+            scores = {name: values[name] for name in metrics if name in one}
             samples.append(_Sample(str(one["doc_id"]), scores, question=one.get("target" if is_lmms else "doc_hash")))
     notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
     task = _task_of(path)

@@ -94,7 +94,7 @@ def kind_of(path: Path) -> Literal["spans", "classes"] | None:
     if path.suffix.lower() not in JSON:
         return None
     try:
-        values = list(islice(_values(whole_escapes(read_text(path))), LOOKED_AT))
+        values = list(islice(_values(read_text(path)), LOOKED_AT))
     except (ValueError, RecursionError):
         return None  # whoever reads it says what is wrong
     if any(document.spans for value in values if (document := _of_value(value)) is not None):
@@ -107,6 +107,7 @@ def _values(text: str) -> Iterator[Any]:
 
     Pairs of a text and what spaCy knows of it become objects, as those of other tools.
     """
+    text = whole_escapes(text)
     decoder, place = json.JSONDecoder(), _end(OPENING, text, 0)
     while (place := _end(GAP, text, place)) < len(text) and text[place] != "]":
         value, place = decoder.raw_decode(text, place)
@@ -128,7 +129,7 @@ def _end(pattern: re.Pattern[str], text: str, place: int) -> int:
 def _all(path: Path, read: Callable[[Any], Read | None]) -> list[Read]:
     """What a function reads from the items of a JSON file; None: an item is something else."""
     try:
-        return [one for value in _values(whole_escapes(read_text(path))) if (one := read(value)) is not None]
+        return [one for value in _values(read_text(path)) if (one := read(value)) is not None]
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{path} cannot be read as JSON: {error}") from error
 

@@ -9,7 +9,6 @@ cuts.jsonl.gz                   a cut a line: a piece of a recording, with one s
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -132,7 +131,7 @@ def read_cuts(path: Path) -> pl.DataFrame | None:
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
             for line in lines:
-                cut = json.loads(line)
+                cut = parsed_json(line)
                 if not rows and not (isinstance(cut, dict) and {"supervisions", "recording"} <= cut.keys()):
                     return None
                 rows.append(_of_cut(cut, f"{path}:{len(rows) + 1}"))

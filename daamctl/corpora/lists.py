@@ -94,12 +94,12 @@ def corpus_of(source: Path) -> str | None:
 def _columns_of(source: Path) -> list[str]:
     """Columns of a Parquet file, of which only the schema is read, or of a JSON file.
 
-    None if a Parquet file is damaged, which whoever reads it says.
+    Empty if a Parquet file is damaged, which whoever reads it says.
     """
-    if source.suffix.lower() in JSON:
-        return read_table(source).columns
     import pyarrow.parquet as pq
 
+    if source.suffix.lower() in JSON:
+        return read_table(source).columns
     try:
         return [name.strip() for name in pq.read_schema(source).names]
     except (OSError, ValueError, NotImplementedError):

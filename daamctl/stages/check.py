@@ -70,8 +70,8 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
         for problem in found:
             of.setdefault(problem, []).append(name)
     for problem, having in of.items():
-        one = len(having) == 1
-        problems.append(f"pipeline '{having[0]}': {problem}" if one else f"pipelines {first_few(having, 3)}: {problem}")
+        where = f"pipeline '{having[0]}'" if len(having) == 1 else f"pipelines {first_few(having, 3)}"
+        problems.append(f"{where}: {problem}")
     if problems:
         raise ConfigError("\n".join(problems))
     for name, config in configs.items():

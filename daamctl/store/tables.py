@@ -173,16 +173,16 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], *, flat: bool = False) -> p
     """
     import polars as pl
 
-    def inner(row: Mapping[str, Any]) -> dict[str, Any]:
-        objects = {name: given for name, given in row.items() if isinstance(given, dict)}
-        return {
-            f"{name}_{key}": json.dumps(value) if isinstance(value, dict) else value
-            for name, given in objects.items()
-            for key, value in given.items()
-        }
-
     if flat:
-        rows = [{name: one for name, one in row.items() if not isinstance(one, dict)} | inner(row) for row in rows]
+        given, rows = rows, []
+        for row in given:
+            plain = {name: value for name, value in row.items() if not isinstance(value, dict)}
+            inner = {
+                f"{name}_{key}": json.dumps(one) if isinstance(one, dict) else one
+                for name, value in row.items() if isinstance(value, dict)
+                for key, one in value.items()
+            }  # fmt: skip
+            rows.append(plain | inner)
 
     def frame(part: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         return pl.DataFrame(part, infer_schema_length=None, strict=False)

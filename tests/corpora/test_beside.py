@@ -90,6 +90,14 @@ def test_cuts(tmp_path: Path, suffix: str) -> None:
     assert (found.columns, found.table["speaker"][0]) == ({"label": "emotion"}, "ann")
 
 
+def test_a_cut_with_half_of_an_emoji(tmp_path: Path) -> None:
+    path = tmp_path / "cuts.jsonl"
+    path.write_text("\n".join(json.dumps(cut(number, emotion="calm \ud83d")) for number in range(2)))
+    found = read_cuts(path)
+    assert found is not None
+    assert found["emotion"].to_list() == ["calm \ufffd"] * 2
+
+
 def test_cuts_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "cuts.jsonl"
     path.write_text(json.dumps(cut(0)))

@@ -22,8 +22,16 @@ from torch import Tensor, nn
 from daamctl.artifacts.utterances import Modality
 from daamctl.compute.devices import autocast
 from daamctl.config import ExtractConfig
-from daamctl.encoders.cut import cut_of, num_stages, skip
-from daamctl.encoders.discovery import ModelLayers, by_position, find_layers, first_of, hook_layers, library_states
+from daamctl.encoders.cut import cut_of, skip
+from daamctl.encoders.discovery import (
+    ModelLayers,
+    by_position,
+    count_stages,
+    find_layers,
+    first_of,
+    hook_layers,
+    library_states,
+)
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
@@ -250,7 +258,7 @@ class Encoder(ABC):
         try:
             return find_layers(self.model, forward, self.what)
         except EncoderError:
-            found = library_states(forward(), num_stages(self.model.config))
+            found = library_states(forward(), count_stages(self.model))
             if found is None:
                 raise
             if not self.any_positions and any(state.shape[1] != num_positions for state in found.states):
@@ -285,10 +293,10 @@ class Encoder(ABC):
         """Run the model once; return the hidden states of layers 1 to L, see `layer_states`.
 
         Raises:
-            EncoderError: the model is hierarchical.
+            EncoderError: the model is hierarchical, or of timm.
         """
         output = self.model(**inputs, output_hidden_states=True)
-        if len({state.shape for state in output.hidden_states[1:]}) > 1:
+        if {state.shape for state in output.hidden_states[1:]} != {output.last_hidden_state.shape}:
             raise EncoderError(f"the layers of {self.what} differ in shape, so no method can fuse their frames")
         return layer_states(output)
 

@@ -10,6 +10,7 @@ numbers. Otherwise the hidden states themselves are taken (`library_states`) if 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daamctl.encoders.cut import depth_setting, skip
+from daamctl.encoders.cut import depth_setting, num_stages, skip
 from daamctl.errors import EncoderError
 
 
@@ -54,8 +55,12 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     Raises:
         EncoderError: it has no list of equally wide layers, or they do not reproduce the library's hidden states.
     """
-    number = getattr(model.config, depth_setting(model.config), None)
+    of_timm = timm_layers(model)
+    number = getattr(model.config, depth_setting(model.config), len(of_timm))
     found = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    modules = dict(model.named_modules())
+    if of_timm and modules.keys() >= set(of_timm):
+        found = [[modules[name] for name in of_timm]]
     lists = [one for one in found if len(one) == number] or [one for one in found if len(one) < (number or 0)]
     inner = {module for layers in lists for layer in layers for module in layer.modules()}
     norms = {module for module in model.modules() if "norm" in type(module).__name__.lower()} - inner
@@ -66,7 +71,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     finally:
         trace.remove()
     end = getattr(output, "last_hidden_state", None)
-    if end is None:
+    if not isinstance(end, Tensor):
         raise EncoderError(f"{what} gives no last hidden state, by which its layers are found")
     runs = _choose(lists, trace, number or 0, what)
     layers = [layer for layer, _, _ in runs]
@@ -94,6 +99,10 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     if not _same(normed, end) and not (theirs and _same(states[-1], theirs[-1])):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     theirs = theirs or states  # the library may return none
+    positions = slice(None)
+    if of_timm:  # without the input of the first layer, and without class tokens
+        theirs = [states[0], *(by_position(state, channels_last=False) for state in theirs)]
+        positions = slice(-theirs[-1].shape[1], None)
     if len(theirs) != len(states):
         raise EncoderError(
             f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
@@ -102,23 +111,42 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         theirs = [states[0], *theirs[:-1]]  # as of Mamba: without the input, but with the last layer and the norm
     for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
         last = number == len(states) - 1  # the library's may be before or after the norm
-        if not (_same(ours, known) or (last and _same(normed, known))):
+        if not (_same(ours[:, positions], known[:, positions]) or (last and _same(normed, known))):
             raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
     return ModelLayers(layers, norm, states, normed, _same(normed, end))
+
+
+def timm_layers(model: Any) -> list[str]:
+    """Names of the modules whose outputs timm returns as hidden states; empty for a model of transformers."""
+    features = getattr(getattr(model, "timm_model", None), "feature_info", ())
+    return [f"timm_model.{feature['module']}" for feature in features]
+
+
+def count_stages(model: Any) -> int:
+    """Number of stages of a hierarchical model; 0: it is none, or of timm and its states begin with a stem.
+
+    A stem, as of ResNet, is named otherwise than the stages after it.
+    """
+    kinds = [re.sub(r"[\d.]", "", name) for name in timm_layers(model)]
+    return len(kinds) if len(set(kinds[:2])) == 1 else num_stages(model.config)
 
 
 def library_states(output: Any, stages: int) -> ModelLayers | None:
     """Hidden states as the library returns them, of a model whose layers cannot be found or differ in width.
 
     Args:
-        stages: of a hierarchical model, else 0; where the library returns a state for each, none is an embedding.
+        stages: see `count_stages`; where the library returns a state for each, none is an embedding.
 
     Returns:
         States (B, T, D), T and D their own, of which the first may have no positions; None if there are no such states.
     """
     states = list(getattr(output, "hidden_states", None) or ())
     end = getattr(output, "last_hidden_state", None)
-    if end is None or len(states) < 2 or any(not isinstance(one, Tensor) or one.ndim not in (3, 4) for one in states):
+    if (
+        not isinstance(end, Tensor)
+        or len(states) < 2
+        or any(not isinstance(one, Tensor) or one.ndim not in (3, 4) for one in states)
+    ):
         return None
     maps = [state.shape for state in states if state.ndim == 4]  # square, of square images
     last = any(shape[1] == shape[2] != shape[3] for shape in maps)

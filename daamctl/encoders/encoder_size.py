@@ -263,7 +263,9 @@ def read_configuration(source: str, **options: Any) -> Any:
             if NUMBER.search(name) and max(numbers, default=0) > MOST_LAYERS:
                 said = f"{name} is {max(numbers):,}, supported are up to {MOST_LAYERS:,} layers"
                 raise EncoderError(f"the config.json of encoder '{source}' is not usable: {said}")
-    return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+    (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # transformers would give it to timm twice
+    return config
 
 
 def num_parameters(configuration: Any) -> int | None:

@@ -197,6 +197,7 @@ def processor_facts(processor: Any) -> dict[str, Any]:
     for name, value in settings.items():
         if name.startswith("do_") and value:
             facts |= {name: True, **{one: settings.get(one) for one in STEPS.get(name, ())}}
+    facts |= settings.get("data_config", {})  # of timm's
     if "resample" in facts:
         facts["resample"] = Image.Resampling(facts["resample"]).name.lower()
     values: dict[str, Any] = json.loads(json.dumps(facts, default=dict))

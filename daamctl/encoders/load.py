@@ -218,13 +218,13 @@ def _pretrained(
         family = _family(own, modality)
         reader = family.load_reader(source, **options)
         # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
-        where: dict[str, Any] = {"device_map": {"": numbered(device)}} if device.startswith("cuda") else {}
+        where: dict[str, Any] = {"config": own}
+        if device.startswith("cuda"):
+            where["device_map"] = {"": numbered(device)}
         if own is not config and (prefix := PREFIXES.get(encoder_input(modality))):
             where["key_mapping"] = {prefix: ""}
         if highest_layer is not None:
-            own = cut_config(own, highest_layer, f"encoder '{source}'")
-        if own is not config:
-            where["config"] = own
+            where["config"] = own = cut_config(own, highest_layer, f"encoder '{source}'")
         headless = _without_head(class_of(own)) if modality != "speech" else {}
         keep_pooler = keep_pooler and bool(headless) and cut_of(own) is None
         if not keep_pooler:
@@ -330,6 +330,10 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
 def explained(source: str, revision: str | None, error: Exception) -> EncoderError:
     """What a library's error says about loading an encoder, without its advice to run code, and what helps."""
     text = " ".join(str(error).split())
+    if "requires the timm library" in text or "No module named 'torchvision'" in text:
+        return EncoderError(
+            f"encoder '{source}' is a model of timm, which is not installed", fix="pip install 'daamctl[timm]'"
+        )
     code = re.search(r"GLOBAL (\S+)", text)
     if "trust_remote_code" in text:
         reason = "it needs code of its own, which daamctl does not run"

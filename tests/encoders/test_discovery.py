@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.discovery import find_layers, library_states
+from daamctl.encoders.discovery import count_stages, find_layers, library_states
 from daamctl.errors import EncoderError
 
 INPUT = torch.arange(24.0).reshape(2, 3, 4) / 10
@@ -143,6 +143,49 @@ def test_maps_of_the_library_become_positions() -> None:
         assert found.channels_last == (maps is last)
         assert torch.equal(found.states[0], positions)
         assert torch.equal(found.states[1], positions + 1)
+
+
+class OfTimm(nn.Module):
+    """As transformers wraps a model of timm: a state for each block, as maps without the class token."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.config = SimpleNamespace()
+        self.timm_model = nn.Module()
+        self.timm_model.blocks = nn.Sequential(*(Layer(step) for step in (1.0, 2.0, 3.0)))
+        self.timm_model.feature_info = [{"module": name} for name in names]
+
+    def forward(self, wrong: float = 0.0) -> Any:
+        states = [torch.arange(40.0).reshape(2, 5, 4)]  # 2 x 2 patches behind a class token
+        for block in self.timm_model.blocks:
+            states.append(block(states[-1])[0])
+        maps = [state[:, 1:].transpose(1, 2).unflatten(2, (2, 2)) + wrong for state in states[1:]]
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=maps)
+
+
+def test_blocks_of_timm_are_layers() -> None:
+    model = OfTimm("blocks.0", "blocks.1", "blocks.2")
+    found = find_layers(model, model, "this one")
+    assert found.layers == list(model.timm_model.blocks)
+    assert [float(state[0, 0, 0]) for state in found.states] == [0.0, 1.0, 3.0, 6.0]
+    assert (found.final_norm, found.ends_in_layer) == (None, True)
+    with pytest.raises(EncoderError, match="layer 1 of this one as found is not the library's hidden state 1"):
+        find_layers(model, lambda: model(wrong=1.0), "this one")
+
+
+@pytest.mark.parametrize(
+    ("names", "stages"),
+    [
+        (["blocks.0", "blocks.1", "blocks.2"], 3),
+        (["stages.0", "stages.1"], 2),
+        (["stage1", "stage2"], 2),
+        (["act1", "layer1", "layer2"], 0),
+        (["stem", "stages.0", "stages.1"], 0),
+        ([], 0),
+    ],
+)
+def test_states_of_timm_may_begin_with_a_stem(names: list[str], stages: int) -> None:
+    assert count_stages(OfTimm(*names)) == stages
 
 
 def test_the_library_may_give_a_state_for_each_stage_and_a_norm() -> None:

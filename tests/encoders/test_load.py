@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -852,6 +853,14 @@ def test_want_of_memory_in_loading_is_said_as_that(folder: Path, monkeypatch: py
 
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", full)
     assert refused(str(folder)).startswith(f"the weights of encoder '{folder}' do not fit in the free memory of cpu\n")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
+def test_a_model_of_timm_needs_timm(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "resnet18", "pretrained_cfg": {}}))
+    config = ExtractConfig(encoder=str(tmp_path))
+    with pytest.raises(EncoderError, match=r"is a model of timm, .*\n  pip install 'daamctl\[timm\]'"):
+        open_encoder(config, modality="image", max_duration_s=5.0, device="cpu", precision="float32")
 
 
 def test_a_mask_vector_that_is_not_there_is_the_same_every_time(altered: Callable[..., str], folder: Path) -> None:

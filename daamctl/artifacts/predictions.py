@@ -11,11 +11,14 @@ import polars as pl
 from daamctl.artifacts.scores import Compared, tie_tiers
 from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
+NUMBERS = ("ccc", "pearson", "r2")
+"""Figures of predictions that are numbers: of items, the absolute error counts."""
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
     "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
 }  # fmt: skip
-"""Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1."""
+"""Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1; null where
+labels and predictions are numbers."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Verdict:
         needed: number of units with which a difference like that of the best two is detected with 80 % power; None if
             it is significant already, or there is no difference or test.
         not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
-        items: item, group and label of every item, and for every model the share of its repeats that are right.
+        items: item, group and label of every item, and for every model the share of its repeats that are right, or the
+            absolute error of numbers.
         sentences: what it says, for people; notebooks show them.
     """
 
@@ -105,11 +109,11 @@ class Verdict:
     def by(self, column: str, first: str, second: str) -> pl.DataFrame:
         """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
         gap = pl.col(first) - pl.col(second)
-        right, other = pl.col(first) > 0.5, pl.col(second) > 0.5  # half of the repeats are not enough
+        won, lost = only_right(first, second, errors=self.metric in NUMBERS)
         columns = [
             pl.len().alias("items"),
-            (right & ~other).sum().alias("wins"),
-            (other & ~right).sum().alias("losses"),
+            won.sum().alias("wins"),
+            lost.sum().alias("losses"),
             gap.mean().alias("difference"),
             gap.sum().alias("sum"),
         ]
@@ -145,6 +149,14 @@ class Verdict:
     def tier(self, model: str) -> int:
         """Number of the tier of a model, from 1."""
         return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
+
+
+def only_right(first: str, second: str, *, errors: bool) -> tuple[pl.Expr, pl.Expr]:
+    """Whether only one model is right, and only the other; of errors, which has the smaller one."""
+    if errors:
+        return pl.col(first) < pl.col(second), pl.col(second) < pl.col(first)
+    right, other = pl.col(first) > 0.5, pl.col(second) > 0.5  # half of the repeats are not enough
+    return right & ~other, other & ~right
 
 
 def _ends(interval: Interval) -> dict[str, float]:

@@ -17,6 +17,11 @@ class Metric(StrEnum):
 
     accuracy = "accuracy"
     balanced = "balanced-accuracy"
+    macro_f1 = "macro-f1"
+    weighted_f1 = "weighted-f1"
+    ccc = "ccc"
+    pearson = "pearson"
+    r2 = "r2"
 
 
 def command(

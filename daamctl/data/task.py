@@ -21,7 +21,10 @@ from daamctl.data import METRICS
 from daamctl.data.metrics import ScoredItems, check_classes, confusion_matrix
 from daamctl.data.spans import count_entities, micro_f1, sentence_of
 
-FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1"}
+FIGURES = {
+    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1", "macro_f1": "macro F1",
+    "weighted_f1": "weighted F1", "ccc": "CCC", "pearson": "Pearson's r", "r2": "R²",
+}  # fmt: skip
 """Figures by which methods are compared -> their names in texts."""
 
 
@@ -194,11 +197,11 @@ class Task:
         """The primary figure of R samples, (R,), from sums over their units, (A + K, R)."""
         raise NotImplementedError
 
-    def size(self, figure: float, given: float, trials: int) -> float | None:
+    def size(self, figure: float, given: NDArray[np.float64], trials: int) -> float | None:
         """How many items the primary figure, a mean over trials, is at most a share of; None: it is no share.
 
         Args:
-            given: sum of what is given to the trials, see `Sums`.
+            given: sums over all units of what is given to the trials, (A,), see `Sums`.
         """
         return None
 
@@ -244,12 +247,13 @@ class Tagging(Task):
         both = sums[0] + sums[1]
         return np.asarray(np.divide(2 * sums[2], both, out=np.zeros_like(both), where=both > 0))
 
-    def size(self, figure: float, given: float, trials: int) -> float:
+    def size(self, figure: float, given: NDArray[np.float64], trials: int) -> float:
         """Twice the true entities, because an entity counts as true and as predicted; see `Task`.
 
         With an F1 of 0 or 1 each counts once: nothing tells whether an error would be in one of the two or in both.
         """
-        return 2 * given * trials if 0 < figure < 1 else given
+        number = float(given.sum())
+        return 2 * number * trials if 0 < figure < 1 else number
 
 
 TASKS: dict[str, Task] = {

@@ -30,6 +30,8 @@ FEW_UNITS = 30
 SMALL = 1e-9
 """Below this, a standard error or a number of items is rounding."""
 FLIPS = 10_000
+SETS_AT_ONCE = 12
+"""Units whose sets of swaps are tried at once."""
 FEWER = 8
 """Units per kind of units with the same sums, from which on only the number of each kind is drawn."""
 
@@ -329,18 +331,24 @@ def randomisation(
     changes = (second - first).T  # what the first method gains when a unit is swapped
     rows = changes[np.any(changes != 0, axis=1)]
     exact = len(rows) <= EXACT_FLIPS_UP_TO
-    gained = all_sets(rows) if exact else random_sets(rows, flips, seed)
+    # all sets of 20 units, of many sums, would fill the memory at once
+    parts = all_sets(rows[SETS_AT_ONCE:]) if exact else np.zeros((1, rows.shape[1]))
+    within = all_sets(rows[:SETS_AT_ONCE]) if exact else random_sets(rows, flips, seed)
     one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
     observed = float((statistic(one) - statistic(two))[0, 0])
-    swapped = (statistic(one + gained.T) - statistic(two - gained.T))[0]
-    as_large = int((np.abs(swapped) >= abs(observed) - 1e-12).sum())
+    as_large = 0
+    for part in parts:
+        gained = (within + part).T
+        swapped = (statistic(one + gained) - statistic(two - gained))[0]
+        as_large += int((np.abs(swapped) >= abs(observed) - 1e-12).sum())
+    number = len(parts) * len(within)
     return SignFlipTest(
         unit=unit,
         mean=observed,
         n=first.shape[1],
-        p=as_large / len(swapped) if exact else (as_large + 1) / (flips + 1),
+        p=as_large / number if exact else (as_large + 1) / (flips + 1),
         test="approximate randomisation",
         floor=min(1.0, 2.0 ** (1 - len(rows))) if exact else 1 / (flips + 1),
         exact=exact,
-        flips=len(swapped),
+        flips=number,
     )

@@ -6,19 +6,23 @@ whole groups, e.g. speakers. Scores are fractions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import polars as pl
 
-from daamctl.artifacts.predictions import Predictions, Verdict
-from daamctl.artifacts.scores import ALPHA
-from daamctl.artifacts.statistics import NonInferiority
+from daamctl.artifacts.predictions import NUMBERS, Predictions, Verdict, only_right
+from daamctl.artifacts.scores import ALPHA, Compared
+from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
-from daamctl.data.task import TASKS, Task
+from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
-from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfSums
 from daamctl.evaluation.prediction_columns import by_last_part
+from daamctl.evaluation.trials import Trials, compare_trials, detectable_difference, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -38,19 +42,20 @@ def judge(
 
     Args:
         files: at least two.
-        metric: which ranks the models: accuracy or balanced_accuracy.
+        metric: which ranks the models: accuracy, balanced_accuracy or one of `FIGURES_OF_SUMS`.
         margin: test that each model is less than this fraction of accuracy worse than the first file.
         common: judge the items that all files have, if they differ.
 
     Raises:
-        ConfigError: the items differ, or an item has different labels or groups; or there are no classes for balanced
-            accuracy.
+        ConfigError: the items differ, or an item has different labels or groups; or there are no classes, or numbers,
+            for this metric.
         ArtifactError: see `compare_methods`.
     """
     if len(files) < 2:
         raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
-    if metric not in Task.over_items:
-        raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(Task.over_items)}")
+    if metric not in (metrics := (*Task.over_items, *FIGURES_OF_SUMS)):
+        raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(metrics)}")
+    figure, of_numbers = FIGURES_OF_SUMS.get(metric), metric in NUMBERS
     if margin is not None and not 0 <= margin <= 1:
         raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
     names = [file.name for file in files]
@@ -60,14 +65,24 @@ def judge(
     rows, notes = _matched(files, common=common)
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
+    numbers = next((file for file in files if file.rows["correct"].null_count()), None)
+    if numbers is not None and not of_numbers:
+        raise ConfigError(
+            f"{numbers.name}: labels and predictions are numbers, not classes",
+            fix="rank the models by agreement: --metric ccc, pearson or r2",
+        )
     number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
     # labels that hardly repeat are answers, e.g. of a language model
-    has_classes = 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
-    if metric == "balanced_accuracy" and not has_classes:
+    has_classes = not of_numbers and 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
+    if metric != "accuracy" and not of_numbers and not has_classes:
         raise ConfigError(
-            f"there is no balanced accuracy: {len(labels)} items have {number} labels, and 2 to "
+            f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to "
             f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
         )
+    if of_numbers:
+        if margin is not None:
+            raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
+        rows = [_with_errors(table, labels, name, FIGURES[metric]) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
@@ -94,6 +109,19 @@ def judge(
             schema_overrides={**SCHEMA, "correct": pl.Float64},
         )
     compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
+    items = _items(tables, labels if has_classes else labels.with_columns(label=None), group, word)
+    tested = family.design.unit is not None
+    intervals: dict[str, dict[str, Interval]] = {name: {} for name in names} if tested else {}
+    if of_numbers:
+        compared = []
+    elif tested:
+        intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()}
+    if figure is not None:
+        asked = figure(**vars(replace(task, classes=tuple(classes), source=family.design.unit_word)))
+        trials = {name: _trials(asked, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
+        compared += _compared(asked, trials, items, tested=tested)
+        for name, interval in zip(names, trial_intervals(asked, list(trials.values())) if tested else [], strict=False):
+            intervals[name] = {**intervals[name], metric: interval}
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
     values: dict[str, dict[str, float]] = {}
@@ -114,20 +142,83 @@ def judge(
     tests: dict[str, NonInferiority] = {}
     if margin is not None:
         tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]
-    intervals = method_intervals(tables, task=task) if design.unit else {}
     return Verdict(
         models=models,
         values=values,
-        intervals={name: one.metrics for name, one in intervals.items()},
+        intervals=intervals,
         metric=metric,
         pairs=pairs,
         needed=needed,
         not_worse={name: one for name, one in tests.items() if name != names[0]},
         margin=margin,
         design=design,
-        items=_items(tables, labels if has_classes else labels.with_columns(label=None), group, word),
+        items=items,
         notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes])],
     )
+
+
+def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: str) -> pl.DataFrame:
+    """The rows of a model with numbers as labels and predictions, and the absolute error as `correct`."""
+    table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
+    for column in ("label", "prediction"):
+        numbers = table[column].cast(pl.Float64, strict=False)
+        wrong = numbers.is_null() | ~numbers.is_finite()
+        if wrong.any():
+            value = table[column].filter(wrong)[0]
+            met = "that" if value is None else f"'{value}'"
+            told = f"{int(wrong.sum())} of {len(table)} {column}s are none, e.g. {met}"
+            raise ConfigError(f"{name}: {figure} needs numbers, and {told} of item '{table['item'].filter(wrong)[0]}'")
+        table = table.with_columns(numbers)
+    if table["label"].n_unique() < 2:
+        raise ConfigError(f"there is no {figure}: all labels are the same")
+    return table.with_columns(correct=(pl.col("label") - pl.col("prediction")).abs())
+
+
+def _trials(task: FigureOfSums, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
+    """Sums of the items in the first repeat of each, in the second, and so on.
+
+    Args:
+        table: rows of a model.
+        tested: the same rows as `compare_methods` reads them.
+    """
+    label, prediction = table["label"], table["prediction"]
+    if task.primary not in NUMBERS:
+        if prediction.null_count() == len(prediction):
+            raise ConfigError(f"{task.metric} needs predictions, and a file says only which are right")
+        codes = {name: number for number, name in enumerate(task.classes)}
+        label, prediction = tested["target"], prediction.replace_strict(codes, default=-1, return_dtype=pl.Int64)
+    rows = tested.select("item", "seed", unit="speaker").with_columns(label=label, prediction=prediction)
+    rows = rows.sort("seed", "item").with_columns(trial=pl.int_range(pl.len()).over("item"))
+    parts = rows.partition_by("trial", maintain_order=True)
+    if len({len(part) for part in parts}) > 1:
+        raise ConfigError(f"{task.metric} needs every item equally often, and some are tested up to {len(parts)} times")
+    return {number: task.sums(part) for number, part in enumerate(parts)}
+
+
+def _compared(task: FigureOfSums, trials: Mapping[str, Trials], items: pl.DataFrame, *, tested: bool) -> list[Compared]:
+    """All pairs of models in a figure of sums, with interval and test if there is one.
+
+    Args:
+        items: see `Verdict`.
+    """
+    if len({len(own) for own in trials.values()}) > 1:
+        told = ", ".join(f"{name} has {len(own)}" for name, own in trials.items())
+        raise ConfigError(f"{task.metric} needs as many repeats of every model; {told}")
+    values = {name: mean_figure(task, own.values()) for name, own in trials.items()}
+    found = []
+    for first, second in combinations(trials, 2):
+        one, two = values[first], values[second]
+        row = Compared(
+            first=first, second=second, metric=task.primary, first_value=one, second_value=two, difference=one - two
+        )
+        if tested:
+            row = compare_trials(task, trials[first], trials[second], (first, second))
+            least = detectable_difference(task, trials[first], trials[second], alpha=ALPHA)
+            row = replace(row, detectable=least)
+        won, lost = only_right(first, second, errors=task.primary in NUMBERS)
+        wins, losses = map(int, items.select(won.sum().alias("wins"), lost.sum().alias("losses")).row(0))
+        found.append(replace(row, wins=wins, losses=losses, ties=len(items) - wins - losses))
+    return with_holm(found)
 
 
 def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.DataFrame], list[str]]:
@@ -187,7 +278,7 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
 def _same_spelling(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple[list[pl.DataFrame], list[str]]:
     """The rows with labels as the first file that has some writes them, and what other files write instead.
 
-    One file may hold numbers and the other names. They mean the same if they share no label and fit one to one.
+    One file may hold numbers and the other names. They mean the same if they repeat, fit one to one and share no label.
     """
     first = next((table for table in rows if table["label"].null_count() < len(table)), rows[0])
     ours = first.select("item", name="label").drop_nulls().unique()
@@ -196,11 +287,11 @@ def _same_spelling(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -
         pairs = table.select("item", "label").join(ours, on="item").select("label", "name").drop_nulls().unique()
         same = pairs.filter(pl.col("label").is_in(ours["name"].to_list()))
         alone = pairs["label"].n_unique() == pairs["name"].n_unique() == len(pairs) == table["label"].n_unique()
-        if len(same) or not alone or len(pairs) < 2:
+        if len(same) or not alone or not 2 <= len(pairs) <= table["item"].n_unique() // 2:
             changed.append(table)
             continue
         names = dict(pairs.sort("label").rows())
-        changed.append(table.with_columns(pl.col("label").replace(names)))
+        changed.append(table.with_columns(pl.col("label", "prediction").replace(names)))
         told = [f"{label} = {name}" for label, name in names.items()]
         notes.append(f"{file.name} writes labels in another way: {first_few(told)}")
     return changed, notes
@@ -236,7 +327,8 @@ def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple
             f"{number - len(group)} of {number} items have no {word}, e.g. '{absent}'",
             fix="complete the column, or remove it for a test of single items",
         )
-    return group, word.lower().removesuffix("_id")
+    word = re.sub("_?id$", "", word.lower())
+    return group, "speaker" if word in ("spk", "spkr") else word
 
 
 def _labels(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> pl.DataFrame:

@@ -31,8 +31,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "correct": METRICS,
     "group": (
-        "speaker", "speaker_id", "spk", "spk_id", "speakers", "talker", "actor", "participant", "participant_id",
-        "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
+        "speaker", "speaker_id", "spk", "spk_id", "spkrid", "speakers", "talker", "actor", "participant",
+        "participant_id", "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
         "sentence_id", "repo", "group", "cluster",
     ),
     "fold": ("fold", "split_number"),
@@ -71,6 +71,13 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     frame = by_task(frame, columns, what)
+    if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
+        columns = {**columns, "prediction": predicted_name(label_name)}
+        if columns["prediction"] not in frame.columns:
+            raise ConfigError(
+                f"{what}: the column '{label_name}' cannot be both label and prediction",
+                fix="name another, or the file that has the labels: --items FILE",
+            )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
@@ -104,7 +111,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     notes = ["read: " + ", ".join(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
-    if "correct" not in columns and label is not None and "prediction" in taken:
+    if "correct" not in columns and label is not None and _are_numbers(label, taken.get("prediction")):
+        correct = pl.Series([None] * len(frame))
+    elif "correct" not in columns and label is not None and "prediction" in taken:
         correct = _agree(label, taken["prediction"], what)
         if absent := taken["prediction"].null_count():
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
@@ -183,6 +192,11 @@ def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:
     return short if distinct and set.intersection(*map(set, short)) else None
 
 
+def predicted_name(label: str) -> str:
+    """Name of the predictions in a file that calls them as the file of the items calls the labels."""
+    return f"{label} (predicted)"
+
+
 def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
     """Name of the column of a role, or of the models; None if the file has none."""
     if given is not None:
@@ -230,6 +244,16 @@ def _is_list(values: pl.Series) -> bool:
     return isinstance(values.dtype, pl.List | pl.Array)
 
 
+def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
+    """Whether labels and predictions are measured, not classes: most are numbers, with fractions, and few agree."""
+    if prediction is None or label.n_unique() <= 2:
+        return False
+    labels, said = (one.cast(pl.Float64, strict=False).drop_nulls() for one in (label, prediction))
+    if 2 * min(len(labels), len(said)) <= len(label) or (said == said.round(0)).all():
+        return False
+    return 2 * prediction.is_in(label.unique().to_list()).sum() < len(label)
+
+
 def _agree(label: pl.Series, prediction: pl.Series, what: str) -> pl.Series:
     """1 where the prediction is the label, else 0; an item without a prediction is wrong."""
     unknown = label.null_count()
@@ -273,6 +297,9 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         if not kind.inner.is_numeric() and kind.inner != pl.Null:
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         lists = frame[column].cast(pl.List(pl.Float64))
+        only = text_of(lists.list.first())
+        if (lists.list.len() == 1).all() and label is not None and _are_numbers(label, only):
+            return only  # of a regression
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
         if not _ordered(lists.explode()):

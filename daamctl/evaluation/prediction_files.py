@@ -35,6 +35,7 @@ from daamctl.evaluation.prediction_columns import (
     by_task,
     column_of,
     of_table,
+    predicted_name,
     text_of,
 )
 from daamctl.evaluation.sample_logs import MODEL, Opened
@@ -160,6 +161,8 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
     there = column_of(other, "item", theirs.get("item"), str(items))
     if here is None or there is None:
         raise ConfigError(f"{path if here is None else items} has no column of items", fix="name it with --item")
+    if (label := columns.get("label")) in other.columns and label == columns.get("prediction"):
+        frame = frame.rename({label: predicted_name(label)}, strict=False)
     added = {"item": text_of(other[there])}
     for role in ("label", "group"):
         column = column_of(other, role, theirs.get(role), str(items))

@@ -21,6 +21,7 @@ from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import interval_columns
 from daamctl.evaluation.engine import FLIPS, Statistic, equal_interval, equal_p, intervals, randomisation, redrawn
+from daamctl.evaluation.statistics import minimal_detectable_difference
 
 RESAMPLES = 2000
 """Draws of the bootstraps; with all methods of a run, more would take minutes."""
@@ -74,7 +75,7 @@ def trial_intervals(task: Task, methods: Sequence[Trials]) -> list[Interval]:
 
     sums = np.vstack([given, *tables])
     figures = statistic(sums.sum(1, keepdims=True))[:, 0]
-    sizes = [task.size(figure, given.sum(), len(trials)) for figure, trials in zip(figures, methods, strict=True)]
+    sizes = [task.size(figure, given.sum(1), len(trials)) for figure, trials in zip(figures, methods, strict=True)]
     items = [size for size in sizes if size is not None]
     return intervals(sums, statistic, items=items or None)
 
@@ -125,6 +126,13 @@ def compare_trials(
         exact=test.exact,
         flips=test.flips,
     )
+
+
+def detectable_difference(task: Task, first: Trials, second: Trials, *, alpha: float) -> float | None:
+    """`minimal_detectable_difference` of two methods, from the jackknife's pseudo-values of the units."""
+    sums, gap, _, _ = _pair(task, first, second)
+    totals, number = sums.sum(1, keepdims=True), sums.shape[1]
+    return minimal_detectable_difference(number * gap(totals)[0] - (number - 1) * gap(totals - sums)[0], alpha=alpha)
 
 
 def trials_not_worse(
@@ -219,7 +227,7 @@ def _alike(task: Task, trials: Trials, sides: Sequence[Floats], level: float) ->
     """Interval of the difference of two methods with the same sums in every unit; None if they differ."""
     one, two = sides
     given = next(iter(trials.values())).given
-    if not np.array_equal(one, two) or (number := task.size(0.0, float(given.sum()), 1)) is None:
+    if not np.array_equal(one, two) or (number := task.size(0.0, given.sum(1), 1)) is None:
         return None
     return equal_interval(number, one.shape[1], level)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from daamctl.artifacts.layer_sets import MeanOverRuns
+from daamctl.artifacts.predictions import NUMBERS
 from daamctl.artifacts.scores import Compared, Figure
 from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figure_spec import Picture
@@ -310,6 +311,11 @@ def percent(fraction: float | None) -> str:
 def points(difference: float | None) -> str:
     """A signed difference of fractions, in percentage points: 0.031 -> "+3.1"."""
     return str(Number(difference, "points"))
+
+
+def kinds_of(metric: str) -> tuple[Kind, Kind]:
+    """How a figure is shown, and a difference of it: shares in percent and points, agreement of numbers as it is."""
+    return ("plain", "signed") if metric in NUMBERS else ("percent", "points")
 
 
 def p_value(p: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import Predictions, Verdict
+from daamctl.artifacts.predictions import NUMBERS, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
@@ -21,6 +21,7 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
+    kinds_of,
     plural,
     points,
 )
@@ -45,31 +46,34 @@ def sentences(verdict: Verdict) -> list[str]:
         classes = (", ".join(told) or "none") + (", …" if len(rows) > MOST else ".")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
-        gaps = [f"{row['group']} {points(row['difference'])}" for row in found.head(MOST).iter_rows(named=True)]
+        _, gap = kinds_of(verdict.metric)
+        gaps = [f"{row['group']} {Number(row['difference'], gap)}" for row in found.head(MOST).iter_rows(named=True)]
         speakers = ", ".join(gaps)
     items = verdict.deciding(first, second, MOST + 1)["item"].to_list()
     deciding = ", ".join(items[:MOST]) + (", …" if len(items) > MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
-    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED)
+    is_number = verdict.metric in NUMBERS
+    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, is_number=is_number)
 
 
 def ranking(verdict: Verdict) -> Table:
     """Every model with its tier, its metrics with intervals, and its distance from the best."""
     best = verdict.models[0]
-    columns = ["Model", "Tier", *(f"{title_of(one)} (%)" for one in verdict.metrics)]
+    shown, signed = kinds_of(verdict.metric)
+    columns = ["Model", "Tier", *(title_of(one) + _unit(verdict) for one in verdict.metrics)]
     rows: list[list[Cell]] = []
     for name in verdict.models:
         row: list[Cell] = [name, str(verdict.tier(name))]
         for metric in verdict.metrics:
             interval = verdict.intervals.get(name, {}).get(metric)
             ends = (interval.low, interval.high) if interval else (None, None)
-            row.append(Number(verdict.values[metric][name], "percent", low=ends[0], high=ends[1]))
+            row.append(Number(verdict.values[metric][name], shown, low=ends[0], high=ends[1]))
         if name == best:
             rows.append([*row, "", "", ""])
             continue
         pair = verdict.pair(best, name)
         low, high = (None if end is None else -end for end in (pair.high, pair.low))
-        gap = Number(-pair.difference, "points", low=low, high=high)
+        gap = Number(-pair.difference, signed, low=low, high=high)
         rows.append([*row, gap, Number(pair.p, "p"), Number(pair.p_holm, "p")])
     return Table(
         "models",
@@ -95,7 +99,10 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
         f"{file.name}: {file.tool}, {plural(len(file.rows), 'row')}, {plural(file.rows['item'].n_unique(), 'item')}"
         for file in files
     ]
-    how: list[Block] = [Bullets([*read, verdict.design.reason, *verdict.notes]), Text(say("judge.method"))]
+    how: list[Block] = [
+        Bullets([*read, verdict.design.reason, *verdict.notes]),
+        Text(say("judge.method", verdict.metric)),
+    ]
     many = len(verdict.models) > MOST
     return Document(
         f"Which of {len(verdict.models)} models is best?" if many else f"Which is better: {listed(verdict.models)}?",
@@ -109,23 +116,45 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
     )
 
 
+def _unit(verdict: Verdict) -> str:
+    """What follows the name of a figure in the head of a column."""
+    return "" if verdict.metric in NUMBERS else " (%)"
+
+
+def _better(verdict: Verdict) -> str:
+    """What the better of two models is at an item."""
+    return "closer" if verdict.metric in NUMBERS else "right"
+
+
 def _pairs(verdict: Verdict) -> Table:
     rows: list[list[Cell]] = []
+    shown, signed = kinds_of(verdict.metric)
+    better = _better(verdict)
     for one in verdict.pairs:
         if one.metric == verdict.metric:
-            gap = Number(one.difference, "points", low=one.low, high=one.high)
-            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, "percent")]
+            gap = Number(one.difference, signed, low=one.low, high=one.high)
+            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
-    columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", "Only the first right", "Only the second right"]
+    columns = [
+        "Pair",
+        "Difference",
+        "p",
+        "p (Holm)",
+        "Detectable",
+        f"Only the first {better}",
+        f"Only the second {better}",
+    ]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
 
 
 def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -> Table:
+    _, signed = kinds_of(verdict.metric)
     rows: list[list[Cell]] = [
-        [str(row[column]), str(row["items"]), Number(row["difference"], "points"), str(row["wins"]), str(row["losses"])]
+        [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
-    columns = [name.capitalize(), "Items", "Difference", f"Only {first} right", f"Only {second} right"]
+    better, what = _better(verdict), "Difference of errors" if verdict.metric in NUMBERS else "Difference"
+    columns = [name.capitalize(), "Items", what, f"Only {first} {better}", f"Only {second} {better}"]
     return Table(column, f"By {name}, those that decide most first", columns, rows)
 
 
@@ -134,19 +163,21 @@ def _items(verdict: Verdict, first: str, second: str) -> Table:
     found = every.head(MOST_ROWS)
     titles = {"group": verdict.design.source_word.capitalize(), "label": "Label"}
     known = {name: title for name, title in titles.items() if found[name].null_count() < len(found)}
+    shown, _ = kinds_of(verdict.metric)
     rows: list[list[Cell]] = [
-        [row["item"], *(row[name] or "" for name in known), *(Number(row[one], "percent") for one in (first, second))]
+        [row["item"], *(row[name] or "" for name in known), *(Number(row[one], shown) for one in (first, second))]
         for row in found.iter_rows(named=True)
     ]
-    columns = ["Item", *known.values(), f"{first} (%)", f"{second} (%)"]
+    columns = ["Item", *known.values(), first + _unit(verdict), second + _unit(verdict)]
     note = f"The first {MOST_ROWS}; --json has all items." if len(every) > MOST_ROWS else ""
     texts = frozenset(range(1, len(known) + 1))
-    return Table("items", "Items that decide: share of repeats that are right", columns, rows, texts, note=note)
+    what = "absolute error" if verdict.metric in NUMBERS else "share of repeats that are right"
+    return Table("items", f"Items that decide: {what}", columns, rows, texts, note=note)
 
 
 def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
     """Difference of the best two in every group."""
-    if verdict.design.unit != "speaker":
+    if verdict.design.unit != "speaker" or verdict.metric in NUMBERS:
         return None
     from daamctl.reporting.figures import differences, drawn
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting import terms
-from daamctl.reporting.document import count, p_value, percent, plural, points, spread
+from daamctl.reporting.document import Number, count, kinds_of, p_value, percent, plural, points, spread
 
 
 def say(macro: str, *facts: object, **named: object) -> str:
@@ -32,6 +32,16 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def figure(value: float, metric: str) -> str:
+    """A figure of this metric, in percent without the sign."""
+    return str(Number(value, kinds_of(metric)[0]))
+
+
+def gap(difference: float, metric: str) -> str:
+    """A difference of this metric, in points."""
+    return str(Number(difference, kinds_of(metric)[1]))
+
+
 def _on_one_line(text: str) -> str:
     return re.sub(r"[ \n]+", " ", text).strip(" ")  # other white space, such as in a name, stays
 
@@ -45,8 +55,9 @@ def _macro(name: str) -> Any:
 def _module(file: str) -> Any:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
     environment.filters.update(
-        count=count, listed=listed, p_value=p_value, percent=percent, plural=plural, points=points, sentence=sentence,
-        spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out, is_official=terms.is_official,
-        moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule, tested=terms.tested,
+        count=count, figure=figure, gap=gap, listed=listed, p_value=p_value, percent=percent, plural=plural,
+        points=points, sentence=sentence, spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out,
+        is_official=terms.is_official, moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule,
+        tested=terms.tested,
     )  # fmt: skip
     return environment.get_template(f"{file}.j2").module

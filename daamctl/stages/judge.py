@@ -34,7 +34,7 @@ def run(
             to them; or one with the predictions of several models (`read_models`).
         columns: what a column is -> its name, where it is not recognised.
         items: file with the labels and groups of the items.
-        metric: which ranks the models: accuracy or balanced_accuracy.
+        metric: which ranks the models, see `judge`.
         margin: fraction of accuracy that a model may be worse than the first.
         common: judge the items that all have, if they differ.
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
+from sklearn.metrics import f1_score, r2_score
 
 import daamctl
 from daamctl.artifacts.comparison import PairedResult, read_comparison
@@ -500,3 +501,182 @@ def test_many_different_scores_take_no_longer() -> None:
     p = paired_sign_flip(gaps)["p"]
     expected = 2 * stats.norm.sf(abs(gaps.sum()) / np.sqrt((gaps**2).sum()))
     assert p == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "weighted_f1"])
+def test_models_are_ranked_by_f1(metric: str) -> None:
+    tables = {name: table(skill, seed) for name, skill, seed in (("x", 0.6, 2), ("y", 0.8, 1), ("z", 0.58, 3))}
+    verdict = daamctl.judge(tables, metric=metric)
+    average = metric.removesuffix("_f1")
+    for name, rows in tables.items():
+        wanted = f1_score(rows["label"].to_numpy(), rows["pred"].to_numpy(), average=average)
+        assert verdict.values[metric][name] == pytest.approx(wanted)
+        interval = verdict.intervals[name][metric]
+        assert interval.value == pytest.approx(wanted)
+        assert interval.low < interval.value < interval.high
+    assert verdict.models[0] == "y"
+    assert verdict.metrics == ["accuracy", "balanced_accuracy", metric]
+    pair = verdict.pair("y", "x")
+    by_accuracy = verdict.pair("y", "x", "accuracy")
+    assert (pair.wins, pair.losses, pair.ties) == (by_accuracy.wins, by_accuracy.losses, by_accuracy.ties)
+    assert pair.detectable == pytest.approx(by_accuracy.detectable, rel=0.3)
+    lines = sentences(verdict)
+    name = metric.replace("_", " ").replace("f1", "F1")
+    assert re.fullmatch(
+        rf"y leads \w by \+\d+\.\d points of {name} \(.* and .* %\), 95 % interval .* to .*\.", lines[0]
+    )
+    assert lines[1].startswith("Exact randomisation test over 12 speakers: p = ")
+    assert any(line.startswith("Accuracy: ") for line in lines)
+    assert "swaps the predictions of two models in whole groups" in str(document(verdict, []))
+    assert verdict.tiers[0] == ["y"]
+
+
+def test_f1_of_repeats_is_the_mean_of_each() -> None:
+    parts = [table(0.7, seed).with_columns(seed=pl.lit(seed)) for seed in (4, 5)]
+    wanted = np.mean([f1_score(part["label"].to_numpy(), part["pred"].to_numpy(), average="macro") for part in parts])
+    other = pl.concat([table(0.5, seed).with_columns(seed=pl.lit(seed)) for seed in (6, 7)])
+    verdict = daamctl.judge({"x": pl.concat(parts), "y": other}, metric="macro_f1")
+    assert verdict.values["macro_f1"]["x"] == pytest.approx(wanted)
+    with pytest.raises(ConfigError, match="macro F1 needs as many repeats of every model; x has 2, y has 1"):
+        daamctl.judge({"x": pl.concat(parts), "y": table(0.5, 6)}, metric="macro_f1")
+    uneven = pl.concat([parts[0], parts[1].head(100)])
+    with pytest.raises(ConfigError, match="needs every item equally often, and some are tested up to 2 times"):
+        daamctl.judge({"x": uneven, "y": uneven}, metric="macro_f1")
+
+
+def test_what_f1_needs() -> None:
+    one, other = (
+        table(0.7, seed).select("utterance", "label", correct=pl.col("pred") == pl.col("label")) for seed in (1, 2)
+    )
+    with pytest.raises(ConfigError, match="macro F1 needs predictions, and a file says only which are right"):
+        daamctl.judge(one, other, metric="macro_f1")
+    answers = [table(0.7, seed).with_columns(label="utterance", pred="utterance") for seed in (1, 2)]
+    with pytest.raises(ConfigError, match="there is no macro F1: 240 items have 240 labels, and 2 to 100 are needed"):
+        daamctl.judge(*answers, metric="macro_f1")
+    few = [table(0.7, seed, speakers=3) for seed in (1, 2)]
+    verdict = daamctl.judge(*few, metric="macro_f1")
+    assert (verdict.intervals, verdict.pair(*verdict.models).p) == ({}, None)
+    assert "There is no test" in sentences(verdict)[1]
+
+
+def test_f1_of_labels_that_are_numbers_in_one_file() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    codes = {name: str(number) for number, name in enumerate(NAMES)}
+    coded = other.with_columns(pl.col("label", "pred").replace(codes))
+    found = daamctl.judge({"x": one, "y": coded}, metric="macro_f1")
+    assert found.values == daamctl.judge({"x": one, "y": other}, metric="macro_f1").values
+
+
+def measured(noise: float, seed: int) -> pl.DataFrame:
+    """Predictions of numbers."""
+    rows, rng = table(0.5, 1), np.random.default_rng(seed)
+    label = np.random.default_rng(0).uniform(1, 7, len(rows))
+    return rows.with_columns(label=label, pred=label + rng.normal(0, noise, len(rows)))
+
+
+@pytest.mark.parametrize("metric", ["ccc", "pearson", "r2"])
+def test_numbers_are_judged_by_agreement(metric: str) -> None:
+    tables = {"x": measured(1.0, 2), "y": measured(0.6, 1)}
+    verdict = daamctl.judge(tables, metric=metric)
+    assert (verdict.models, verdict.metrics) == (["y", "x"], [metric])
+    label, said = (tables["y"][name].to_numpy() for name in ("label", "pred"))
+    if metric == "r2":
+        assert verdict.values[metric]["y"] == pytest.approx(r2_score(label, said))
+    if metric == "pearson":
+        assert verdict.values[metric]["y"] == pytest.approx(stats.pearsonr(label, said)[0])
+    errors = {name: (rows["pred"] - rows["label"]).abs() for name, rows in tables.items()}
+    pair = verdict.pair("y", "x")
+    assert (pair.wins, pair.losses) == ((errors["y"] < errors["x"]).sum(), (errors["y"] > errors["x"]).sum())
+    lines = sentences(verdict)
+    assert re.fullmatch(r"y leads x by \+0\.\d{3} of .* \(0\.\d{3} and 0\.\d{3}\), 95 % interval .* to .*\.", lines[0])
+    assert f"y is closer to the label of {pair.wins} of 240 items, x to that of {pair.losses}." in lines
+    assert not any("right" in line or "By class" in line or "point" in line for line in lines)
+    by_speaker = errors["y"] - errors["x"]
+    gaps = tables["x"].select("speaker").with_columns(gap=by_speaker).group_by("speaker").agg(pl.col("gap").mean())
+    most = gaps.sort(pl.col("gap").abs(), descending=True).row(0)
+    assert f"in the mean of absolute errors: {most[0]} {most[1]:+.3f}".replace("-", "−") in "\n".join(lines)
+    page = str(document(verdict, []))
+    assert "Only y closer" in page
+    assert "Items that decide: absolute error" in page
+    assert "(%)" not in page
+
+
+def test_numbers_are_not_taken_for_classes() -> None:
+    tables = {"x": measured(1.0, 2), "y": measured(0.6, 1)}
+    for metric in ("accuracy", "balanced_accuracy", "macro_f1"):
+        with pytest.raises(ConfigError, match="numbers, not classes\n  rank the models by agreement: --metric ccc, "):
+            daamctl.judge(tables, metric=metric)
+    whole = {name: rows.with_columns(pl.col("label").round()) for name, rows in tables.items()}
+    with pytest.raises(ConfigError, match="x: labels and predictions are numbers, not classes"):
+        daamctl.judge(whole)
+    # half stars are classes, where predictions are such, too
+    stars = [rows.with_columns((pl.col("label", "pred") * 2).round() / 2) for rows in tables.values()]
+    assert daamctl.judge(*stars).metrics == ["accuracy", "balanced_accuracy"]
+    assert daamctl.judge(*stars, metric="ccc").metrics == ["ccc"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("pred", "joy", "x: CCC needs numbers, and 3 of 240 predictions are none, e.g. 'joy' of item 'u000'"),
+        ("label", "joy", "x: CCC needs numbers, and 3 of 240 labels are none, e.g. 'joy' of item 'u000'"),
+        ("pred", None, "x: CCC needs numbers, and 3 of 240 predictions are none, e.g. that of item 'u000'"),
+        ("pred", "inf", "x: CCC needs numbers, and 3 of 240 predictions are none, e.g. 'inf' of item 'u000'"),
+    ],
+)
+def test_what_is_no_number_is_refused(column: str, value: str | None, message: str) -> None:
+    first = pl.when(pl.int_range(pl.len()) < 3).then(pl.lit(value, pl.String))
+    tables = {"x": measured(1.0, 2), "y": measured(0.6, 1)}
+    for name in ("x", "y") if column == "label" else ("x",):
+        tables[name] = tables[name].with_columns(first.otherwise(pl.col(column).cast(pl.String)).alias(column))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        daamctl.judge(tables, metric="ccc")
+
+
+def test_labels_that_are_all_the_same_have_no_agreement() -> None:
+    tables = [table(0.5, seed).with_columns(label=pl.lit(3), pred=pl.lit(seed)) for seed in (3, 4)]
+    with pytest.raises(ConfigError, match="is among the labels"):
+        daamctl.judge(*tables, metric="ccc")
+    some = [rows.with_columns(pred=pl.when(pl.col("speaker") == "s01").then(3).otherwise("pred")) for rows in tables]
+    with pytest.raises(ConfigError, match="there is no CCC: all labels are the same"):
+        daamctl.judge(*some, metric="ccc")
+
+
+def test_agreement_has_no_margin() -> None:
+    with pytest.raises(ConfigError, match="a margin is in points of accuracy, and CCC has none"):
+        daamctl.judge(measured(1.0, 2), measured(0.6, 1), metric="ccc", margin=0.1)
+
+
+def test_the_column_of_the_labels_may_be_called_as_that_of_the_predictions(tmp_path: Path) -> None:
+    """As in MSP-Podcast's challenge: EmoAct of the answers, and EmoAct and SpkrID of the labels."""
+    names = {"utterance": "FileName", "speaker": "SpkrID", "label": "EmoAct"}
+    for name, rows in (("x", measured(1.0, 2)), ("y", measured(0.6, 1))):
+        rows.select(FileName="utterance", EmoAct="pred").write_csv(tmp_path / f"{name}.csv")
+    measured(1.0, 2).select("utterance", "speaker", "label").rename(names).write_csv(tmp_path / "labels.csv")
+    files = [tmp_path / "x.csv", tmp_path / "y.csv"]
+    same = {"label": "EmoAct", "prediction": "EmoAct", "metric": "ccc"}
+    found = daamctl.judge(*files, items=tmp_path / "labels.csv", **same)
+    wanted = daamctl.judge({"x": measured(1.0, 2), "y": measured(0.6, 1)}, metric="ccc")
+    assert found.values == wanted.values
+    assert (found.design.unit_word, found.pair("x", "y")) == ("speaker", wanted.pair("x", "y"))
+    with pytest.raises(
+        ConfigError, match=r"x\.csv: the column 'EmoAct' cannot be both label and prediction\n  name another"
+    ):
+        daamctl.judge(*files, **same)
+
+
+def test_labels_that_do_not_repeat_are_not_translated() -> None:
+    """Else other labels would pass for other names of the same."""
+    rows = measured(1.0, 2)
+    with pytest.raises(ConfigError, match="240 items have more than one label"):
+        daamctl.judge(rows, rows.with_columns(pl.col("label") + 0.001), metric="ccc")
+
+
+def test_predictions_of_a_regression_of_the_trainer(tmp_path: Path) -> None:
+    tables = {"x": measured(1.0, 2), "y": measured(0.6, 1)}
+    for name, rows in tables.items():
+        label, said = (rows[column].to_numpy().astype(np.float32) for column in ("label", "pred"))
+        np.savez(tmp_path / f"{name}.npz", predictions=said[:, None], label_ids=label)
+    found = daamctl.judge(tmp_path / "x.npz", tmp_path / "y.npz", metric="pearson")
+    for name, rows in tables.items():
+        assert found.values["pearson"][name] == pytest.approx(stats.pearsonr(rows["label"], rows["pred"])[0], abs=1e-6)

@@ -32,8 +32,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "correct": METRICS,
     "group": (
         "speaker", "speaker_id", "spk", "spk_id", "spkrid", "speakers", "talker", "actor", "participant",
-        "participant_id", "client_id", "subject", "subject_id", "patient", "author", "document", "document_id", "dialogue", "sentence",
-        "sentence_id", "repo", "group", "cluster",
+        "participant_id", "client_id", "subject", "subject_id", "patient", "author", "document", "document_id",
+        "dialogue", "sentence", "sentence_id", "repo", "group", "cluster",
     ),
     "fold": ("fold", "split_number"),
     "seed": ("seed", "run", "repeat", "epoch"),

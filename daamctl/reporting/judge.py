@@ -121,29 +121,18 @@ def _unit(verdict: Verdict) -> str:
     return "" if verdict.metric in NUMBERS else " (%)"
 
 
-def _better(verdict: Verdict) -> str:
-    """What the better of two models is at an item."""
-    return "closer" if verdict.metric in NUMBERS else "right"
-
-
 def _pairs(verdict: Verdict) -> Table:
     rows: list[list[Cell]] = []
     shown, signed = kinds_of(verdict.metric)
-    better = _better(verdict)
     for one in verdict.pairs:
         if one.metric == verdict.metric:
             gap = Number(one.difference, signed, low=one.low, high=one.high)
             tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
-    columns = [
-        "Pair",
-        "Difference",
-        "p",
-        "p (Holm)",
-        "Detectable",
-        f"Only the first {better}",
-        f"Only the second {better}",
-    ]
+    won = ["First closer", "Second closer"]
+    if verdict.metric not in NUMBERS:
+        won = ["Only the first right", "Only the second right"]
+    columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", *won]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
 
 
@@ -153,8 +142,9 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
         [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
-    better, what = _better(verdict), "Difference of errors" if verdict.metric in NUMBERS else "Difference"
-    columns = [name.capitalize(), "Items", what, f"Only {first} {better}", f"Only {second} {better}"]
+    columns = [name.capitalize(), "Items", "Difference of errors", f"{first} closer", f"{second} closer"]
+    if verdict.metric not in NUMBERS:
+        columns[2:] = ["Difference", f"Only {first} right", f"Only {second} right"]
     return Table(column, f"By {name}, those that decide most first", columns, rows)
 
 

@@ -596,7 +596,7 @@ def test_numbers_are_judged_by_agreement(metric: str) -> None:
     most = gaps.sort(pl.col("gap").abs(), descending=True).row(0)
     assert f"in the mean of absolute errors: {most[0]} {most[1]:+.3f}".replace("-", "−") in "\n".join(lines)
     page = str(document(verdict, []))
-    assert "Only y closer" in page
+    assert "'y closer', 'x closer'" in page
     assert "Items that decide: absolute error" in page
     assert "(%)" not in page
 

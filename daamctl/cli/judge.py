@@ -19,6 +19,7 @@ class Metric(StrEnum):
     balanced = "balanced-accuracy"
     macro_f1 = "macro-f1"
     weighted_f1 = "weighted-f1"
+    entity_f1 = "entity-f1"
     ccc = "ccc"
     pearson = "pearson"
     r2 = "r2"

@@ -274,6 +274,11 @@ def _parts(tag: str) -> tuple[str, str]:
     return prefix, kind
 
 
+def is_tag(text: str) -> bool:
+    """Whether a text is a BIO tag."""
+    return text == OUTSIDE or (text[:2] in ("B-", "I-") and len(text) > 2)
+
+
 def _checked(
     sentences: ArrayLike, gold: ArrayLike, predicted: ArrayLike, classes: Sequence[str]
 ) -> tuple[NDArray[Any], Ids, Ids, Ids]:

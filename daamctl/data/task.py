@@ -9,7 +9,7 @@ and tests. Without classes it also gives `answers`, and has no confusion matrix 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from daamctl.data import METRICS
 from daamctl.data.metrics import ScoredItems, check_classes, confusion_matrix
-from daamctl.data.spans import count_entities, micro_f1, sentence_of
+from daamctl.data.spans import EntityCounts, count_entities, micro_f1, sentence_of
 
 FIGURES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1", "macro_f1": "macro F1",
@@ -236,9 +236,17 @@ class Tagging(Task):
         sentences, predicted = sentence_of(ids), predictions["logits"].list.arg_max().to_numpy()
         counts = count_entities(sentences, predictions["target"], predicted, self.classes)
         word = self.with_sources(ids, sources).source if sources.n_unique() > 1 else self.source
-        if word != self.source:
-            document = dict(zip(sentences.tolist(), sources.to_list(), strict=True))
-            counts = counts.grouped([document[name] for name in counts.sentences.tolist()])
+        return self.entity_sums(counts, word, dict(zip(sentences, sources, strict=True)) if word != self.source else {})
+
+    def entity_sums(self, counts: EntityCounts, word: str, units: Mapping[str, str]) -> Sums:
+        """Sums over sentences, or over what they belong to.
+
+        Args:
+            word: name of a unit.
+            units: sentence -> its unit; empty: sentences are units.
+        """
+        if units:
+            counts = counts.grouped([units[name] for name in counts.sentences])
         tables = np.stack([part.sum(axis=1) for part in (counts.gold, counts.predicted, counts.correct)])
         return Sums(word, counts.sentences, tables[:1].astype(np.float64), tables[1:].astype(np.float64))
 

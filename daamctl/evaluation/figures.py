@@ -13,7 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.data.sign_flip import Floats
-from daamctl.data.task import Sums, Task
+from daamctl.data.spans import count_entities, sentence_of
+from daamctl.data.task import Sums, Tagging, Task
 
 
 class FigureOfSums(Task):
@@ -74,6 +75,26 @@ class WeightedF1(MacroF1):
         return true
 
 
+class EntityF1(Tagging):
+    """Micro-averaged F1 of entities, from the tags of words; see `Tagging`."""
+
+    def sums(self, predictions: pl.DataFrame) -> Sums:
+        """Sums over units; see `FigureOfSums`.
+
+        Args:
+            predictions: the words of every sentence in their order, also with item. The sentence is that of daamctl's
+                names of words, or the unit.
+
+        Raises:
+            ValueError: a label is no tag, or the words of a sentence do not follow each other.
+        """
+        sentences, units = sentence_of(predictions["item"]), predictions["unit"].to_numpy()
+        if (sentences == predictions["item"].to_numpy()).any():
+            sentences = units
+        counts = count_entities(sentences, predictions["label"], predictions["prediction"], self.classes)
+        return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
+
+
 class Concordance(FigureOfSums):
     """Lin's concordance correlation coefficient (1989), with variances over N."""
 
@@ -117,8 +138,8 @@ class Determination(Concordance):
         return _ratio(2 * covariance - var_p - (y - p) ** 2, var_y)
 
 
-FIGURES_OF_SUMS: dict[str, type[FigureOfSums]] = {
-    one.primary: one for one in (MacroF1, WeightedF1, Concordance, Correlation, Determination)
+FIGURES_OF_SUMS: dict[str, type[Task]] = {
+    one.primary: one for one in (MacroF1, WeightedF1, EntityF1, Concordance, Correlation, Determination)
 }
 
 

@@ -17,10 +17,11 @@ from daamctl.artifacts.predictions import NUMBERS, Predictions, Verdict, only_ri
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
+from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
-from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfSums
+from daamctl.evaluation.figures import FIGURES_OF_SUMS
 from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, detectable_difference, mean_figure, trial_intervals
 
@@ -79,6 +80,8 @@ def judge(
             f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to "
             f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
         )
+    if metric == "entity_f1" and word is None:
+        raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
     if of_numbers:
         if margin is not None:
             raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
@@ -89,6 +92,8 @@ def judge(
     if not has_classes:
         task = _Graded(**vars(task))
     classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
+    if classes and metric != "entity_f1" and all(map(is_tag, classes)):
+        notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
     tables = {}
     for file, table in zip(files, rows, strict=True):
         # an item may be tested in several folds and seeds: all of them are repeats, which are averaged
@@ -117,7 +122,11 @@ def judge(
     elif tested:
         intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()}
     if figure is not None:
-        asked = figure(**vars(replace(task, classes=tuple(classes), source=family.design.unit_word)))
+        names_of_classes = [*classes]
+        if metric == "entity_f1":  # also predicted tags that no word has
+            said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
+            names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
+        asked = figure(**vars(replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)))
         trials = {name: _trials(asked, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
         compared += _compared(asked, trials, items, tested=tested)
         for name, interval in zip(names, trial_intervals(asked, list(trials.values())) if tested else [], strict=False):
@@ -174,7 +183,7 @@ def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: s
     return table.with_columns(correct=(pl.col("label") - pl.col("prediction")).abs())
 
 
-def _trials(task: FigureOfSums, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
+def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
     """Sums of the items in the first repeat of each, in the second, and so on.
 
     Args:
@@ -188,14 +197,17 @@ def _trials(task: FigureOfSums, table: pl.DataFrame, tested: pl.DataFrame) -> Tr
         codes = {name: number for number, name in enumerate(task.classes)}
         label, prediction = tested["target"], prediction.replace_strict(codes, default=-1, return_dtype=pl.Int64)
     rows = tested.select("item", "seed", unit="speaker").with_columns(label=label, prediction=prediction)
-    rows = rows.sort("seed", "item").with_columns(trial=pl.int_range(pl.len()).over("item"))
+    rows = rows.sort("seed", maintain_order=True).with_columns(trial=pl.int_range(pl.len()).over("item"))
     parts = rows.partition_by("trial", maintain_order=True)
     if len({len(part) for part in parts}) > 1:
         raise ConfigError(f"{task.metric} needs every item equally often, and some are tested up to {len(parts)} times")
-    return {number: task.sums(part) for number, part in enumerate(parts)}
+    try:
+        return {number: task.sums(part) for number, part in enumerate(parts)}
+    except ValueError as error:  # of tags
+        raise ConfigError(f"there is no {task.metric}: {error}") from error
 
 
-def _compared(task: FigureOfSums, trials: Mapping[str, Trials], items: pl.DataFrame, *, tested: bool) -> list[Compared]:
+def _compared(task: Task, trials: Mapping[str, Trials], items: pl.DataFrame, *, tested: bool) -> list[Compared]:
     """All pairs of models in a figure of sums, with interval and test if there is one.
 
     Args:

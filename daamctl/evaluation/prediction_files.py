@@ -25,6 +25,7 @@ import polars as pl
 import pyarrow as pa
 
 from daamctl.artifacts.predictions import Predictions
+from daamctl.data.spans import is_tag, word_id
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
@@ -55,7 +56,7 @@ from daamctl.store.tables import (
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
-TEXTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".conll", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
 ARROW = (".arrow", ".feather")
 SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
@@ -235,6 +236,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
             return _json(parsed_json(text), correct, path)
+        if (words := _tagged_words(text)) is not None:
+            return "conlleval", words, ()
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
@@ -271,6 +274,26 @@ def _beside(path: Path) -> str | None:
     return f"in {path.parent}: {first_few(found, 8)}" if found else None
 
 
+def _tagged_words(text: str) -> pl.DataFrame | None:
+    """Words in lines, their true and predicted tags last, with an empty line after each sentence; None: another file.
+
+    This is what conlleval reads, and flair writes.
+    """
+    rows: list[tuple[str, str, str, str]] = []
+    sentence, position = 0, 0
+    for line in text.splitlines():
+        word = line.split()
+        if not word or word[0] == "-DOCSTART-":
+            sentence, position = sentence + (position > 0), 0
+            continue
+        if len(word) < 3 or not (is_tag(word[-2]) and is_tag(word[-1])):
+            return None
+        name = f"{sentence:06d}"
+        rows.append((word_id(name, position), name, word[-2], word[-1]))
+        position += 1
+    return pl.DataFrame(rows, ["item", "sentence", "label", "prediction"], orient="row") if rows else None
+
+
 def _csv(text: str) -> Opened:
     # 007 is no number
     names = {column.name: pl.String for column in read_separated(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
@@ -296,21 +319,19 @@ def _parquet(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
     from daamctl.evaluation.scoring import items_of
 
     items, source, record = items_of(frame, "utterance"), "speaker", path.with_name("result.json")
-    notes: tuple[str, ...] = ()
     names = dict(zip(frame["target"], frame["label"], strict=True)) if "label" in frame.columns else {}
-    classes = [names.get(index, str(index)) for index in range(items.outputs.shape[1])]
     if record.is_file():
-        task = TASKS[json.loads(record.read_text(encoding="utf-8"))["run"]["modality"]]
-        source = task.with_sources(frame["utterance_id"], frame["speaker"]).source
-        if not task.by_accuracy:
-            notes = (f"what is judged is the accuracy per {task.item}; for the {task.metric}: daamctl compare",)
+        run = json.loads(record.read_text(encoding="utf-8"))["run"]
+        names |= enumerate(run["classes"])  # also of classes that no item has
+        source = TASKS[run["modality"]].with_sources(frame["utterance_id"], frame["speaker"]).source
+    classes = [names.get(index, str(index)) for index in range(items.outputs.shape[1])]
     table = {
         "item": items.ids,
         "label": [classes[index] for index in items.targets],
         "prediction": [classes[index] for index in items.predictions],
         source if source in COLUMNS["group"] else "group": items.speakers,
     }
-    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), notes
+    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), ()
 
 
 def _arrow(path: Path) -> pl.DataFrame:

@@ -368,17 +368,17 @@ def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modality", "sources", "group", "figures"),
+    ("modality", "sources", "group"),
     [
-        ("speech", ["s", "s", "t"], "speaker", 0),
-        ("text", ["s", "s", "t"], "author", 0),
-        ("image", ["s", "s", "t"], "group", 0),  # no table says `source` of what belongs together
-        ("tokens", ["a", "a", "b"], "sentence", 1),
-        ("tokens", ["d", "d", "d"], "document", 1),
+        ("speech", ["s", "s", "t"], "speaker"),
+        ("text", ["s", "s", "t"], "author"),
+        ("image", ["s", "s", "t"], "group"),  # no table says `source` of what belongs together
+        ("tokens", ["a", "a", "b"], "sentence"),
+        ("tokens", ["d", "d", "d"], "document"),
     ],
 )
 def test_a_record_of_daamctl_says_what_belongs_together(
-    modality: str, sources: list[str], group: str, figures: int, tmp_path: Path
+    modality: str, sources: list[str], group: str, tmp_path: Path
 ) -> None:
     names = ["a-0000", "a-0001", "b-0000"]
     pl.DataFrame(
@@ -388,14 +388,15 @@ def test_a_record_of_daamctl_says_what_belongs_together(
             "speaker": sources,
             "duration_s": 1.0,
             "target": [0, 1, 1],
-            "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]],
+            "logits": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
         }
     ).write_parquet(tmp_path / "predictions.parquet")
-    (tmp_path / "result.json").write_text(json.dumps({"run": {"modality": modality}}), encoding="utf-8")
+    record = {"run": {"modality": modality, "classes": ["O", "B-x", "I-x"]}}
+    (tmp_path / "result.json").write_text(json.dumps(record), encoding="utf-8")
     found = rows(tmp_path / "predictions.parquet")
     assert (found.group, found.rows["group"].to_list()) == (group, sources)
-    told = "what is judged is the accuracy per word; for the entity F1: daamctl compare"
-    assert [note for note in found.notes if note.startswith("what is judged")] == [told] * figures
+    assert found.rows["label"].to_list() == ["O", "B-x", "B-x"]
+    assert found.rows["prediction"].to_list() == ["O", "B-x", "I-x"]
 
 
 def test_a_spreadsheet_of_another_country(tmp_path: Path) -> None:
@@ -891,3 +892,20 @@ def test_odd_types_of_a_parquet_file(tmp_path: Path) -> None:
     pl.DataFrame({"id": ["x"], "label": ["a"], "logits": [["a", "b"]]}).write_parquet(tmp_path / "texts.parquet")
     with pytest.raises(ConfigError, match="'logits' has scores that are no numbers"):
         read_predictions(tmp_path / "texts.parquet")
+
+
+@pytest.mark.parametrize("ending", [".conll", ".tsv", ".txt", ".conll.gz"])
+@pytest.mark.parametrize("columns", ["", " NNP I-NP"])
+def test_words_in_lines_with_their_tags(tmp_path: Path, ending: str, columns: str) -> None:
+    """As conlleval reads them, and flair writes them."""
+    lines = ["-DOCSTART- X O O", "", f"Ada{columns} B-per B-per", f"Lovelace{columns} I-per O", "", "",
+             f"met{columns} O O", f"Charles{columns} B-per B-org", ""]  # fmt: skip
+    path = tmp_path / f"x{ending}"
+    content = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    found = rows(path)
+    assert (found.tool, found.group) == ("conlleval", "sentence")
+    assert found.rows["item"].to_list() == ["000000-0000", "000000-0001", "000001-0000", "000001-0001"]
+    assert found.rows["group"].to_list() == ["000000"] * 2 + ["000001"] * 2
+    assert found.rows["label"].to_list() == ["B-per", "I-per", "O", "B-per"]
+    assert found.rows["prediction"].to_list() == ["B-per", "O", "O", "B-org"]

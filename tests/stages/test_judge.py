@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
+from seqeval.metrics import f1_score as entity_f1
 from sklearn.metrics import f1_score, r2_score
 
 import daamctl
@@ -680,3 +681,64 @@ def test_predictions_of_a_regression_of_the_trainer(tmp_path: Path) -> None:
     found = daamctl.judge(tmp_path / "x.npz", tmp_path / "y.npz", metric="pearson")
     for name, rows in tables.items():
         assert found.values["pearson"][name] == pytest.approx(stats.pearsonr(rows["label"], rows["pred"])[0], abs=1e-6)
+
+
+def tagged(skill: float, seed: int) -> pl.DataFrame:
+    """Words of 40 sentences, whose names say nothing of their order, with tags that are right with this probability."""
+    shared, own = np.random.default_rng(0), np.random.default_rng(seed)
+    rows = []
+    for sentence in range(40):
+        for word in range(int(shared.integers(4, 12))):
+            inside = word > 0 and rows[-1]["label"] != "O" and shared.random() < 0.5
+            label = f"I-{rows[-1]['label'][2:]}" if inside else str(shared.choice(["O", "O", "B-per", "B-loc"]))
+            said = label if own.random() < skill else str(own.choice(["O", "B-per", "I-per", "I-org"]))
+            rows.append(
+                {"item": f"{len(rows) * 7919 % 1000}", "sentence": f"s{sentence}", "label": label, "prediction": said}
+            )
+    return pl.DataFrame(rows)
+
+
+def seqeval_f1(rows: pl.DataFrame) -> float:
+    parts = rows.partition_by("sentence", maintain_order=True)
+    return float(entity_f1(*([part[name].to_list() for part in parts] for name in ("label", "prediction"))))
+
+
+def test_taggers_are_ranked_by_entities() -> None:
+    tables = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
+    verdict = daamctl.judge(tables, metric="entity_f1")
+    assert verdict.values["entity_f1"] == {name: pytest.approx(seqeval_f1(rows)) for name, rows in tables.items()}
+    assert (verdict.models[0], verdict.pair("y", "x").unit, verdict.pair("y", "x").units) == ("y", "sentence", 40)
+    assert sentences(verdict)[0].startswith("y leads x by +")
+    plain = daamctl.judge(tables)
+    note = "labels are tags of words, which are compared by entity F1: --metric entity-f1"
+    assert (note in plain.notes, note in verdict.notes) == (True, False)
+    assert plain.pair("y", "x") == verdict.pair("y", "x", "accuracy")
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_names_of_words_tell_their_sentence(documents: bool) -> None:
+    rows = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
+    position = pl.int_range(pl.len()).over("sentence").cast(pl.String).str.zfill(4)
+    named = {
+        name: table.with_columns(item=pl.col("sentence") + "-" + position).with_columns(
+            document=pl.col("sentence").str.slice(1).cast(pl.Int64) // (5 if documents else 1)
+        )
+        for name, table in rows.items()
+    }
+    found = daamctl.judge({name: table.drop("sentence") for name, table in named.items()}, metric="entity_f1")
+    assert found.values["entity_f1"] == {name: pytest.approx(seqeval_f1(table)) for name, table in rows.items()}
+    assert (found.design.unit_word, found.design.n_units) == ("document", 8 if documents else 40)
+
+
+def test_what_entities_need() -> None:
+    rows = tagged(0.7, 1)
+    with pytest.raises(ConfigError, match="needs the sentence or document of every word\n  name its column"):
+        daamctl.judge(rows.drop("sentence"), rows.drop("sentence"), metric="entity_f1")
+    with pytest.raises(ConfigError, match="there is no entity F1: 'anger' is not a BIO tag"):
+        daamctl.judge(table(0.7, 1).sort("speaker"), table(0.6, 2).sort("speaker"), metric="entity_f1")
+    mixed = rows.sort("item")
+    with pytest.raises(ConfigError, match="there is no entity F1: the words of a sentence do not follow each other"):
+        daamctl.judge(mixed, mixed, metric="entity_f1")
+    # a prediction that is missing, or no tag, is no entity
+    holes = rows.with_columns(prediction=pl.when(pl.col("prediction") == "O").then(None).otherwise("prediction"))
+    assert daamctl.judge(rows, holes, metric="entity_f1").pair("table 1", "table 2").difference == 0

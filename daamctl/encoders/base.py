@@ -25,8 +25,8 @@ from daamctl.config import ExtractConfig
 from daamctl.encoders.cut import cut_of, skip
 from daamctl.encoders.discovery import (
     ModelLayers,
+    begins_in_layer,
     by_position,
-    count_stages,
     find_layers,
     first_of,
     hook_layers,
@@ -258,7 +258,8 @@ class Encoder(ABC):
         try:
             return find_layers(self.model, forward, self.what)
         except EncoderError:
-            found = library_states(forward(), count_stages(self.model))
+            output = forward()
+            found = library_states(output, embedded=not begins_in_layer(self.model, forward, output))
             if found is None:
                 raise
             if not self.any_positions and any(state.shape[1] != num_positions for state in found.states):

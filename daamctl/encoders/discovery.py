@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daamctl.encoders.cut import depth_setting, num_stages, skip
+from daamctl.encoders.cut import depth_setting, skip
 from daamctl.errors import EncoderError
 
 
@@ -122,20 +122,50 @@ def timm_layers(model: Any) -> list[str]:
     return [f"timm_model.{feature['module']}" for feature in features]
 
 
-def count_stages(model: Any) -> int:
-    """Number of stages of a hierarchical model; 0: it is none, or of timm and its states begin with a stem.
+def begins_in_layer(model: Any, forward: Callable[[], Any], output: Any) -> bool:
+    """Whether the first hidden state of the library is that of a layer, not of an embedding or a stem.
 
-    A stem, as of ResNet, is named otherwise than the stages after it.
+    It is if the module that gives it is called as the one that gives the second, but for numbers: `layer.0`, `layer.1`.
+
+    Args:
+        output: what `forward` returns, again and again.
     """
-    kinds = [re.sub(r"[\d.]", "", name) for name in timm_layers(model)]
-    return len(kinds) if len(set(kinds[:2])) == 1 else num_stages(model.config)
+    states = list(getattr(output, "hidden_states", None) or ())[:2]
+    names: list[list[str]] = [[], []]
+
+    def find(name: str, out: Any) -> None:
+        same = [any(_same(one, other) for one in _arranged(out) for other in _arranged(state)) for state in states]
+        if sum(same) == 1:  # random layers may give what they are given
+            names[same.index(True)].append(name)
+
+    handles = [
+        module.register_forward_hook(lambda _m, _i, out, name=name: find(name, first_of(out)))
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        if len(states) == 2:
+            forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    # the outermost of the modules that give the same
+    first, second = (re.sub(r"[\d.]", "", min(found, key=len, default="")) for found in names)
+    return first == second != ""
 
 
-def library_states(output: Any, stages: int) -> ModelLayers | None:
+def _arranged(value: Any) -> list[Tensor]:
+    """A hidden state (B, T, D), or a map in both orders of its axes."""
+    if not isinstance(value, Tensor) or value.ndim not in (3, 4):
+        return []
+    return [value] if value.ndim == 3 else [by_position(value, channels_last=last) for last in (False, True)]
+
+
+def library_states(output: Any, *, embedded: bool) -> ModelLayers | None:
     """Hidden states as the library returns them, of a model whose layers cannot be found or differ in width.
 
     Args:
-        stages: see `count_stages`; where the library returns a state for each, none is an embedding.
+        embedded: whether the first is that of an embedding or a stem, see `begins_in_layer`.
 
     Returns:
         States (B, T, D), T and D their own, of which the first may have no positions; None if there are no such states.
@@ -155,7 +185,7 @@ def library_states(output: Any, stages: int) -> ModelLayers | None:
     states = [by_position(state, channels_last=last) for state in states]
     if not all(bool(state.isfinite().all()) for state in states):
         return None
-    if len(states) == stages:
+    if not embedded:
         states.insert(0, states[0][:, :0])
     as_long = end.shape == states[-1].shape
     normed = end if as_long and not torch.equal(end, states[-1]) else states[-1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.discovery import count_stages, find_layers, library_states
+from daamctl.encoders.discovery import begins_in_layer, by_position, find_layers, library_states
 from daamctl.errors import EncoderError
 
 INPUT = torch.arange(24.0).reshape(2, 3, 4) / 10
@@ -138,7 +138,9 @@ def test_maps_of_the_library_become_positions() -> None:
     numbers = torch.arange(2 * 3 * 3 * 5.0)
     first, last = numbers.reshape(2, 5, 3, 3), numbers.reshape(2, 3, 3, 5)  # the features come first or last
     for maps, positions in ((first, first.flatten(2).mT), (last, last.reshape(2, 9, 5))):
-        found = library_states(SimpleNamespace(hidden_states=[maps, maps + 1], last_hidden_state=maps + 1), 0)
+        found = library_states(
+            SimpleNamespace(hidden_states=[maps, maps + 1], last_hidden_state=maps + 1), embedded=True
+        )
         assert found is not None
         assert found.channels_last == (maps is last)
         assert torch.equal(found.states[0], positions)
@@ -173,28 +175,53 @@ def test_blocks_of_timm_are_layers() -> None:
         find_layers(model, lambda: model(wrong=1.0), "this one")
 
 
+class Stages(nn.Module):
+    """Three modules, one after another, whose maps or states are returned."""
+
+    def __init__(self, *names: str, maps: bool = False) -> None:
+        super().__init__()
+        self.names, self.maps = names, maps
+        self.stages = nn.ModuleDict({name: nn.Sequential(Layer(1.0)) for name in names})
+
+    def forward(self) -> Any:
+        states = []
+        for name in self.names:
+            states.append(self.stages[name][0](states[-1] if states else torch.arange(36.0).reshape(1, 4, 3, 3))[0])
+            self.stages[name][0](torch.zeros(1, 4, 9))  # another call of the same module, of another value
+        if not self.maps:
+            states = [by_position(state, channels_last=False) for state in states]
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
+
+
+@pytest.mark.parametrize("maps", [False, True])
 @pytest.mark.parametrize(
-    ("names", "stages"),
+    ("names", "expected"),
     [
-        (["blocks.0", "blocks.1", "blocks.2"], 3),
-        (["stages.0", "stages.1"], 2),
-        (["stage1", "stage2"], 2),
-        (["act1", "layer1", "layer2"], 0),
-        (["stem", "stages.0", "stages.1"], 0),
-        ([], 0),
+        (["blocks0", "blocks1", "blocks2"], True),
+        (["stage1", "stage2"], True),
+        (["act1", "layer1", "layer2"], False),
+        (["stem", "stages0", "stages1"], False),
+        (["stage1"], False),
     ],
 )
-def test_states_of_timm_may_begin_with_a_stem(names: list[str], stages: int) -> None:
-    assert count_stages(OfTimm(*names)) == stages
+def test_states_may_begin_with_a_stem(names: list[str], expected: bool, maps: bool) -> None:
+    model = Stages(*names, maps=maps)
+    assert begins_in_layer(model, model, model()) == expected
+    assert not any(module._forward_hooks for module in model.modules())
+    output = model()
+    output.hidden_states = [state + 0.5 for state in output.hidden_states]  # no module gives them
+    assert not begins_in_layer(model, model, output)
 
 
 def test_the_library_may_give_a_state_for_each_stage_and_a_norm() -> None:
     states = [INPUT, INPUT + 1]
-    found = library_states(SimpleNamespace(hidden_states=states, last_hidden_state=2 * INPUT), 2)
+    found = library_states(SimpleNamespace(hidden_states=states, last_hidden_state=2 * INPUT), embedded=False)
     assert found is not None
     assert [state.shape for state in found.states] == [(2, 0, 4), (2, 3, 4), (2, 3, 4)]
     assert torch.equal(found.normed, 2 * INPUT)
-    found = library_states(SimpleNamespace(hidden_states=states, last_hidden_state=INPUT[:, 0]), 3)  # pooled
+    found = library_states(
+        SimpleNamespace(hidden_states=states, last_hidden_state=INPUT[:, 0]), embedded=True
+    )  # pooled
     assert found is not None
     assert torch.equal(found.normed, INPUT + 1)
     assert (len(found.states), found.ends_in_layer) == (2, False)
@@ -213,5 +240,5 @@ def test_the_library_may_give_a_state_for_each_stage_and_a_norm() -> None:
     ],
 )
 def test_states_of_the_library_that_say_nothing_are_not_taken(states: Any) -> None:
-    assert library_states(SimpleNamespace(hidden_states=states, last_hidden_state=INPUT), 0) is None
-    assert library_states(SimpleNamespace(hidden_states=[INPUT, INPUT]), 0) is None
+    assert library_states(SimpleNamespace(hidden_states=states, last_hidden_state=INPUT), embedded=True) is None
+    assert library_states(SimpleNamespace(hidden_states=[INPUT, INPUT]), embedded=True) is None

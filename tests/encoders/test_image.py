@@ -177,6 +177,36 @@ def test_hierarchical_models(case: str) -> None:
         cut_config(model.config, 2, encoder.what)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("mobilenet_v1", {"image_size": 32, "depth_multiplier": 0.25, "min_depth": 4}),
+        (
+            "mobilevit",
+            {"image_size": 32, "hidden_sizes": [8, 8, 8], "neck_hidden_sizes": [4, 4, 4, 8, 8, 8, 8],
+             "num_attention_heads": 2},
+        ),
+    ],
+)  # fmt: skip
+def test_states_without_an_embedding_are_layers_from_the_first_on(kind: str, settings: dict[str, Any]) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(0)
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **settings)).eval()
+    options: dict[str, Any] = {"device": "cpu", "precision": "float32"}
+    encoder = ImageEncoder(kind, model, plain_processor(32), options=ExtractConfig(), **options)
+    pixels = encoder.pixels(pictures()[0])
+    stages = model.layer if kind == "mobilenet_v1" else model.encoder.layer
+    caught: list[Tensor] = []
+    handles = [stage.register_forward_hook(lambda _m, _i, out: caught.append(out)) for stage in stages]
+    pooled, _ = encoder.pool([pixels])
+    for handle in handles:
+        handle.remove()
+    assert encoder.layers == tuple(range(1, len(stages) + 1))
+    for vector, out in zip(pooled[0], caught, strict=True):
+        torch.testing.assert_close(vector[: out.shape[1]], out[0].mean((1, 2)), **TOLERANCE)
+
+
 def test_maps_with_features_last() -> None:
     """SAM's layers give (B, H, W, D), and a neck follows them."""
     from transformers import SamVisionConfig, SamVisionModel

@@ -88,8 +88,10 @@ class EntityF1(Tagging):
         Raises:
             ValueError: a label is no tag, or the words of a sentence do not follow each other.
         """
-        sentences, units = sentence_of(predictions["item"]), predictions["unit"].to_numpy()
-        if (sentences == predictions["item"].to_numpy()).any():
+        named = predictions.select("unit", "item", sentence=pl.Series(sentence_of(predictions["item"])))
+        is_apart = named["sentence"].n_unique() == named.select("sentence", "unit").n_unique()
+        units, sentences = (named[name].to_numpy() for name in ("unit", "sentence"))
+        if not is_apart or (named["sentence"] == named["item"]).any():  # names of another kind
             sentences = units
         counts = count_entities(sentences, predictions["label"], predictions["prediction"], self.classes)
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
@@ -102,8 +104,8 @@ class Concordance(FigureOfSums):
 
     def item_sums(self, labels: Floats, predictions: Floats) -> tuple[Floats, Floats]:
         """The sums of which means, variances and the covariance are made."""
-        middle = labels.mean()  # against rounding where values are large and vary little
-        y, p = labels - middle, predictions - middle
+        # in units of the labels' spread, so that rounding is small whatever their size
+        y, p = ((values - labels.mean()) / labels.std() for values in (labels, predictions))
         return np.stack([np.ones_like(y), y, y * y]), np.stack([p, p * p, y * p])
 
     def figure(self, sums: Floats) -> Floats:

@@ -730,6 +730,15 @@ def test_names_of_words_tell_their_sentence(documents: bool) -> None:
     assert (found.design.unit_word, found.design.n_units) == ("document", 8 if documents else 40)
 
 
+def test_names_that_only_look_like_those_of_words_tell_no_sentence() -> None:
+    rows = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
+    number = pl.lit("clip-") + pl.int_range(pl.len()).cast(pl.String).str.zfill(4)
+    named = {name: table.with_columns(item=number) for name, table in rows.items()}
+    assert daamctl.judge(named, metric="entity_f1").pair("y", "x") == daamctl.judge(rows, metric="entity_f1").pair(
+        "y", "x"
+    )
+
+
 def test_what_entities_need() -> None:
     rows = tagged(0.7, 1)
     with pytest.raises(ConfigError, match="needs the sentence or document of every word\n  name its column"):

@@ -59,6 +59,8 @@ def judge(
     figure, of_numbers = FIGURES_OF_SUMS.get(metric), metric in NUMBERS
     if margin is not None and not 0 <= margin <= 1:
         raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
+    if margin is not None and of_numbers:
+        raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
     names = [file.name for file in files]
     wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
     if wrong is not None:
@@ -83,8 +85,6 @@ def judge(
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
     if of_numbers:
-        if margin is not None:
-            raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
         rows = [_with_errors(table, labels, name, FIGURES[metric]) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
@@ -129,8 +129,9 @@ def judge(
         asked = figure(**vars(replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)))
         trials = {name: _trials(asked, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
         compared += _compared(asked, trials, items, tested=tested)
-        for name, interval in zip(names, trial_intervals(asked, list(trials.values())) if tested else [], strict=False):
-            intervals[name] = {**intervals[name], metric: interval}
+        if tested:
+            for name, interval in zip(names, trial_intervals(asked, list(trials.values())), strict=True):
+                intervals[name] = {**intervals[name], metric: interval}
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
     values: dict[str, dict[str, float]] = {}

@@ -12,7 +12,13 @@ from daamctl.artifacts.scores import Compared, tie_tiers
 from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
 NUMBERS = ("ccc", "pearson", "r2")
-"""Figures of predictions that are numbers: of items, the absolute error counts."""
+"""Figures of predictions that are numbers."""
+ERRORS = {
+    "word_accuracy": "word errors",
+    "character_accuracy": "character errors",
+    **dict.fromkeys(NUMBERS, "absolute errors"),
+}
+"""Figures for which items have errors, not a share of repeats that are right -> what these are."""
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
     "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
@@ -56,7 +62,7 @@ class Verdict:
             it is significant already, or there is no difference or test.
         not_worse: model -> test that it is less than a margin worse than the first file; empty without a margin.
         items: item, group and label of every item, and for every model the share of its repeats that are right, or the
-            absolute error of numbers.
+            error, see `ERRORS`.
         sentences: what it says, for people; notebooks show them.
     """
 
@@ -109,7 +115,7 @@ class Verdict:
     def by(self, column: str, first: str, second: str) -> pl.DataFrame:
         """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
         gap = pl.col(first) - pl.col(second)
-        won, lost = only_right(first, second, errors=self.metric in NUMBERS)
+        won, lost = only_right(first, second, errors=self.metric in ERRORS)
         columns = [
             pl.len().alias("items"),
             won.sum().alias("wins"),

@@ -20,6 +20,8 @@ class Metric(StrEnum):
     macro_f1 = "macro-f1"
     weighted_f1 = "weighted-f1"
     entity_f1 = "entity-f1"
+    word_accuracy = "word-accuracy"
+    character_accuracy = "character-accuracy"
     ccc = "ccc"
     pearson = "pearson"
     r2 = "r2"

@@ -1,4 +1,4 @@
-"""Figures by which `judge` ranks models besides accuracy: F1 over classes, and agreement of numbers.
+"""Figures by which `judge` ranks models besides accuracy: F1, word errors, and agreement of numbers.
 
 Each is a function of sums over independent units, so `daamctl.evaluation.trials` gives its intervals and tests.
 """
@@ -6,6 +6,7 @@ Each is a function of sums over independent units, so `daamctl.evaluation.trials
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -16,24 +17,36 @@ from daamctl.data.sign_flip import Floats
 from daamctl.data.spans import count_entities, sentence_of
 from daamctl.data.task import Sums, Tagging, Task
 
+PAIRS = 500
+"""Texts whose errors are counted at once."""
+
 
 class FigureOfSums(Task):
     """A task whose primary figure follows from the true and predicted answers of items."""
 
     @abstractmethod
-    def item_sums(self, labels: Floats, predictions: Floats) -> tuple[Floats, Floats]:
+    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
         """What is summed over N items: of the labels alone, (A, N), and of a model, (K, N)."""
 
     def sums(self, predictions: pl.DataFrame) -> Sums:
         """Sums over units; see `Task`.
 
         Args:
-            predictions: N items: unit, and label and prediction as numbers or as class ids, -1 for no class.
+            predictions: N items: unit, and label and prediction as numbers, texts, or class ids, -1 for no class.
         """
         units, places = np.unique(predictions["unit"].to_numpy(), return_inverse=True)
-        tables = self.item_sums(*(predictions[name].to_numpy().astype(np.float64) for name in ("label", "prediction")))
+        tables = self.item_sums(predictions["label"], predictions["prediction"])
         given, own = (np.stack([_by_unit(row, places, len(units)) for row in table]) for table in tables)
         return Sums(self.source, units, given, own)
+
+
+class FigureOfErrors(FigureOfSums):
+    """A figure of texts or numbers, which are not right or wrong but near or far."""
+
+    @classmethod
+    @abstractmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """How far off each item is, (N,)."""
 
 
 class MacroF1(FigureOfSums):
@@ -41,10 +54,10 @@ class MacroF1(FigureOfSums):
 
     primary: ClassVar[str] = "macro_f1"
 
-    def item_sums(self, labels: Floats, predictions: Floats) -> tuple[Floats, Floats]:
+    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
         """Items that are of each class, that are called so, and those called so that are."""
         classes = np.arange(len(self.classes))[:, None]
-        true, said = (classes == labels).astype(np.float64), (classes == predictions).astype(np.float64)
+        true, said = ((classes == one.to_numpy()).astype(np.float64) for one in (labels, predictions))
         return true, np.concatenate([said, true * said])
 
     def figure(self, sums: Floats) -> Floats:
@@ -97,16 +110,59 @@ class EntityF1(Tagging):
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
 
 
-class Concordance(FigureOfSums):
+class WordAccuracy(FigureOfErrors):
+    """1 minus the word error rate: words to replace, insert or delete, over the words of the labels."""
+
+    primary: ClassVar[str] = "word_accuracy"
+
+    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
+        """Numbers of words, and of errors."""
+        words = [len(self.parts(text)) for text in labels]
+        return np.array([words], dtype=np.float64), self.item_errors(labels, predictions)[None]
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """Number of wrong words; in a missing prediction all are deleted."""
+        return edit_distances(*([cls.parts(text or "") for text in column] for column in (labels, predictions)))
+
+    @staticmethod
+    def parts(text: str) -> Sequence[str]:
+        """What is counted in a text."""
+        return text.split()
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`."""
+        number, errors = sums
+        return np.asarray(1 - errors / np.maximum(number, 1))
+
+
+class CharacterAccuracy(WordAccuracy):
+    """1 minus the character error rate; a space between words is a character."""
+
+    primary: ClassVar[str] = "character_accuracy"
+
+    @staticmethod
+    def parts(text: str) -> Sequence[str]:
+        """See `WordAccuracy`."""
+        return " ".join(text.split())
+
+
+class Concordance(FigureOfErrors):
     """Lin's concordance correlation coefficient (1989), with variances over N."""
 
     primary: ClassVar[str] = "ccc"
 
-    def item_sums(self, labels: Floats, predictions: Floats) -> tuple[Floats, Floats]:
+    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
         """The sums of which means, variances and the covariance are made."""
         # in units of the labels' spread, so that rounding is small whatever their size
-        y, p = ((values - labels.mean()) / labels.std() for values in (labels, predictions))
+        true, said = labels.to_numpy(), predictions.to_numpy()
+        y, p = ((values - true.mean()) / true.std() for values in (true, said))
         return np.stack([np.ones_like(y), y, y * y]), np.stack([p, p * p, y * p])
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """Absolute differences."""
+        return (labels - predictions).abs().to_numpy()
 
     def figure(self, sums: Floats) -> Floats:
         """See `Task`; 0 where a sample holds one number alone."""
@@ -141,8 +197,40 @@ class Determination(Concordance):
 
 
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
-    one.primary: one for one in (MacroF1, WeightedF1, EntityF1, Concordance, Correlation, Determination)
+    one.primary: one
+    for one in (MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, Determination)
 }
+
+
+def edit_distances(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> Floats:
+    """Smallest number of insertions, deletions and replacements that turn one sequence into another, of N pairs, (N,).
+
+    Levenshtein's distance, by the usual recursion over the words of the first; blocks of pairs are computed at once.
+    """
+    found = np.zeros(len(first))
+    order = sorted(range(len(first)), key=lambda pair: (len(first[pair]), len(second[pair])))
+    for start in range(0, len(order), PAIRS):
+        block = order[start : start + PAIRS]
+        codes: dict[str, int] = {}
+        sides = []
+        for side in (first, second):
+            rows = np.full((len(block), max(len(side[pair]) for pair in block)), -1)
+            for row, pair in zip(rows, block, strict=True):
+                row[: len(side[pair])] = [codes.setdefault(word, len(codes)) for word in side[pair]]
+            sides.append(rows)
+        one, two = sides
+        places = np.arange(two.shape[1] + 1)
+        # distance of the first i words of one sequence to the first j of the other, for all j
+        distance = np.tile(places, (len(block), 1))
+        lengths = np.array([(len(first[pair]), len(second[pair])) for pair in block])
+        for i in range(one.shape[1] + 1):
+            if i > 0:
+                replaced = distance[:, :-1] + (two != one[:, i - 1 : i])
+                distance = np.concatenate([distance[:, :1] + 1, np.minimum(distance[:, 1:] + 1, replaced)], axis=1)
+                distance = np.minimum.accumulate(distance - places, axis=1) + places  # insertions
+            ends = lengths[:, 0] == i
+            found[np.array(block)[ends]] = distance[ends, lengths[ends, 1]]
+    return found
 
 
 def _by_unit(values: Floats, places: NDArray[np.int64], number: int) -> Floats:

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import polars as pl
 
-from daamctl.artifacts.predictions import NUMBERS, Predictions, Verdict, only_right
+from daamctl.artifacts.predictions import ERRORS, NUMBERS, Predictions, Verdict, only_right
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
@@ -21,8 +21,8 @@ from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
-from daamctl.evaluation.figures import FIGURES_OF_SUMS
-from daamctl.evaluation.prediction_columns import by_last_part
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
+from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, detectable_difference, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"
@@ -56,36 +56,38 @@ def judge(
         raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
     if metric not in (metrics := (*Task.over_items, *FIGURES_OF_SUMS)):
         raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(metrics)}")
-    figure, of_numbers = FIGURES_OF_SUMS.get(metric), metric in NUMBERS
+    figure = FIGURES_OF_SUMS.get(metric)
     if margin is not None and not 0 <= margin <= 1:
         raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
-    if margin is not None and of_numbers:
+    if margin is not None and metric in ERRORS:
         raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
     names = [file.name for file in files]
     wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
     if wrong is not None:
         raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
     rows, notes = _matched(files, common=common)
+    if metric in ERRORS:
+        notes = [note for note in notes if note != TEXTS_NOTE]
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
     numbers = next((file for file in files if file.rows["correct"].null_count()), None)
-    if numbers is not None and not of_numbers:
+    if numbers is not None and metric not in NUMBERS:
         raise ConfigError(
             f"{numbers.name}: labels and predictions are numbers, not classes",
             fix="rank the models by agreement: --metric ccc, pearson or r2",
         )
     number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
     # labels that hardly repeat are answers, e.g. of a language model
-    has_classes = not of_numbers and 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
-    if metric != "accuracy" and not of_numbers and not has_classes:
+    has_classes = metric not in ERRORS and 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
+    if metric != "accuracy" and metric not in ERRORS and not has_classes:
         raise ConfigError(
             f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to "
             f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
         )
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
-    if of_numbers:
-        rows = [_with_errors(table, labels, name, FIGURES[metric]) for table, name in zip(rows, names, strict=True)]
+    if figure is not None and issubclass(figure, FigureOfErrors):
+        rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
@@ -117,7 +119,7 @@ def judge(
     items = _items(tables, labels if has_classes else labels.with_columns(label=None), group, word)
     tested = family.design.unit is not None
     intervals: dict[str, dict[str, Interval]] = {name: {} for name in names} if tested else {}
-    if of_numbers:
+    if metric in ERRORS:
         compared = []
     elif tested:
         intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()}
@@ -167,21 +169,24 @@ def judge(
     )
 
 
-def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: str) -> pl.DataFrame:
-    """The rows of a model with numbers as labels and predictions, and the absolute error as `correct`."""
+def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
+    """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
+    numbers, metric = figure.primary in NUMBERS, FIGURES[figure.primary]
     for column in ("label", "prediction"):
-        numbers = table[column].cast(pl.Float64, strict=False)
-        wrong = numbers.is_null() | ~numbers.is_finite()
+        values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
+        wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()
+        if not numbers and column == "prediction" and not wrong.all():  # of an utterance in which nothing was heard
+            continue
         if wrong.any():
-            value = table[column].filter(wrong)[0]
+            value, item = (table[one].filter(wrong)[0] for one in (column, "item"))
             met = "that" if value is None else f"'{value}'"
-            told = f"{int(wrong.sum())} of {len(table)} {column}s are none, e.g. {met}"
-            raise ConfigError(f"{name}: {figure} needs numbers, and {told} of item '{table['item'].filter(wrong)[0]}'")
-        table = table.with_columns(numbers)
-    if table["label"].n_unique() < 2:
-        raise ConfigError(f"there is no {figure}: all labels are the same")
-    return table.with_columns(correct=(pl.col("label") - pl.col("prediction")).abs())
+            told = f"{int(wrong.sum())} of {len(table)} {column}s are none, e.g. {met} of item '{item}'"
+            raise ConfigError(f"{name}: {metric} needs {'numbers' if numbers else 'texts'}, and {told}")
+        table = table.with_columns(values)
+    if figure.primary in NUMBERS and table["label"].n_unique() < 2:
+        raise ConfigError(f"there is no {metric}: all labels are the same")
+    return table.with_columns(correct=figure.item_errors(table["label"], table["prediction"]))
 
 
 def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
@@ -192,7 +197,7 @@ def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
         tested: the same rows as `compare_methods` reads them.
     """
     label, prediction = table["label"], table["prediction"]
-    if task.primary not in NUMBERS:
+    if task.primary not in ERRORS:
         if prediction.null_count() == len(prediction):
             raise ConfigError(f"{task.metric} needs predictions, and a file says only which are right")
         codes = {name: number for number, name in enumerate(task.classes)}
@@ -228,7 +233,7 @@ def _compared(task: Task, trials: Mapping[str, Trials], items: pl.DataFrame, *, 
             row = compare_trials(task, trials[first], trials[second], (first, second))
             least = detectable_difference(task, trials[first], trials[second], alpha=ALPHA)
             row = replace(row, detectable=least)
-        won, lost = only_right(first, second, errors=task.primary in NUMBERS)
+        won, lost = only_right(first, second, errors=task.primary in ERRORS)
         wins, losses = map(int, items.select(won.sum().alias("wins"), lost.sum().alias("losses")).row(0))
         found.append(replace(row, wins=wins, losses=losses, ties=len(items) - wins - losses))
     return with_holm(found)

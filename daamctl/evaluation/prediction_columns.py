@@ -46,6 +46,7 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
+TEXTS_NOTE = "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
 RIGHT = {
     **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
@@ -118,7 +119,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
         if absent := taken["prediction"].null_count():
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
         others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
-        if len(others):
+        if 2 * label.str.contains(r"\S\s+\S").sum() > len(label):
+            notes.append(TEXTS_NOTE)
+        elif len(others):
             names = first_few(others.unique().sort().to_list(), 3)
             notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
         if taken["prediction"].n_unique() == 1 < label.n_unique():

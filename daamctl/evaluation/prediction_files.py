@@ -56,7 +56,7 @@ from daamctl.store.tables import (
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
-TEXTS = (".csv", ".tsv", ".txt", ".conll", ".json", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".conll", ".ark", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
 ARROW = (".arrow", ".feather")
 SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
@@ -238,6 +238,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _json(parsed_json(text), correct, path)
         if (words := _tagged_words(text)) is not None:
             return "conlleval", words, ()
+        if suffix == ".ark":
+            return _s3prl(path, text, " ")
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
@@ -443,14 +445,15 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
 
 def _truth_of(path: Path) -> Path:
     """The file of labels that s3prl writes beside predictions."""
-    return path.with_name(path.name.replace("predict", "truth"))
+    return path.with_name(path.name.replace("predict", "truth").replace("-hyp", "-ref"))
 
 
 def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
     """Two columns without a head, `item answer`, and the labels in a second file: `test_fold1_truth.txt`.
 
     Args:
-        separator: a comma for intents, `item,action,object,location`, whose three slots are one answer; None: spaces.
+        separator: behind which everything is one answer: a comma of intents, `item,action,object,location`, or a space
+            before recognised words; None: an answer is one word.
     """
     frame = _pairs(text, "prediction", separator)
     truth = _truth_of(path)
@@ -463,7 +466,10 @@ def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
 
 
 def _pairs(text: str, second: str, separator: str | None) -> pl.DataFrame:
-    rows = [line.split(separator, 1 if separator else -1) for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
+    if separator == " ":
+        lines = [f"{line.strip()} " for line in lines]  # of an item, perhaps without a word
+    rows = [line.split(separator, 1 if separator else -1) for line in lines]
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
         raise ValueError(f"line {wrong} has {len(rows[wrong - 1])} words; need an item and an answer")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import NUMBERS, Predictions, Verdict
+from daamctl.artifacts.predictions import ERRORS, NUMBERS, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
@@ -16,6 +16,7 @@ from daamctl.reporting.document import (
     Bullets,
     Cell,
     Document,
+    Kind,
     Number,
     Plot,
     Section,
@@ -46,14 +47,14 @@ def sentences(verdict: Verdict) -> list[str]:
         classes = (", ".join(told) or "none") + (", …" if len(rows) > MOST else ".")
     if verdict.design.unit == "speaker":
         found = verdict.by("group", first, second).filter(pl.col("sum") != 0)
-        _, gap = kinds_of(verdict.metric)
+        gap = item_kinds(verdict.metric)[1]
         gaps = [f"{row['group']} {Number(row['difference'], gap)}" for row in found.head(MOST).iter_rows(named=True)]
         speakers = ", ".join(gaps)
     items = verdict.deciding(first, second, MOST + 1)["item"].to_list()
     deciding = ", ".join(items[:MOST]) + (", …" if len(items) > MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
-    is_number = verdict.metric in NUMBERS
-    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, is_number=is_number)
+    further = {"errors": ERRORS.get(verdict.metric, ""), "is_share": kinds_of(verdict.metric)[0] == "percent"}
+    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, **further)
 
 
 def ranking(verdict: Verdict) -> Table:
@@ -116,6 +117,11 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
     )
 
 
+def item_kinds(metric: str) -> tuple[Kind, Kind]:
+    """How what is known of an item is shown, and a difference of it."""
+    return ("plain", "signed") if metric in ERRORS else ("percent", "points")
+
+
 def _unit(verdict: Verdict) -> str:
     """What follows the name of a figure in the head of a column."""
     return "" if verdict.metric in NUMBERS else " (%)"
@@ -130,20 +136,20 @@ def _pairs(verdict: Verdict) -> Table:
             tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
     won = ["First closer", "Second closer"]
-    if verdict.metric not in NUMBERS:
+    if verdict.metric not in ERRORS:
         won = ["Only the first right", "Only the second right"]
     columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", *won]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
 
 
 def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -> Table:
-    _, signed = kinds_of(verdict.metric)
+    _, signed = item_kinds(verdict.metric)
     rows: list[list[Cell]] = [
         [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
     columns = [name.capitalize(), "Items", "Difference of errors", f"{first} closer", f"{second} closer"]
-    if verdict.metric not in NUMBERS:
+    if verdict.metric not in ERRORS:
         columns[2:] = ["Difference", f"Only {first} right", f"Only {second} right"]
     return Table(column, f"By {name}, those that decide most first", columns, rows)
 
@@ -153,21 +159,22 @@ def _items(verdict: Verdict, first: str, second: str) -> Table:
     found = every.head(MOST_ROWS)
     titles = {"group": verdict.design.source_word.capitalize(), "label": "Label"}
     known = {name: title for name, title in titles.items() if found[name].null_count() < len(found)}
-    shown, _ = kinds_of(verdict.metric)
+    shown, _ = item_kinds(verdict.metric)
     rows: list[list[Cell]] = [
         [row["item"], *(row[name] or "" for name in known), *(Number(row[one], shown) for one in (first, second))]
         for row in found.iter_rows(named=True)
     ]
-    columns = ["Item", *known.values(), first + _unit(verdict), second + _unit(verdict)]
+    unit = "" if verdict.metric in ERRORS else " (%)"
+    columns = ["Item", *known.values(), first + unit, second + unit]
     note = f"The first {MOST_ROWS}; --json has all items." if len(every) > MOST_ROWS else ""
     texts = frozenset(range(1, len(known) + 1))
-    what = "absolute error" if verdict.metric in NUMBERS else "share of repeats that are right"
+    what = ERRORS.get(verdict.metric, "share of repeats that are right")
     return Table("items", f"Items that decide: {what}", columns, rows, texts, note=note)
 
 
 def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
     """Difference of the best two in every group."""
-    if verdict.design.unit != "speaker" or verdict.metric in NUMBERS:
+    if verdict.design.unit != "speaker" or verdict.metric in ERRORS:
         return None
     from daamctl.reporting.figures import differences, drawn
 

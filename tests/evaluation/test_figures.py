@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,17 +14,18 @@ from scipy import stats
 from sklearn.metrics import f1_score, r2_score
 
 from daamctl.data.task import TASKS
-from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfSums
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfSums, edit_distances
 from daamctl.evaluation.trials import compare_trials, detectable_difference, mean_figure, trial_intervals
 
 CLASSES = ("a", "b", "c", "d")
+WORDS = ("so", "it", "goes", "on", "and")
 NUMBERS = ("ccc", "pearson", "r2")
 OF_ITEMS = [name for name in FIGURES_OF_SUMS if name != "entity_f1"]
 """The others; that of entities is that of seqeval in the tests of `judge`."""
 
 
 def task_of(name: str) -> FigureOfSums:
-    classes = () if name in NUMBERS else CLASSES
+    classes = CLASSES if name.endswith("f1") else ()
     return FIGURES_OF_SUMS[name](**vars(replace(TASKS["embeddings"], source="speaker", classes=classes)))
 
 
@@ -33,13 +35,34 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     if name in NUMBERS:
         label = shared.normal(1e4, 1.0, 200)
         return pl.DataFrame({"unit": unit, "label": label, "prediction": label + own.normal(0.1, noise, 200)})
+    if name.endswith("accuracy"):
+        true = [" ".join(shared.choice(WORDS, shared.integers(1, 6))) for _ in range(200)]
+        said = [" ".join(own.choice(WORDS) if own.random() < noise else word for word in text.split()) for text in true]
+        return pl.DataFrame({"unit": unit, "label": true, "prediction": [*said[:-2], "", None]})
     label = shared.choice(4, 200, p=[0.5, 0.3, 0.19, 0.01])
     said = np.where(own.random(200) < noise, own.integers(-1, 4, 200), label)  # -1 is no class
     return pl.DataFrame({"unit": unit, "label": label, "prediction": said})
 
 
+def distance(one: Sequence[str], other: Sequence[str]) -> int:
+    """Levenshtein's distance as it is defined."""
+    if not one or not other:
+        return len(one) + len(other)
+    known = list(range(len(other) + 1))
+    for first in one:
+        row = [known[0] + 1]
+        for place, second in enumerate(other):
+            row.append(min(row[-1] + 1, known[place + 1] + 1, known[place] + (first != second)))
+        known = row
+    return known[-1]
+
+
 def reference(name: str, rows: pl.DataFrame) -> float:
     label, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
+    if name.endswith("accuracy"):
+        split = list if name.startswith("character") else str.split
+        errors = sum(distance(split(one), split(other or "")) for one, other in zip(label, said, strict=True))
+        return 1 - errors / sum(len(split(one)) for one in label)
     if name == "pearson":
         return float(stats.pearsonr(label, said)[0])
     if name == "r2":
@@ -119,3 +142,14 @@ def test_intervals_contain_the_figure_of_the_population() -> None:
         (interval,) = trial_intervals(task, [{0: sample(12)}])
         inside += interval.low <= truth <= interval.high
     assert 180 <= inside <= 199
+
+
+def test_distances_of_texts() -> None:
+    rng = np.random.default_rng(0)
+    texts = [list(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(1300)]
+    others = [list(rng.choice(WORDS, rng.integers(0, 9))) for _ in texts]
+    found = edit_distances(texts, others)
+    assert found.tolist() == [distance(one, other) for one, other in zip(texts, others, strict=True)]
+    assert edit_distances([], []).tolist() == []
+    assert edit_distances([[]], [[]]).tolist() == [0]
+    assert edit_distances(["kitten"], ["sitting"]).tolist() == [3]

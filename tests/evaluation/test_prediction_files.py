@@ -909,3 +909,12 @@ def test_words_in_lines_with_their_tags(tmp_path: Path, ending: str, columns: st
     assert found.rows["group"].to_list() == ["000000"] * 2 + ["000001"] * 2
     assert found.rows["label"].to_list() == ["B-per", "I-per", "O", "B-per"]
     assert found.rows["prediction"].to_list() == ["B-per", "O", "O", "B-org"]
+
+
+def test_recognised_words_of_s3prl(tmp_path: Path) -> None:
+    (tmp_path / "test-noLM-hyp.ark").write_text("u1 IT GOES\nu2 \nu3 ON\n")
+    (tmp_path / "test-noLM-ref.ark").write_text("u2 SO\nu1 IT GOES ON\nu3 ON\n")
+    found = rows(tmp_path / "test-noLM-hyp.ark")
+    assert found.tool == "s3prl"
+    read = found.rows.sort("item").select("item", "label", "prediction").rows()
+    assert read == [("u1", "IT GOES ON", "IT GOES"), ("u2", "SO", None), ("u3", "ON", "ON")]

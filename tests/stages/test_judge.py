@@ -751,3 +751,49 @@ def test_what_entities_need() -> None:
     # a prediction that is missing, or no tag, is no entity
     holes = rows.with_columns(prediction=pl.when(pl.col("prediction") == "O").then(None).otherwise("prediction"))
     assert daamctl.judge(rows, holes, metric="entity_f1").pair("table 1", "table 2").difference == 0
+
+
+def heard(noise: float, seed: int) -> pl.DataFrame:
+    """Words that were recognised."""
+    shared, own = np.random.default_rng(0), np.random.default_rng(seed)
+    words = ["so", "it", "goes", "on", "and"]
+    true = [" ".join(shared.choice(words, shared.integers(1, 9))) for _ in range(240)]
+    said = [
+        " ".join(
+            str(own.choice(words)) if own.random() < noise else word for word in text.split() if own.random() > 0.1
+        )
+        for text in true
+    ]
+    return table(0.5, 1).with_columns(label=pl.Series(true), pred=pl.Series(said))
+
+
+@pytest.mark.parametrize("metric", ["word_accuracy", "character_accuracy"])
+def test_recognised_words_are_judged_by_their_errors(metric: str) -> None:
+    tables = {"x": heard(0.3, 2), "y": heard(0.1, 1)}
+    verdict = daamctl.judge(tables, metric=metric)
+    assert (verdict.models, verdict.metrics) == (["y", "x"], [metric])
+    lines = sentences(verdict)
+    name = {"word_accuracy": "word accuracy (1 − WER)", "character_accuracy": "character accuracy (1 − CER)"}[metric]
+    wanted = rf"y leads x by \+\d+\.\d points of {re.escape(name)} \(\d+\.\d and \d+\.\d %\), 95 % interval .*"
+    assert re.fullmatch(wanted, lines[0])
+    assert f"in the mean of {metric.split('_')[0]} errors: s" in "\n".join(lines)
+    assert lines[2].endswith(" points.")
+    page = str(document(verdict, []))
+    assert f"Items that decide: {metric.split('_')[0]} errors" in page
+    plain = daamctl.judge(tables)
+    note = "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
+    assert (note in plain.notes, note in verdict.notes) == (True, False)
+    assert note not in daamctl.judge(table(0.7, 1), table(0.6, 2)).notes
+
+
+def test_what_word_errors_need() -> None:
+    one, other = heard(0.1, 1), heard(0.3, 2)
+    right = [rows.drop("pred").with_columns(correct=pl.lit(value=True)) for rows in (one, other)]
+    with pytest.raises(
+        ConfigError, match=r"x: word accuracy .* needs texts, and 240 of 240 predictions are none, e\.g\. "
+    ):
+        daamctl.judge({"x": right[0], "y": right[1]}, metric="word_accuracy")
+    silent = one.with_columns(pred=pl.when(pl.col("speaker") == "s01").then(pl.lit("")).otherwise("pred"))
+    verdict = daamctl.judge({"x": one, "y": silent}, metric="word_accuracy")
+    words = one.filter(pl.col("speaker") == "s01")["label"].str.split(" ").list.len().sum()
+    assert verdict.items.filter(pl.col("group") == "s01")["y"].sum() == words

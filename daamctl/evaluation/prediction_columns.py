@@ -115,11 +115,12 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if "correct" not in columns and label is not None and _are_numbers(label, taken.get("prediction")):
         correct = pl.Series([None] * len(frame))
     elif "correct" not in columns and label is not None and "prediction" in taken:
-        correct = _agree(label, taken["prediction"], what)
+        are_texts = 2 * label.str.contains(r"\S\s+\S").sum() > len(label)
+        correct = _agree(label, taken["prediction"], what, may_all_differ=are_texts)
         if absent := taken["prediction"].null_count():
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
         others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
-        if 2 * label.str.contains(r"\S\s+\S").sum() > len(label):
+        if are_texts:
             notes.append(TEXTS_NOTE)
         elif len(others):
             names = first_few(others.unique().sort().to_list(), 3)
@@ -257,13 +258,13 @@ def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
     return 2 * prediction.is_in(label.unique().to_list()).sum() < len(label)
 
 
-def _agree(label: pl.Series, prediction: pl.Series, what: str) -> pl.Series:
+def _agree(label: pl.Series, prediction: pl.Series, what: str, *, may_all_differ: bool) -> pl.Series:
     """1 where the prediction is the label, else 0; an item without a prediction is wrong."""
     unknown = label.null_count()
     if unknown:
         raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
     known, said = set(label.unique()), set(prediction.drop_nulls().unique())
-    if not known & said:
+    if not known & said and not may_all_differ:
         raise ConfigError(
             f"{what}: no prediction ({first_few(sorted(said), 5)}) is among the labels ({first_few(sorted(known), 5)})",
             fix="write both in the same way, as names or as numbers",

@@ -788,6 +788,8 @@ def test_recognised_words_are_judged_by_their_errors(metric: str) -> None:
 
 def test_what_word_errors_need() -> None:
     one, other = heard(0.1, 1), heard(0.3, 2)
+    never = [rows.with_columns(pred=pl.col("pred") + " x") for rows in (one, other)]  # no text is right
+    assert daamctl.judge(*never, metric="word_accuracy").models == ["table 1", "table 2"]
     right = [rows.drop("pred").with_columns(correct=pl.lit(value=True)) for rows in (one, other)]
     with pytest.raises(
         ConfigError, match=r"x: word accuracy .* needs texts, and 240 of 240 predictions are none, e\.g\. "

@@ -153,3 +153,27 @@ def test_distances_of_texts() -> None:
     assert edit_distances([], []).tolist() == []
     assert edit_distances([[]], [[]]).tolist() == [0]
     assert edit_distances(["kitten"], ["sitting"]).tolist() == [3]
+
+
+def test_a_class_that_a_sample_lacks_does_not_count() -> None:
+    rows = answers("macro_f1").filter(pl.col("label") < 2, pl.col("prediction") < 2)
+    task = task_of("macro_f1")
+    wanted = f1_score(rows["label"].to_numpy(), rows["prediction"].to_numpy(), labels=[0, 1], average="macro")
+    assert mean_figure(task, [task.sums(rows)]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "items"),
+    [
+        ("macro_f1", [20, 20, 20, 20], 80),  # as many as there are, if classes are equal
+        ("macro_f1", [10, 30], 2**2 / (1 / 10 + 1 / 30)),  # fewer, because a rare class counts as much
+        ("macro_f1", [10, 0, 30], 2**2 / (1 / 10 + 1 / 30)),
+        ("weighted_f1", [10, 0, 30], 40),
+    ],
+)
+def test_f1_is_a_share_of_so_many_items(name: str, counts: list[int], items: float) -> None:
+    task, given = task_of(name), np.array(counts, dtype=np.float64)
+    assert task.size(0.7, given, 1) == pytest.approx(items)
+    assert task.size(0.7, given, 3) == pytest.approx(3 * items)
+    # repeats of a model that is always right, or never, tell no more than one
+    assert task.size(1.0, given, 3) == task.size(0.0, given, 3) == pytest.approx(items)

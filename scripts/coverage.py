@@ -1,13 +1,14 @@
 """Coverage of intervals for few speakers, by simulation: how often a 95 % interval contains the true value.
 
-    python scripts/coverage.py    # the tables of docs/sources.md#intervals; a few minutes
+    python scripts/coverage.py    # the tables of docs/sources.md#intervals; half an hour
 
 Speakers have 10 to 50 utterances and an accuracy of their own, from a beta distribution around 75 % with a standard
 deviation of 10 points, or around 97 % with 3. A second method has another accuracy for each, correlated with the first,
 and is 3 points worse. `bootstrap` redraws speakers whatever their number; `daamctl` is what the package computes. The
 second table is of items without speakers. The third is of the entity F1 of documents with 10 to 50 entities, or of
 sentences with 1 to 3, that differ as speakers do: half of the errors are entities of a wrong type, half are missed, and
-half as many are made up.
+half as many are made up. The fourth is of figures that are no shares: differences of two methods that are equally good,
+and perplexities.
 
 The last table is of tests with a margin (docs/sources.md#shortest-encoder): how often a method that is worse by exactly
 the margin passes at a level of 5 %. It wins 1 % of the items, and loses as many and the margin; speakers have these
@@ -17,12 +18,14 @@ rates times a number of their own, with a mean of 1 and a standard deviation of 
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import typer
 
 from daamctl.artifacts.statistics import Interval
 from daamctl.data.sign_flip import paired_sign_flip
-from daamctl.data.task import Sums, task_of
+from daamctl.data.task import Sums, Task, task_of
 from daamctl.evaluation import engine
+from daamctl.evaluation.figures import Concordance, MacroF1
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.evaluation.trials import trial_intervals
 
@@ -37,6 +40,8 @@ TAGGED = (
     (10, (10, 50)), (30, (10, 50)), (50, (10, 50)), (30, (1, 3)), (100, (1, 3)), (300, (1, 3)), (1000, (1, 3)),
 )  # fmt: skip
 """Number of units and the range of their entities."""
+OTHERS = (30, 50, 100, 300)
+"""Numbers of units."""
 MARGINS, WON, OWN = (0.01, 0.02, 0.05), 0.01, 0.5
 COMPARED = ((1, 50), (1, 100), (1, 300), (1, 1000), (30, 8), (30, 20), (30, 50))
 """Items per unit, and number of units."""
@@ -57,11 +62,12 @@ def draw(rng: np.random.Generator, speakers: int, mean: float) -> tuple[np.ndarr
 
 
 def redrawn(sums: engine.Sums, statistic: engine.Statistic) -> Interval:
-    """The interval of a bootstrap, however few the units are."""
-    few, engine.FEW_UNITS = engine.FEW_UNITS, 0
-    (found,) = engine.intervals(sums, statistic, resamples=1_000)
-    engine.FEW_UNITS = few
-    return found
+    """The percentile interval of a bootstrap that redraws whole units, however few they are."""
+    number = sums.shape[1]
+    times = np.random.default_rng(0).multinomial(number, np.full(number, 1 / number), size=1_000).T
+    low, high = np.quantile(statistic(sums @ times.astype(float))[0], [0.025, 0.975]).tolist()
+    value = float(statistic(sums @ np.ones((number, 1)))[0, 0])
+    return Interval(value, low, high, 0.95, number, 1_000, "bootstrap")
 
 
 def bootstrap(values: np.ndarray, units: np.ndarray, classes: np.ndarray | None = None) -> Interval:
@@ -95,6 +101,48 @@ def tagged_intervals(sums: np.ndarray) -> list[Interval | None]:
         redrawn(sums, entity_f1),
         *trial_intervals(TAGGING, [{1: Sums("sentence", np.arange(sums.shape[1]), sums[:1], sums[1:])}]),
     ]
+
+
+def other_figures(rng: np.random.Generator, units: int) -> dict[str, tuple[np.ndarray, engine.Statistic]]:
+    """Sums and statistics of figures that are no shares, of so many units."""
+
+    def gap(task: Task, given: int) -> engine.Statistic:
+        def difference(sums: np.ndarray) -> np.ndarray:
+            one, two = np.split(sums[given:], 2)
+            return np.asarray(
+                task.figure(np.vstack([sums[:given], one])) - task.figure(np.vstack([sums[:given], two]))
+            )[None]
+
+        return difference
+
+    found: dict[str, tuple[np.ndarray, engine.Statistic]] = {}
+    for mean, deviation in MEANS.items():
+        unit = np.repeat(np.arange(units), rng.integers(10, 51, units))
+        label, total = rng.choice(CLASSES, len(unit), p=[0.4, 0.3, 0.2, 0.1]), mean * (1 - mean) / deviation**2 - 1
+        rates = rng.beta(mean * total, (1 - mean) * total, (2, units))[:, unit]
+        wrong = (label + rng.integers(1, CLASSES, rates.shape)) % CLASSES
+        answers = np.where(rng.random(rates.shape) < rates, label, wrong)
+        macro = MacroF1(**vars(task_of("embeddings", [str(one) for one in range(CLASSES)])))
+        parts = [macro.sums(pl.DataFrame({"unit": unit, "label": label, "prediction": one})) for one in answers]
+        found[f"macro F1 {mean:.0%}"] = np.vstack([parts[0].given, *(one.own for one in parts)]), gap(macro, CLASSES)
+    for share, (low, high) in ((0.75, (1, 3)), (0.95, (1, 3)), (0.4, (0, 1)), (0.75, (10, 50))):
+        true = rng.integers(low, high + 1, units)
+        own = []
+        for _ in range(2):
+            correct = rng.binomial(true, share)
+            own += [correct + rng.binomial(true - correct, 0.5) + rng.binomial(true - correct, 0.25), correct]
+        found[f"entity F1 {share:.0%} of {low} to {high}"] = np.stack([true, *own]).astype(float), gap(TAGGING, 1)
+    tokens = rng.integers(20, 80, units)
+    nll = rng.gamma(4, 0.5, units) * tokens + rng.normal(0, 1, (2, units)) * np.sqrt(tokens)
+    found["perplexity"] = np.stack([tokens, nll[0]]), lambda sums: np.exp(sums[1:] / sums[0])
+    found["ratio of two"] = np.stack([tokens, nll[0] - nll[1]]), lambda sums: np.exp(sums[1:] / sums[0])
+    unit, true_numbers = np.repeat(np.arange(units), 20), rng.normal(size=20 * units)
+    said = 0.7 * true_numbers + rng.normal(0, 0.6, (2, len(unit))) + rng.normal(0, 0.4, (2, units))[:, unit]
+    ccc = Concordance(**vars(task_of("embeddings")))
+    parts = [ccc.sums(pl.DataFrame({"unit": unit, "label": true_numbers, "prediction": one})) for one in said]
+    found["CCC"] = np.vstack([parts[0].given, parts[0].own]), lambda sums: ccc.figure(sums)[None]
+    found["difference in CCC"] = np.vstack([parts[0].given, *(one.own for one in parts)]), gap(ccc, 3)
+    return found
 
 
 def passes(rng: np.random.Generator, items: int, units: int, margin: float) -> list[bool]:
@@ -165,6 +213,22 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
             found = [one for mean in SPREADS for one in tagged_intervals(tagged(rng, number, entities, mean))]
             hits.append(covered(found, [truth for truth in truths for _ in range(2)]))
         print_row(f"{number} of {entities[0]} to {entities[1]} entities", hits)
+    print("\n| units | " + " | ".join(f"{number}: bootstrap | daamctl" for number in OTHERS) + " |")
+    print("| --- " * (2 * len(OTHERS) + 1) + "|")
+    rng = np.random.default_rng(seed)
+    large = other_figures(rng, 500_000)
+    shares: dict[str, list[list[bool]]] = {name: [] for name in large}
+    exact = {name: float(statistic(sums.sum(1, keepdims=True))[0, 0]) for name, (sums, statistic) in large.items()}
+    for _ in range(rounds):
+        row: dict[str, list[bool]] = {name: [] for name in shares}
+        for number in OTHERS:
+            for name, (sums, statistic) in other_figures(rng, number).items():
+                pair: list[Interval | None] = [redrawn(sums, statistic), *engine.intervals(sums, statistic)]
+                row[name] += covered(pair, [exact[name]] * 2)
+        for name, hit in row.items():
+            shares[name].append(hit)
+    for name, several in shares.items():
+        print_row(name, several)
     print("\n| | " + " | ".join(f"margin of {100 * margin:.0f} %: sign flips | daamctl" for margin in MARGINS) + " |")
     print("| --- " * (2 * len(MARGINS) + 1) + "|")
     rng = np.random.default_rng(seed)

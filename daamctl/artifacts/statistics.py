@@ -17,7 +17,7 @@ class Interval:
         level: level of the interval, e.g. 0.95.
         n_clusters: number of units.
         resamples: number of samples of the units that it is made of.
-        method: korn-graubard (of a share, or of methods that agree on all items), bootstrap, jackknife, or sign-flip
+        method: korn-graubard (of a share, or of methods that agree on all items), jackknife, or sign-flip
             (all values that the test does not reject).
     """
 

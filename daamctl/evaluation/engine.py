@@ -1,7 +1,7 @@
 """Intervals and tests of every figure: a figure is a function of sums over independent units.
 
 A unit is what is independent: a speaker, a document, an image, an item (docs/sources.md#paired-comparison). For an
-interval units are redrawn or left out one by one; for a test the two sides are swapped within units.
+interval units are left out one by one; for a test the two sides are swapped within units.
 Accuracy, balanced accuracy, entity F1, perplexity and the scores of reconstructions differ in their sums and statistic
 alone:
 
@@ -13,7 +13,7 @@ Pure functions on arrays. Seeds are averaged before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -25,38 +25,27 @@ from daamctl.artifacts.statistics import Interval, SignFlipTest
 from daamctl.data.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all_sets, blocks, finite, random_sets
 from daamctl.evaluation.statistics import class_mean
 
-FEW_UNITS = 30
-"""With fewer units, redrawing them gives intervals that are too narrow (`scripts/coverage.py`)."""
 SMALL = 1e-9
 """Below this, a standard error or a number of items is rounding."""
 FLIPS = 10_000
 SETS_AT_ONCE = 12
 """Units whose sets of swaps are tried at once."""
-FEWER = 8
-"""Units per kind of units with the same sums, from which on only the number of each kind is drawn."""
 
 Sums: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
 Statistic = Callable[[Floats], Floats]
 
 
 def intervals(
-    sums: Sums,
-    statistic: Statistic,
-    *,
-    level: float = 0.95,
-    items: ArrayLike | None = None,
-    resamples: int = 10_000,
-    seed: int = 0,
+    sums: Sums, statistic: Statistic, *, level: float = 0.95, items: ArrayLike | None = None
 ) -> list[Interval]:
     """Intervals of F figures.
 
-    With 30 units or more, percentile intervals of a bootstrap that redraws whole units: a unit brings all of its items
-    (Davison and Hinkley 1997, section 3.8; Field and Welsh 2007 show that this is consistent). With fewer, these are
-    too narrow (Cameron, Gelbach and Miller 2008), so the interval is the figure plus and minus t of U - 1 degrees of
-    freedom times the standard error of the jackknife, which leaves out one unit at a time (Efron and Tibshirani 1993,
-    chapter 11).
+    The figure plus and minus t of U - 1 degrees of freedom times the standard error of the jackknife, which leaves out
+    one unit with all of its items at a time (Efron and Tibshirani 1993, chapter 11). A bootstrap over units gives
+    intervals that are too narrow with few (Cameron, Gelbach and Miller 2008), and the same with many
+    (docs/sources.md#intervals).
 
-    Both are too narrow for a share near 0 or 1, and have no width where every item, or none, is right. So shares have
+    They are too narrow for a share near 0 or 1, and have no width where every item, or none, is right. So shares have
     the interval of Korn and Graubard (1998): that of Clopper and Pearson for as many independent items as would have
     the standard error of the jackknife, at most N, times the squared ratio of t of N - 1 to t of U - 1 degrees of
     freedom.
@@ -65,7 +54,6 @@ def intervals(
         sums: (K, U).
         statistic: see the module.
         items: N, one or (F,), as the figures are shares of so many items, or means of such shares; None: they are not.
-        resamples: number of draws of the bootstrap.
 
     Raises:
         ValueError: there are fewer than two units.
@@ -75,26 +63,19 @@ def intervals(
         raise ValueError(f"{number} units; an interval needs at least 2")
     totals = sums @ np.ones((number, 1))
     values = statistic(totals)[:, 0]
-    if number >= FEW_UNITS and items is None:
-        drawn = redrawn(sums, statistic, resamples, seed)
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=1)
-        samples, method = resamples, "bootstrap"
-    else:
-        columns, ends = sparse.csc_array(sums), np.cumsum([0, *blocks(number, len(totals))])
-        # the sums without each unit, in blocks that fit in memory
-        parts = [statistic(totals - columns[:, start:end].toarray()) for start, end in pairwise(ends)]
-        without = np.concatenate(parts, axis=1)
-        error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
-        reach, samples = special.stdtrit(number - 1, (1 + level) / 2), number
-        if items is None:
-            method = "jackknife"
-            low, high = values - reach * error, values + reach * error
-        else:
-            method = "korn-graubard"
-            low, high = _share_ends(values, error, np.asarray(items, dtype=np.float64), reach, level)
+    columns, ends = sparse.csc_array(sums), np.cumsum([0, *blocks(number, len(totals))])
+    # the sums without each unit, in blocks that fit in memory
+    parts = [statistic(totals - columns[:, start:end].toarray()) for start, end in pairwise(ends)]
+    without = np.concatenate(parts, axis=1)
+    error = np.sqrt((number - 1) / number * ((without - without.mean(1, keepdims=True)) ** 2).sum(1))
+    reach = special.stdtrit(number - 1, (1 + level) / 2)
+    method = "jackknife" if items is None else "korn-graubard"
+    low, high = values - reach * error, values + reach * error
+    if items is not None:
+        low, high = _share_ends(values, error, np.asarray(items, dtype=np.float64), reach, level)
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
     found = np.round([values, low, high], SAME) + 0.0
-    return [Interval(value, low, high, level, number, samples, method) for value, low, high in found.T.tolist()]
+    return [Interval(value, low, high, level, number, number, method) for value, low, high in found.T.tolist()]
 
 
 def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, level: float) -> tuple[Floats, Floats]:
@@ -117,31 +98,6 @@ def _independent_items(variance: Floats, error: Floats, items: Floats, reach: fl
     size: Floats = np.minimum(alike + 1, items)  # n independent items have the squared error variance/(n - 1)
     size *= (special.stdtrit(np.maximum(items - 1, 1), (1 + level) / 2) / reach) ** 2
     return size
-
-
-def redrawn(sums: Sums, statistic: Statistic, resamples: int, seed: int) -> Floats:
-    """Figures (F, resamples) of samples of the units with replacement.
-
-    Units with the same sums are interchangeable. If there are few kinds of them, e.g. of single items that are right or
-    wrong, only the number of each kind in a sample is drawn.
-    """
-    number = sums.shape[1]
-    table = sums if isinstance(sums, np.ndarray) else sums.toarray()
-    kinds, counts = np.unique(table, axis=1, return_counts=True)
-    if len(counts) > number / FEWER:
-        return np.concatenate([statistic(sums @ times) for times in draws(number, resamples, seed)], axis=1)
-    rng, sizes = np.random.default_rng(seed), blocks(resamples, len(counts))
-    drawn = (rng.multinomial(number, counts / number, size=size).T.astype(np.float64) for size in sizes)
-    return np.concatenate([statistic(kinds @ times) for times in drawn], axis=1)
-
-
-def draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """Blocks of samples with replacement: how many times each of the units is in each sample, (number, samples)."""
-    rng = np.random.default_rng(seed)
-    for size in blocks(resamples, number):
-        # one bincount for all samples: unit u of sample s is counted in cell u * size + s
-        flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
-        yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
 
 
 def mean_sums(values: ArrayLike, units: ArrayLike, classes: ArrayLike | None = None) -> tuple[Sums, Statistic]:

@@ -21,7 +21,7 @@ class Figure:
 
 
 def perplexities(nll: Mapping[str, NDArray[np.float64]], articles: ArrayLike) -> dict[str, Figure]:
-    """Exp of the mean negative log-likelihood, with a 95 % percentile interval; whole articles are redrawn.
+    """Exp of the mean negative log-likelihood, with a 95 % interval over whole articles.
 
     exp is monotone, so it maps the ends of the interval of the mean to those of the perplexity.
 

@@ -70,14 +70,16 @@ def test_not_worse_by_a_margin_agrees_with_the_interval() -> None:
     rng = np.random.default_rng(4)
     gold = rng.poisson(1.0, 60)
     good, poor = (method(rng, gold, hit, 2) for hit in (0.9, 0.6))
-    gap = compare_trials(TASK, poor, good, NAMES, level=0.9, resamples=999)
-    found, p = trials_not_worse(TASK, poor, good, 0.01, resamples=999)
+    gap = compare_trials(TASK, poor, good, NAMES, level=0.9)
+    found, p = trials_not_worse(TASK, poor, good, 0.01)
     assert (found.low, found.high) == (gap.low, gap.high)
     assert p > 0.95
     assert gap.low is not None
+    freedom, error = 59, (found.high - found.value) / stats.t.ppf(0.95, 59)
+    assert trials_not_worse(TASK, poor, good, 0.3)[1] == pytest.approx(stats.t.sf((found.value + 0.3) / error, freedom))
     for beyond, shown in ((0.01, True), (-0.01, False)):  # the lower end is the margin that is just shown
-        assert (trials_not_worse(TASK, poor, good, beyond - gap.low, resamples=999)[1] < 0.05) == shown
-    assert trials_not_worse(TASK, good, good, 0.01, resamples=999)[1] == 0.001
+        assert (trials_not_worse(TASK, poor, good, beyond - gap.low)[1] < 0.05) == shown
+    assert trials_not_worse(TASK, good, good, 0.01)[1] < 0.001
 
 
 def test_tags_outside_entities_are_accurate_and_worthless() -> None:
@@ -87,7 +89,7 @@ def test_tags_outside_entities_are_accurate_and_worthless() -> None:
     right, outside = (
         {1: TASK.sums(words.with_columns(logits=pl.Series(np.eye(3)[found].tolist())))} for found in (tags, 0 * tags)
     )  # all outside: accuracy 80 %
-    gap, p = trials_not_worse(TASK, outside, right, 0.25, resamples=999)
+    gap, p = trials_not_worse(TASK, outside, right, 0.25)
     assert (mean_figure(TASK, outside.values()), gap.value, p) == (0.0, -1.0, 1.0)
 
 
@@ -96,7 +98,7 @@ def test_randomisation_of_few_sentences_tries_all_swaps() -> None:
     gold = rng.poisson(2.0, 9)
     first, second = method(rng, gold, 0.7, 2), method(rng, gold, 0.4, 2)
     observed = np.mean([*map(f1, first.values())]) - np.mean([*map(f1, second.values())])
-    found = compare_trials(TASK, first, second, NAMES, resamples=100)
+    found = compare_trials(TASK, first, second, NAMES)
     as_large = []
     for swaps in product((0, 1), repeat=9):
         keep = 1 - np.array(swaps)
@@ -119,11 +121,11 @@ def test_randomisation_of_many_sentences_is_calibrated() -> None:
     gold = rng.poisson(1.5, 80)
     null = []
     for _ in range(200):
-        pair = compare_trials(TASK, method(rng, gold, 0.6), method(rng, gold, 0.6), NAMES, resamples=2, flips=500)
+        pair = compare_trials(TASK, method(rng, gold, 0.6), method(rng, gold, 0.6), NAMES, flips=500)
         assert not pair.exact
         null.append(pair.p)
     assert 0.01 <= np.mean([p is not None and p <= 0.05 for p in null]) <= 0.10
-    better = compare_trials(TASK, method(rng, gold, 0.9), method(rng, gold, 0.4), NAMES, resamples=500)
+    better = compare_trials(TASK, method(rng, gold, 0.9), method(rng, gold, 0.4), NAMES)
     assert better.p == pytest.approx(better.floor, abs=2e-4)
     assert better.difference > 0.3
     assert better.low is not None
@@ -133,12 +135,12 @@ def test_randomisation_of_many_sentences_is_calibrated() -> None:
 def test_equal_methods_have_no_difference() -> None:
     rng = np.random.default_rng(3)
     one = method(rng, rng.poisson(1.5, 40), 0.5)
-    found = compare_trials(TASK, one, one, NAMES, resamples=100)
+    found = compare_trials(TASK, one, one, NAMES)
     assert (found.difference, found.p, found.low + found.high) == (0, 1, 0)
     assert 0.05 < found.high < 0.07  # of 58 entities, some may differ
-    interval, p = trials_not_worse(TASK, one, dict(one), 0.06, resamples=100)
+    interval, p = trials_not_worse(TASK, one, dict(one), 0.06)
     assert (p <= 0.05) == (interval.low > -0.06)
-    assert trials_not_worse(TASK, one, one, 0.06, resamples=100)[1] < 0.05  # a method is not worse than itself
+    assert trials_not_worse(TASK, one, one, 0.06)[1] < 0.05  # a method is not worse than itself
 
 
 def test_trials_must_be_comparable() -> None:
@@ -157,6 +159,4 @@ def test_only_shared_seeds_are_compared() -> None:
     gold = rng.poisson(1.5, 40)
     one, other = method(rng, gold, 0.7, 3), method(rng, gold, 0.5, 2)
     shared = {seed: one[seed] for seed in other}
-    assert compare_trials(TASK, one, other, NAMES, resamples=100) == compare_trials(
-        TASK, shared, other, NAMES, resamples=100
-    )
+    assert compare_trials(TASK, one, other, NAMES) == compare_trials(TASK, shared, other, NAMES)

@@ -158,7 +158,7 @@ class OfTimm(nn.Module):
         self.timm_model.feature_info = [{"module": name} for name in names]
 
     def forward(self, wrong: float = 0.0) -> Any:
-        states = [torch.arange(40.0).reshape(2, 5, 4)]  # 2 x 2 patches behind a class token
+        states = [torch.arange(30.0).reshape(2, 5, 3)]  # 2 x 2 patches behind a class token
         for block in self.timm_model.blocks:
             states.append(block(states[-1])[0])
         maps = [state[:, 1:].transpose(1, 2).unflatten(2, (2, 2)) + wrong for state in states[1:]]
@@ -176,9 +176,9 @@ def test_blocks_of_timm_are_layers() -> None:
 
 
 class Stages(nn.Module):
-    """Three modules, one after another, whose maps or states are returned."""
+    """Modules, one after another, whose maps are returned, or states; maps perhaps with the features last."""
 
-    def __init__(self, *names: str, maps: bool = False) -> None:
+    def __init__(self, *names: str, maps: str) -> None:
         super().__init__()
         self.names, self.maps = names, maps
         self.stages = nn.ModuleDict({name: nn.Sequential(Layer(1.0)) for name in names})
@@ -188,12 +188,14 @@ class Stages(nn.Module):
         for name in self.names:
             states.append(self.stages[name][0](states[-1] if states else torch.arange(36.0).reshape(1, 4, 3, 3))[0])
             self.stages[name][0](torch.zeros(1, 4, 9))  # another call of the same module, of another value
-        if not self.maps:
+        if self.maps == "none":
             states = [by_position(state, channels_last=False) for state in states]
+        if self.maps == "last":
+            states = [state.permute(0, 2, 3, 1) for state in states]
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
 
 
-@pytest.mark.parametrize("maps", [False, True])
+@pytest.mark.parametrize("maps", ["none", "first", "last"])
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -204,7 +206,7 @@ class Stages(nn.Module):
         (["stage1"], False),
     ],
 )
-def test_states_may_begin_with_a_stem(names: list[str], expected: bool, maps: bool) -> None:
+def test_states_may_begin_with_a_stem(names: list[str], expected: bool, maps: str) -> None:
     model = Stages(*names, maps=maps)
     assert begins_in_layer(model, model, model()) == expected
     assert not any(module._forward_hooks for module in model.modules())

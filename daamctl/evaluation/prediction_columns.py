@@ -115,7 +115,8 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if "correct" not in columns and label is not None and _are_numbers(label, taken.get("prediction")):
         correct = pl.Series([None] * len(frame))
     elif "correct" not in columns and label is not None and "prediction" in taken:
-        are_texts = 2 * label.str.contains(r"\S\s+\S").sum() > len(label)
+        # names of classes may have several words too, but repeat
+        are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
         correct = _agree(label, taken["prediction"], what, may_all_differ=are_texts)
         if absent := taken["prediction"].null_count():
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")

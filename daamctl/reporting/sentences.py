@@ -33,12 +33,12 @@ def sentence(text: str) -> str:
 
 
 def figure(value: float, metric: str) -> str:
-    """A figure of this metric, in percent without the sign."""
+    """A figure of this metric as it is shown, without its unit."""
     return str(Number(value, kinds_of(metric)[0]))
 
 
 def gap(difference: float, metric: str) -> str:
-    """A difference of this metric, in points."""
+    """The same of a difference."""
     return str(Number(difference, kinds_of(metric)[1]))
 
 

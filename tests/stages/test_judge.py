@@ -784,6 +784,10 @@ def test_recognised_words_are_judged_by_their_errors(metric: str) -> None:
     note = "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
     assert (note in plain.notes, note in verdict.notes) == (True, False)
     assert note not in daamctl.judge(table(0.7, 1), table(0.6, 2)).notes
+    named = [rows.with_columns(pl.col("label", "pred") + " face") for rows in (table(0.7, 1), table(0.6, 2))]
+    assert note not in daamctl.judge(*named).notes
+    with pytest.raises(ConfigError, match=r"no prediction .* is among the labels"):
+        daamctl.judge(*(rows.with_columns(pred=pl.lit("a wall")) for rows in named))
 
 
 def test_what_word_errors_need() -> None:

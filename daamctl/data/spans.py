@@ -264,19 +264,17 @@ def micro_f1(counts: EntityCounts) -> float:
     return _scores(*(int(table.sum()) for table in (counts.gold, counts.predicted, counts.correct))).f1
 
 
-def _parts(tag: str) -> tuple[str, str]:
-    """Prefix and type of a BIO tag."""
-    prefix, dash, kind = tag.partition("-")
-    if tag == OUTSIDE:
-        return OUTSIDE, ""
-    if prefix not in ("B", "I") or not dash or not kind:
-        raise ValueError(f"'{tag}' is not a BIO tag: O, or B- or I- and a type")
-    return prefix, kind
-
-
 def is_tag(text: str) -> bool:
     """Whether a text is a BIO tag."""
     return text == OUTSIDE or (text[:2] in ("B-", "I-") and len(text) > 2)
+
+
+def _parts(tag: str) -> tuple[str, str]:
+    """Prefix and type of a BIO tag."""
+    if not is_tag(tag):
+        raise ValueError(f"'{tag}' is not a BIO tag: O, or B- or I- and a type")
+    prefix, _, kind = tag.partition("-")
+    return prefix, kind
 
 
 def _checked(

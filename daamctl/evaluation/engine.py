@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +78,11 @@ def intervals(
     return [Interval(value, low, high, level, number, number, method) for value, low, high in found.T.tolist()]
 
 
+def standard_error(reach: float, units: int, level: float) -> float:
+    """Standard error of the jackknife whose interval reaches so far above the figure."""
+    return float(reach / special.stdtrit(units - 1, (1 + level) / 2))
+
+
 def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, level: float) -> tuple[Floats, Floats]:
     """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
     size = _independent_items(values * (1 - values), error, items, reach, level)
@@ -135,10 +140,15 @@ def _by_class(values: Floats, kinds: NDArray[np.int64], codes: NDArray[np.int64]
 
 
 def mean_intervals(
-    values: ArrayLike, units: ArrayLike, *, classes: ArrayLike | None = None, **settings: Any
+    values: ArrayLike,
+    units: ArrayLike,
+    *,
+    classes: ArrayLike | None = None,
+    level: float = 0.95,
+    items: ArrayLike | None = None,
 ) -> list[Interval]:
     """`intervals` of the means of `mean_sums`."""
-    return intervals(*mean_sums(values, units, classes), **settings)
+    return intervals(*mean_sums(values, units, classes), level=level, items=items)
 
 
 def flip_interval(

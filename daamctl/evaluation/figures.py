@@ -25,17 +25,18 @@ class FigureOfSums(Task):
     """A task whose primary figure follows from the true and predicted answers of items."""
 
     @abstractmethod
-    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
-        """What is summed over N items: of the labels alone, (A, N), and of a model, (K, N)."""
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """What is summed over N items, see `sums`: of the labels alone, (A, N), and of a model, (K, N)."""
 
     def sums(self, predictions: pl.DataFrame) -> Sums:
         """Sums over units; see `Task`.
 
         Args:
-            predictions: N items: unit, and label and prediction as numbers, texts, or class ids, -1 for no class.
+            predictions: N items: unit, and label and prediction as numbers, texts, or class ids, -1 for no class; of
+                texts also error, see `FigureOfErrors.item_errors`.
         """
         units, places = np.unique(predictions["unit"].to_numpy(), return_inverse=True)
-        tables = self.item_sums(predictions["label"], predictions["prediction"])
+        tables = self.item_sums(predictions)
         given, own = (np.stack([_by_unit(row, places, len(units)) for row in table]) for table in tables)
         return Sums(self.source, units, given, own)
 
@@ -54,10 +55,10 @@ class MacroF1(FigureOfSums):
 
     primary: ClassVar[str] = "macro_f1"
 
-    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
         """Items that are of each class, that are called so, and those called so that are."""
         classes = np.arange(len(self.classes))[:, None]
-        true, said = ((classes == one.to_numpy()).astype(np.float64) for one in (labels, predictions))
+        true, said = ((classes == rows[name].to_numpy()).astype(np.float64) for name in ("label", "prediction"))
         return true, np.concatenate([said, true * said])
 
     def figure(self, sums: Floats) -> Floats:
@@ -115,10 +116,10 @@ class WordAccuracy(FigureOfErrors):
 
     primary: ClassVar[str] = "word_accuracy"
 
-    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
         """Numbers of words, and of errors."""
-        words = [len(self.parts(text)) for text in labels]
-        return np.array([words], dtype=np.float64), self.item_errors(labels, predictions)[None]
+        words = [len(self.parts(text)) for text in rows["label"]]
+        return np.array([words], dtype=np.float64), rows["error"].to_numpy()[None]
 
     @classmethod
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
@@ -152,10 +153,10 @@ class Concordance(FigureOfErrors):
 
     primary: ClassVar[str] = "ccc"
 
-    def item_sums(self, labels: pl.Series, predictions: pl.Series) -> tuple[Floats, Floats]:
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
         """The sums of which means, variances and the covariance are made."""
         # in units of the labels' spread, so that rounding is small whatever their size
-        true, said = labels.to_numpy(), predictions.to_numpy()
+        true, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
         y, p = ((values - true.mean()) / true.std() for values in (true, said))
         return np.stack([np.ones_like(y), y, y * y]), np.stack([p, p * p, y * p])
 

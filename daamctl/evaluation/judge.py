@@ -36,6 +36,12 @@ class _Graded(Task):
     over_items = ("accuracy",)
 
 
+class _Distant(Task):
+    """Items with an error, which are neither right nor wrong."""
+
+    over_items = ()
+
+
 def judge(
     files: Sequence[Predictions], *, metric: str = "accuracy", margin: float | None = None, common: bool = False
 ) -> Verdict:
@@ -92,7 +98,7 @@ def judge(
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
     if not has_classes:
-        task = _Graded(**vars(task))
+        task = (_Distant if metric in ERRORS else _Graded)(**vars(task))
     classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
     if classes and metric != "entity_f1" and all(map(is_tag, classes)):
         notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
@@ -118,22 +124,16 @@ def judge(
     compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
     items = _items(tables, labels if has_classes else labels.with_columns(label=None), group, word)
     tested = family.design.unit is not None
-    intervals: dict[str, dict[str, Interval]] = {name: {} for name in names} if tested else {}
-    if metric in ERRORS:
-        compared = []
-    elif tested:
-        intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()}
+    intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()} if tested else {}
     if figure is not None:
         names_of_classes = [*classes]
         if metric == "entity_f1":  # also predicted tags that no word has
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
         asked = figure(**vars(replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)))
-        trials = {name: _trials(asked, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
-        compared += _compared(asked, trials, items, tested=tested)
-        if tested:
-            for name, interval in zip(names, trial_intervals(asked, list(trials.values())), strict=True):
-                intervals[name] = {**intervals[name], metric: interval}
+        further, drawn = _by_figure(asked, rows, tables, items, tested=tested)
+        compared = [*compared, *further]
+        intervals = {name: {**intervals[name], metric: interval} for name, interval in drawn.items()}
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
     values: dict[str, dict[str, float]] = {}
@@ -202,7 +202,8 @@ def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
             raise ConfigError(f"{task.metric} needs predictions, and a file says only which are right")
         codes = {name: number for number, name in enumerate(task.classes)}
         label, prediction = tested["target"], prediction.replace_strict(codes, default=-1, return_dtype=pl.Int64)
-    rows = tested.select("item", "seed", unit="speaker").with_columns(label=label, prediction=prediction)
+    rows = tested.select("item", "seed", unit="speaker", error="correct")
+    rows = rows.with_columns(label=label, prediction=prediction)
     rows = rows.sort("seed", maintain_order=True).with_columns(trial=pl.int_range(pl.len()).over("item"))
     parts = rows.partition_by("trial", maintain_order=True)
     if len({len(part) for part in parts}) > 1:
@@ -213,12 +214,17 @@ def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
         raise ConfigError(f"there is no {task.metric}: {error}") from error
 
 
-def _compared(task: Task, trials: Mapping[str, Trials], items: pl.DataFrame, *, tested: bool) -> list[Compared]:
-    """All pairs of models in a figure of sums, with interval and test if there is one.
+def _by_figure(
+    task: Task, rows: Sequence[pl.DataFrame], tables: Mapping[str, pl.DataFrame], items: pl.DataFrame, *, tested: bool
+) -> tuple[list[Compared], dict[str, Interval]]:
+    """All pairs of models in a figure of sums, and the interval of each model; without a test, there are no intervals.
 
     Args:
+        rows: rows of each model.
+        tables: model -> the same rows as `compare_methods` reads them.
         items: see `Verdict`.
     """
+    trials = {name: _trials(task, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
     if len({len(own) for own in trials.values()}) > 1:
         told = ", ".join(f"{name} has {len(own)}" for name, own in trials.items())
         raise ConfigError(f"{task.metric} needs as many repeats of every model; {told}")
@@ -231,12 +237,12 @@ def _compared(task: Task, trials: Mapping[str, Trials], items: pl.DataFrame, *, 
         )
         if tested:
             row = compare_trials(task, trials[first], trials[second], (first, second))
-            least = detectable_difference(task, trials[first], trials[second], alpha=ALPHA)
-            row = replace(row, detectable=least)
+            row = replace(row, detectable=detectable_difference(row, alpha=ALPHA))
         won, lost = only_right(first, second, errors=task.primary in ERRORS)
         wins, losses = map(int, items.select(won.sum().alias("wins"), lost.sum().alias("losses")).row(0))
         found.append(replace(row, wins=wins, losses=losses, ties=len(items) - wins - losses))
-    return with_holm(found)
+    drawn = trial_intervals(task, list(trials.values())) if tested else []
+    return with_holm(found), dict(zip(trials, drawn, strict=False))
 
 
 def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.DataFrame], list[str]]:

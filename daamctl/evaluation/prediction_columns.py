@@ -47,6 +47,7 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
 TEXTS_NOTE = "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
+"""Note that `judge` leaves out where errors count."""
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
 RIGHT = {
     **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
@@ -302,9 +303,10 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         if not kind.inner.is_numeric() and kind.inner != pl.Null:
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         lists = frame[column].cast(pl.List(pl.Float64))
-        only = text_of(lists.list.first())
-        if (lists.list.len() == 1).all() and label is not None and _are_numbers(label, only):
-            return only  # of a regression
+        if label is not None and (lists.list.len() == 1).all():
+            only = text_of(lists.list.first())
+            if _are_numbers(label, only):  # of a regression
+                return only
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
         if not _ordered(lists.explode()):

@@ -21,8 +21,17 @@ from daamctl.data.sign_flip import Floats
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import interval_columns
-from daamctl.evaluation.engine import FLIPS, SMALL, Statistic, equal_interval, equal_p, intervals, randomisation
-from daamctl.evaluation.statistics import minimal_detectable_difference
+from daamctl.evaluation.engine import (
+    FLIPS,
+    SMALL,
+    Statistic,
+    equal_interval,
+    equal_p,
+    intervals,
+    randomisation,
+    standard_error,
+)
+from daamctl.evaluation.statistics import detectable
 
 Trials = Mapping[int, Sums]
 """Seed -> sums of a method over the units of its task."""
@@ -123,11 +132,12 @@ def compare_trials(
     )
 
 
-def detectable_difference(task: Task, first: Trials, second: Trials, *, alpha: float) -> float | None:
-    """`minimal_detectable_difference` of two methods, from the jackknife's pseudo-values of the units."""
-    sums, gap, _, _ = _pair(task, first, second)
-    totals, number = sums.sum(1, keepdims=True), sums.shape[1]
-    return minimal_detectable_difference(number * gap(totals)[0] - (number - 1) * gap(totals - sums)[0], alpha=alpha)
+def detectable_difference(pair: Compared, *, alpha: float, level: float = 0.95) -> float | None:
+    """`minimal_detectable_difference` of `compare_trials`; None if the interval, of this level, is no jackknife's."""
+    if pair.interval != "jackknife" or pair.high is None or pair.units is None:
+        return None
+    error = standard_error(pair.high - pair.difference, pair.units, level)
+    return detectable(error * np.sqrt(pair.units), pair.units, alpha=alpha)
 
 
 def trials_not_worse(
@@ -150,9 +160,9 @@ def trials_not_worse(
     if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
         return interval, equal_p(interval, margin)
     (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
-    freedom = interval.n_clusters - 1
-    error = max((interval.high - interval.value) / special.stdtrit(freedom, 1 - alpha), SMALL)
-    return interval, float(special.stdtr(freedom, -(interval.value + margin) / error))
+    units = interval.n_clusters
+    error = max(standard_error(interval.high - interval.value, units, interval.level), SMALL)
+    return interval, float(special.stdtr(units - 1, -(interval.value + margin) / error))
 
 
 def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:

@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.metrics import f1_score, r2_score
 
 from daamctl.data.task import TASKS
-from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfSums, edit_distances
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
 from daamctl.evaluation.trials import compare_trials, detectable_difference, mean_figure, trial_intervals
 
 CLASSES = ("a", "b", "c", "d")
@@ -38,7 +38,9 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     if name.endswith("accuracy"):
         true = [" ".join(shared.choice(WORDS, shared.integers(1, 6))) for _ in range(200)]
         said = [" ".join(own.choice(WORDS) if own.random() < noise else word for word in text.split()) for text in true]
-        return pl.DataFrame({"unit": unit, "label": true, "prediction": [*said[:-2], "", None]})
+        rows = pl.DataFrame({"unit": unit, "label": true, "prediction": [*said[:-2], "", None]})
+        figure = WordAccuracy if name.startswith("word") else CharacterAccuracy
+        return rows.with_columns(error=figure.item_errors(rows["label"], rows["prediction"]))
     label = shared.choice(4, 200, p=[0.5, 0.3, 0.19, 0.01])
     said = np.where(own.random(200) < noise, own.integers(-1, 4, 200), label)  # -1 is no class
     return pl.DataFrame({"unit": unit, "label": label, "prediction": said})
@@ -111,7 +113,9 @@ def test_what_is_detectable_follows_from_leaving_out_each_speaker(name: str) -> 
 
     parts = [7 * gap(pl.lit(value=True)) - 6 * gap(pl.col("unit") != unit) for unit in range(7)]
     sums = [{0: task.sums(one)} for one in rows]
-    found = detectable_difference(task, *sums, alpha=0.05)
+    pair = compare_trials(task, *sums, ("one", "two"))
+    assert pair.interval == "jackknife"
+    found = detectable_difference(pair, alpha=0.05)
     # the power of a t-test with this effect, from the non-central t distribution
     assert found is not None
     shift, end = found / (np.std(parts, ddof=1) / np.sqrt(7)), stats.t.ppf(0.975, 6)

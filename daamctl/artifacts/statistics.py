@@ -130,14 +130,13 @@ class Family:
 class NonInferiority(NamedTuple):
     """Whether a method is at most a margin worse than a reference.
 
-    accuracy: over all items, averaged over seeds; primary: the primary figure if it is another. difference: the primary
-    figure minus that of the reference; low, high: its interval. p: one-sided, of the hypothesis that it is worse by the
-    margin or more. None without independent units.
+    value: the figure that is tested, over all items and averaged over seeds. difference: minus that of the reference;
+    low, high: its interval. p: one-sided, of the hypothesis that it is worse by the margin or more. None without
+    independent units.
     """
 
-    accuracy: float
+    value: float
     difference: float
     low: float | None
     high: float | None
     p: float | None
-    primary: float | None = None

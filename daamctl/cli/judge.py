@@ -65,7 +65,9 @@ def command(
     metric: Annotated[Metric, typer.Option(help="What ranks the models.")] = Metric.accuracy,
     margin: Annotated[
         float | None,
-        typer.Option(min=0, max=100, help="Test that each is less than so many points worse than the first file."),
+        typer.Option(
+            min=0, max=100, help="Test that each is less than so many points (hundredths) worse than the first file."
+        ),
     ] = None,
     common: Annotated[bool, typer.Option("--common", help="Judge the items that all files have.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="Write a page with tables and figures.")] = None,

@@ -36,7 +36,14 @@ from daamctl.data.metrics import ClassIds
 from daamctl.data.sign_flip import Floats, SignFlip, paired_sign_flip, sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
+from daamctl.evaluation.engine import (
+    equal_interval,
+    equal_p,
+    flip_interval,
+    mean_intervals,
+    non_inferiority,
+    worse_p,
+)
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     grouped_means,
@@ -186,6 +193,7 @@ def not_worse(
     *,
     reference: str,
     margin: float,
+    metric: str = "accuracy",
     task: Task = TASKS["speech"],
     alpha: float = 0.05,
 ) -> tuple[Design, dict[str, NonInferiority]]:
@@ -196,7 +204,8 @@ def not_worse(
 
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
-        margin: fraction of accuracy; choose it before looking at results.
+        margin: fraction of the metric; choose it before looking at results.
+        metric: accuracy, or balanced_accuracy, which is no share of items and has Student's t.
         alpha: one-sided level.
 
     Returns:
@@ -209,22 +218,25 @@ def not_worse(
     _check_same(averaged)
     data = _data(averaged[reference], task)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
-    found = {}
+    classes, level, found = _classes(data, metric), 1 - 2 * alpha, {}
     for method, values in correct.items():
         difference = values - correct[reference]
         low = high = p = None
-        if (units := _unit_sums(difference, data, "accuracy")) is not None:
+        if data.units is not None and (units := _unit_sums(difference, data, metric)) is not None:
             low = high = p = 0.0  # of the reference
             if method != reference:
-                interval, p = non_inferiority(difference, *units, margin, level=1 - 2 * alpha)
+                if classes is None:
+                    interval, p = non_inferiority(difference, *units, margin, level=level)
+                elif difference.any():
+                    (interval,) = mean_intervals([difference], data.units, classes=classes, level=level)
+                    p = worse_p(interval, margin)
+                else:
+                    interval = equal_interval(_number(data, metric), len(units[0]), level)
+                    p = equal_p(interval, margin)
                 low, high = interval.low, interval.high
-        found[method] = NonInferiority(
-            accuracy=float(grouped_means(values, data.folds).mean()),  # as `evaluate` gives it
-            difference=float(difference.mean()),
-            low=low,
-            high=high,
-            p=p,
-        )
+        value = float(grouped_means(values, data.folds, classes).mean())  # as `evaluate` gives it
+        every = np.zeros(len(difference), dtype=np.int64)
+        found[method] = NonInferiority(value, float(grouped_means(difference, every, classes)[0]), low, high, p)
     return _design(data, tables), found
 
 

@@ -221,6 +221,13 @@ def equal_p(interval: Interval, margin: float) -> float:
     return float((1 - margin) ** size)
 
 
+def worse_p(interval: Interval, margin: float) -> float:
+    """One-sided p-value of Student's t that a difference is -margin or less, from its interval of the jackknife."""
+    units, reach = interval.n_clusters, interval.high - interval.value
+    error = max(standard_error(reach, units, interval.level), SMALL)  # of a method and itself it is 0
+    return float(special.stdtr(units - 1, -(interval.value + margin) / error))
+
+
 def non_inferiority(
     differences: Floats, sums: Floats, sizes: Floats, margin: float, *, level: float
 ) -> tuple[Interval, float]:

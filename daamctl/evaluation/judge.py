@@ -23,7 +23,14 @@ from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
 from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
-from daamctl.evaluation.trials import Trials, compare_trials, detectable_difference, mean_figure, trial_intervals
+from daamctl.evaluation.trials import (
+    Trials,
+    compare_trials,
+    detectable_difference,
+    figure_not_worse,
+    mean_figure,
+    trial_intervals,
+)
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -50,7 +57,7 @@ def judge(
     Args:
         files: at least two.
         metric: which ranks the models: accuracy, balanced_accuracy or one of `FIGURES_OF_SUMS`.
-        margin: test that each model is less than this fraction of accuracy worse than the first file.
+        margin: test that each model is less than this fraction of the metric worse than the first file.
         common: judge the items that all files have, if they differ.
 
     Raises:
@@ -65,8 +72,6 @@ def judge(
     figure = FIGURES_OF_SUMS.get(metric)
     if margin is not None and not 0 <= margin <= 1:
         raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
-    if margin is not None and metric in ERRORS:
-        raise ConfigError(f"a margin is in points of accuracy, and {FIGURES[metric]} has none", fix="omit --margin")
     names = [file.name for file in files]
     wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
     if wrong is not None:
@@ -125,13 +130,20 @@ def judge(
     items = _items(tables, labels if has_classes else labels.with_columns(label=None), group, word)
     tested = family.design.unit is not None
     intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()} if tested else {}
+    tests: dict[str, NonInferiority] = {}
+    if margin is not None and figure is None:
+        tests = not_worse(tables, reference=names[0], margin=margin, metric=metric, task=task, alpha=ALPHA)[1]
     if figure is not None:
         names_of_classes = [*classes]
         if metric == "entity_f1":  # also predicted tags that no word has
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
         asked = figure(**vars(replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)))
-        further, drawn = _by_figure(asked, rows, tables, items, tested=tested)
+        parts = zip(tables.items(), rows, strict=True)
+        trials = {name: _trials(asked, table, part) for (name, part), table in parts}
+        further, drawn = _by_figure(asked, trials, items, tested=tested)
+        if margin is not None:
+            tests = figure_not_worse(asked, trials, names[0], margin, ALPHA, tested=tested)
         compared = [*compared, *further]
         intervals = {name: {**intervals[name], metric: interval} for name, interval in drawn.items()}
     # folds do not count here: their models may come from anywhere
@@ -151,9 +163,6 @@ def judge(
         # with fewer units, no combination of signs is rare enough, however large the lead
         needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
         needed = None if best.p <= level or needed <= best.units else needed
-    tests: dict[str, NonInferiority] = {}
-    if margin is not None:
-        tests = not_worse(tables, reference=names[0], margin=margin, task=task, alpha=ALPHA)[1]
     return Verdict(
         models=models,
         values=values,
@@ -215,16 +224,13 @@ def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
 
 
 def _by_figure(
-    task: Task, rows: Sequence[pl.DataFrame], tables: Mapping[str, pl.DataFrame], items: pl.DataFrame, *, tested: bool
+    task: Task, trials: Mapping[str, Trials], items: pl.DataFrame, *, tested: bool
 ) -> tuple[list[Compared], dict[str, Interval]]:
     """All pairs of models in a figure of sums, and the interval of each model; without a test, there are no intervals.
 
     Args:
-        rows: rows of each model.
-        tables: model -> the same rows as `compare_methods` reads them.
         items: see `Verdict`.
     """
-    trials = {name: _trials(task, table, part) for (name, part), table in zip(tables.items(), rows, strict=True)}
     if len({len(own) for own in trials.values()}) > 1:
         told = ", ".join(f"{name} has {len(own)}" for name, own in trials.items())
         raise ConfigError(f"{task.metric} needs as many repeats of every model; {told}")

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from scipy import special
 
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.scores import Compared
@@ -23,13 +22,13 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import interval_columns
 from daamctl.evaluation.engine import (
     FLIPS,
-    SMALL,
     Statistic,
     equal_interval,
     equal_p,
     intervals,
     randomisation,
     standard_error,
+    worse_p,
 )
 from daamctl.evaluation.statistics import detectable
 
@@ -160,9 +159,7 @@ def trials_not_worse(
     if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
         return interval, equal_p(interval, margin)
     (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
-    units = interval.n_clusters
-    error = max(standard_error(interval.high - interval.value, units, interval.level), SMALL)
-    return interval, float(special.stdtr(units - 1, -(interval.value + margin) / error))
+    return interval, worse_p(interval, margin)
 
 
 def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:
@@ -194,14 +191,21 @@ def primary_not_worse(
     if task.by_accuracy:
         return tested
     trials = {name: trials_of(task, ((fold, fold.predictions()) for fold in own)) for name, own in folds.items()}
+    return figure_not_worse(task, trials, reference, margin, alpha, tested=tested[reference].p is not None)
+
+
+def figure_not_worse(
+    task: Task, trials: Mapping[str, Trials], reference: str, margin: float, alpha: float, *, tested: bool
+) -> dict[str, NonInferiority]:
+    """`trials_not_worse` of every method against a reference, itself included; without a test, values alone."""
     values = {name: mean_figure(task, own.values()) for name, own in trials.items()}
     found = {}
-    for name, result in tested.items():
-        gap = values[name] - values[reference]
-        found[name] = result._replace(primary=values[name], difference=gap, low=None, high=None)
-        if result.p is not None:
-            interval, p = trials_not_worse(task, trials[name], trials[reference], margin, alpha=alpha)
-            found[name] = found[name]._replace(low=interval.low, high=interval.high, p=p)
+    for name, own in trials.items():
+        low = high = p = None
+        if tested:
+            interval, p = trials_not_worse(task, own, trials[reference], margin, alpha=alpha)
+            low, high = interval.low, interval.high
+        found[name] = NonInferiority(values[name], values[name] - values[reference], low, high, p)
     return found
 
 

@@ -35,7 +35,7 @@ def run(
         columns: what a column is -> its name, where it is not recognised.
         items: file with the labels and groups of the items.
         metric: which ranks the models, see `judge`.
-        margin: fraction of accuracy that a model may be worse than the first.
+        margin: fraction of the metric that a model may be worse than the first.
         common: judge the items that all have, if they differ.
 
     Raises:

@@ -97,19 +97,18 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     items = {
         name: item_table(own, [items_of(one.predictions(), unit, task) for one in own]) for name, own in folds.items()
     }
-    design, tested = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
-    tested = primary_not_worse(folds, tested, reference=whole, margin=margin, alpha=ALPHA)
+    design, by_accuracy = not_worse(items, reference=whole, margin=margin, task=task, alpha=ALPHA)
+    tested = primary_not_worse(folds, by_accuracy, reference=whole, margin=margin, alpha=ALPHA)
     rows: list[LayerRow] = []
     for layers in sets:
         name, found = layers_name(layers), tested[layers_name(layers)]
         rows += run_rows(name, layers, folds[name], unit)
-        if found.primary is not None and "accuracy" in task.metrics:
-            rows.append(LayerRow(name, layers, method, "accuracy", found.accuracy))
-        value = found.accuracy if found.primary is None else found.primary
+        if not task.by_accuracy and "accuracy" in task.metrics:
+            rows.append(LayerRow(name, layers, method, "accuracy", by_accuracy[name].value))
         time, parameters = (None if shares is None else shares[layers[-1]] for shares in (cost.time, cost.parameters))
         rows.append(
-            LayerRow(name, layers, method, task.primary, value, difference=found.difference, difference_low=found.low,
-                     difference_high=found.high, p=found.p, time=time, parameters=parameters)
+            LayerRow(name, layers, method, task.primary, found.value, difference=found.difference,
+                     difference_low=found.low, difference_high=found.high, p=found.p, time=time, parameters=parameters)
         )  # fmt: skip
     result = Truncation(
         run=layout.run_name,

@@ -23,6 +23,7 @@ from daamctl.artifacts.predictions import Verdict
 from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
+from daamctl.data.task import FIGURES
 from daamctl.errors import ConfigError
 from daamctl.reporting.document import Document
 from daamctl.reporting.judge import document, sentences
@@ -643,9 +644,36 @@ def test_labels_that_are_all_the_same_have_no_agreement() -> None:
         daamctl.judge(*some, metric="ccc")
 
 
-def test_agreement_has_no_margin() -> None:
-    with pytest.raises(ConfigError, match="a margin is in points of accuracy, and CCC has none"):
-        daamctl.judge(measured(1.0, 2), measured(0.6, 1), metric="ccc", margin=0.1)
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "macro_f1", "ccc", "word_accuracy"])
+def test_a_margin_is_of_the_metric(metric: str) -> None:
+    """By Student's t with a jackknife over speakers of the metric itself."""
+    made = measured if metric == "ccc" else table
+    one, other = (made(*setting) for setting in ((0.6, 1), (0.7, 2)))
+    verdict = daamctl.judge({"x": one, "y": other}, metric=metric, margin=0.1)
+    ((name, found),) = verdict.not_worse.items()
+    assert name == "y"
+    values = verdict.values[metric]
+    assert (found.value, found.difference) == pytest.approx((values["y"], values["y"] - values["x"]))
+    speakers = one["speaker"].unique()
+    gaps = []
+    for speaker in speakers:
+        parts = {name: rows.filter(pl.col("speaker") != speaker) for name, rows in (("x", one), ("y", other))}
+        left = daamctl.judge(parts, metric=metric).values[metric]
+        gaps.append(left["y"] - left["x"])
+    number = len(speakers)
+    error = np.sqrt((number - 1) / number * ((np.array(gaps) - np.mean(gaps)) ** 2).sum())
+    assert found.p == pytest.approx(stats.t.sf((found.difference + 0.1) / error, number - 1))
+    assert found.low == pytest.approx(found.difference - stats.t.isf(0.05, number - 1) * error)
+    shown = f"That y is less than {'0.1' if metric == 'ccc' else '10 points'} of {FIGURES[metric]} worse than x is"
+    assert any(line.startswith(shown) for line in sentences(verdict))
+    same = daamctl.judge({"x": one, "y": one}, metric=metric, margin=0.1).not_worse["y"]
+    assert same.difference == 0
+    assert same.p is not None
+    assert same.p < 1e-3
+    alone = [rows.filter(pl.col("speaker") < "s03") for rows in (one, other)]
+    untested = daamctl.judge({"x": alone[0], "y": alone[1]}, metric=metric, margin=0.1)
+    assert untested.not_worse["y"].p is None
+    assert any(line.endswith("worse than x cannot be tested.") for line in sentences(untested))
 
 
 def test_the_column_of_the_labels_may_be_called_as_that_of_the_predictions(tmp_path: Path) -> None:

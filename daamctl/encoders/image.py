@@ -197,6 +197,10 @@ def processor_facts(processor: Any) -> dict[str, Any]:
     for name, value in settings.items():
         if name.startswith("do_") and value:
             facts |= {name: True, **{one: settings.get(one) for one in STEPS.get(name, ())}}
+    # what only this processor has, e.g. crop_pct of ConvNeXt's; files may hold further settings, which it ignores
+    usual = {setting for step in STEPS.values() for setting in step}
+    own = {name for name in settings if hasattr(type(processor), name) and not name.startswith("do_")} - usual
+    facts |= {name: settings[name] for name in sorted(own)}
     facts |= settings.get("data_config", {})  # of timm's
     if "resample" in facts:
         facts["resample"] = Image.Resampling(facts["resample"]).name.lower()

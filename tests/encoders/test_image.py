@@ -318,6 +318,15 @@ def test_facts_say_how_images_are_prepared() -> None:
     assert "image_mean" not in processor_facts(processor)
 
 
+def test_settings_that_only_one_processor_has_are_facts() -> None:
+    from transformers import BeitImageProcessorPil, ConvNextImageProcessorPil, DPTImageProcessorPil
+
+    assert processor_facts(ConvNextImageProcessorPil(crop_pct=0.7))["crop_pct"] == 0.7
+    assert processor_facts(DPTImageProcessorPil(ensure_multiple_of=32))["ensure_multiple_of"] == 32
+    # older files have settings that nothing reads any more
+    assert processor_facts(BeitImageProcessorPil(reduce_labels=True)) == processor_facts(BeitImageProcessorPil())
+
+
 def test_processor_that_keeps_proportions() -> None:
     from transformers import BitImageProcessorPil
 

@@ -29,7 +29,7 @@ GLOSSARY = {
     "Collapsed": "worse than a closed-form probe, because its second training ended worse than the first",
     "Holm": "a correction that keeps the chance of any false finding among several tests at the level",
     "ECE": "expected calibration error: how far the predicted probabilities are from the observed frequencies",
-    "Bootstrap": "repeats a calculation on data drawn with replacement, to see how much chance changes it",
+    "Jackknife": "repeats a calculation without each unit in turn, to see how much chance changes it",
     "Sign-flip test": "compares two methods by how often random signs of their differences give as large a mean",
 }
 """Term, as in the glossary -> explanation. In a report it may begin with a small letter and end with an s."""

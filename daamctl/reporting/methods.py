@@ -9,8 +9,8 @@ from daamctl.reporting.document import Bullets, count, layers_text
 from daamctl.reporting.verdict import family_texts, labelled, what, with_encoder_name
 
 SOURCES = {
-    "units": "Intervals: Korn and Graubard 1998, *Survey Methodology* 24; Davison and Hinkley 1997, *Bootstrap Methods "
-    "and their Application*, section 3.8; Efron and Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 11.",
+    "units": "Intervals: Korn and Graubard 1998, *Survey Methodology* 24; jackknife: Efron and Tibshirani 1993, *An "
+    "Introduction to the Bootstrap*, chapter 11.",
     "sign-flip": "Sign-flip test: Fisher 1935, *The Design of Experiments*; intervals that agree with it: Hartigan "
     "1969, *Using subsample values as typical values*.",
     "approximate randomisation": "Approximate randomisation: Noreen 1989, *Computer-Intensive Methods for Testing "

@@ -7,8 +7,8 @@ deviation of 10 points, or around 97 % with 3. A second method has another accur
 and is 3 points worse. `bootstrap` redraws speakers whatever their number; `daamctl` is what the package computes. The
 second table is of items without speakers. The third is of the entity F1 of documents with 10 to 50 entities, or of
 sentences with 1 to 3, that differ as speakers do: half of the errors are entities of a wrong type, half are missed, and
-half as many are made up. The fourth is of figures that are no shares: differences of two methods that are equally good,
-and perplexities.
+half as many are made up. The fourth is of differences in figures that are no means, of two methods that are equally
+good, and of perplexities.
 
 The last table is of tests with a margin (docs/sources.md#shortest-encoder): how often a method that is worse by exactly
 the margin passes at a level of 5 %. It wins 1 % of the items, and loses as many and the margin; speakers have these
@@ -27,7 +27,7 @@ from daamctl.data.task import Sums, Task, task_of
 from daamctl.evaluation import engine
 from daamctl.evaluation.figures import Concordance, MacroF1
 from daamctl.evaluation.statistics import grouped_means
-from daamctl.evaluation.trials import trial_intervals
+from daamctl.evaluation.trials import compare_trials, trial_intervals
 
 TAGGING = task_of("tokens")
 SPEAKERS = (5, 6, 8, 10, 15, 20, 30, 50)
@@ -40,7 +40,7 @@ TAGGED = (
     (10, (10, 50)), (30, (10, 50)), (50, (10, 50)), (30, (1, 3)), (100, (1, 3)), (300, (1, 3)), (1000, (1, 3)),
 )  # fmt: skip
 """Number of units and the range of their entities."""
-OTHERS = (30, 50, 100, 300)
+OTHERS = (10, 30, 100, 300)
 """Numbers of units."""
 MARGINS, WON, OWN = (0.01, 0.02, 0.05), 0.01, 0.5
 COMPARED = ((1, 50), (1, 100), (1, 300), (1, 1000), (30, 8), (30, 20), (30, 50))
@@ -103,19 +103,28 @@ def tagged_intervals(sums: np.ndarray) -> list[Interval | None]:
     ]
 
 
-def other_figures(rng: np.random.Generator, units: int) -> dict[str, tuple[np.ndarray, engine.Statistic]]:
-    """Sums and statistics of figures that are no shares, of so many units."""
+def other_figures(rng: np.random.Generator, units: int) -> dict[str, tuple[float, list[Interval | None]]]:
+    """Figures that are no shares, of so many units: its value, the interval of a bootstrap, and the package's."""
+    found: dict[str, tuple[float, list[Interval | None]]] = {}
 
-    def gap(task: Task, given: int) -> engine.Statistic:
+    def add(name: str, sums: np.ndarray, statistic: engine.Statistic) -> None:
+        value = float(statistic(sums.sum(1, keepdims=True))[0, 0])
+        few = units <= max(OTHERS)  # the truth needs no interval
+        found[name] = value, [redrawn(sums, statistic), *engine.intervals(sums, statistic)] if few else []
+
+    def add_difference(name: str, task: Task, one: Sums, two: Sums) -> None:
         def difference(sums: np.ndarray) -> np.ndarray:
-            one, two = np.split(sums[given:], 2)
-            return np.asarray(
-                task.figure(np.vstack([sums[:given], one])) - task.figure(np.vstack([sums[:given], two]))
-            )[None]
+            given, first, second = np.split(sums, [len(one.given), len(one.given) + len(one.own)])
+            return np.asarray(task.figure(np.vstack([given, first])) - task.figure(np.vstack([given, second])))[None]
 
-        return difference
+        add(f"difference in {name}", np.vstack([one.given, one.own, two.own]), difference)
+        value, pair = found[f"difference in {name}"]
+        if pair:
+            row = compare_trials(task, {1: one}, {1: two}, ("one", "two"))
+            assert row.low is not None
+            assert row.high is not None
+            pair[1] = Interval(value, row.low, row.high, 0.95, units, 0, "sign-flip")
 
-    found: dict[str, tuple[np.ndarray, engine.Statistic]] = {}
     for mean, deviation in MEANS.items():
         unit = np.repeat(np.arange(units), rng.integers(10, 51, units))
         label, total = rng.choice(CLASSES, len(unit), p=[0.4, 0.3, 0.2, 0.1]), mean * (1 - mean) / deviation**2 - 1
@@ -124,24 +133,29 @@ def other_figures(rng: np.random.Generator, units: int) -> dict[str, tuple[np.nd
         answers = np.where(rng.random(rates.shape) < rates, label, wrong)
         macro = MacroF1(**vars(task_of("embeddings", [str(one) for one in range(CLASSES)])))
         parts = [macro.sums(pl.DataFrame({"unit": unit, "label": label, "prediction": one})) for one in answers]
-        found[f"macro F1 {mean:.0%}"] = np.vstack([parts[0].given, *(one.own for one in parts)]), gap(macro, CLASSES)
+        add_difference(f"macro F1 near {mean:.0%}", macro, *parts)
     for share, (low, high) in ((0.75, (1, 3)), (0.95, (1, 3)), (0.4, (0, 1)), (0.75, (10, 50))):
         true = rng.integers(low, high + 1, units)
-        own = []
+        parts = []
         for _ in range(2):
             correct = rng.binomial(true, share)
-            own += [correct + rng.binomial(true - correct, 0.5) + rng.binomial(true - correct, 0.25), correct]
-        found[f"entity F1 {share:.0%} of {low} to {high}"] = np.stack([true, *own]).astype(float), gap(TAGGING, 1)
+            predicted = correct + rng.binomial(true - correct, 0.5) + rng.binomial(true - correct, 0.25)
+            parts.append(
+                Sums(
+                    "sentence", np.arange(units), true[None].astype(float), np.stack([predicted, correct]).astype(float)
+                )
+            )
+        add_difference(f"entity F1, {share:.0%} of {low} to {high}", TAGGING, *parts)
     tokens = rng.integers(20, 80, units)
     nll = rng.gamma(4, 0.5, units) * tokens + rng.normal(0, 1, (2, units)) * np.sqrt(tokens)
-    found["perplexity"] = np.stack([tokens, nll[0]]), lambda sums: np.exp(sums[1:] / sums[0])
-    found["ratio of two"] = np.stack([tokens, nll[0] - nll[1]]), lambda sums: np.exp(sums[1:] / sums[0])
+    add("perplexity", np.stack([tokens, nll[0]]), lambda sums: np.exp(sums[1:] / sums[0]))
+    add("ratio of two", np.stack([tokens, nll[0] - nll[1]]), lambda sums: np.exp(sums[1:] / sums[0]))
     unit, true_numbers = np.repeat(np.arange(units), 20), rng.normal(size=20 * units)
     said = 0.7 * true_numbers + rng.normal(0, 0.6, (2, len(unit))) + rng.normal(0, 0.4, (2, units))[:, unit]
     ccc = Concordance(**vars(task_of("embeddings")))
     parts = [ccc.sums(pl.DataFrame({"unit": unit, "label": true_numbers, "prediction": one})) for one in said]
-    found["CCC"] = np.vstack([parts[0].given, parts[0].own]), lambda sums: ccc.figure(sums)[None]
-    found["difference in CCC"] = np.vstack([parts[0].given, *(one.own for one in parts)]), gap(ccc, 3)
+    add("CCC", np.vstack([parts[0].given, parts[0].own]), lambda sums: ccc.figure(sums)[None])
+    add_difference("CCC", ccc, *parts)
     return found
 
 
@@ -216,14 +230,13 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
     print("\n| units | " + " | ".join(f"{number}: bootstrap | daamctl" for number in OTHERS) + " |")
     print("| --- " * (2 * len(OTHERS) + 1) + "|")
     rng = np.random.default_rng(seed)
-    large = other_figures(rng, 500_000)
-    shares: dict[str, list[list[bool]]] = {name: [] for name in large}
-    exact = {name: float(statistic(sums.sum(1, keepdims=True))[0, 0]) for name, (sums, statistic) in large.items()}
+    exact = {name: value for name, (value, _) in other_figures(rng, 500_000).items()}
+    exact |= {name: 0.0 for name in exact if "difference" in name}
+    shares: dict[str, list[list[bool]]] = {name: [] for name in exact}
     for _ in range(rounds):
         row: dict[str, list[bool]] = {name: [] for name in shares}
         for number in OTHERS:
-            for name, (sums, statistic) in other_figures(rng, number).items():
-                pair: list[Interval | None] = [redrawn(sums, statistic), *engine.intervals(sums, statistic)]
+            for name, (_, pair) in other_figures(rng, number).items():
                 row[name] += covered(pair, [exact[name]] * 2)
         for name, hit in row.items():
             shares[name].append(hit)

@@ -77,8 +77,8 @@ class Compared:
     """Two methods compared in one metric, over all test items, averaged over seeds.
 
     family: comparisons with the reference, with the best single layer, or of all pairs. low, high: 95 % interval of
-    the difference; interval: how it was made, of `resamples` samples: jackknife, sign-flip (all values that
-    the test does not reject), or korn-graubard (both answer all items alike). p: of the test over `units` units, p_holm
+    the difference; interval: how it was made, of `resamples` samples: sign-flip (all values that the test does not
+    reject), or korn-graubard (both answer all items alike). p: of the test over `units` units, p_holm
     after Holm's correction, floor its smallest possible value; exact: whether all flips were tried. p_folds: of the
     corrected t-test over folds.
     detectable: smallest difference that a paired t-test on as many units would have detected with 80 % power. wins:

@@ -17,8 +17,8 @@ class Interval:
         level: level of the interval, e.g. 0.95.
         n_clusters: number of units.
         resamples: number of samples of the units that it is made of.
-        method: korn-graubard (of a share, or of methods that agree on all items), jackknife, or sign-flip
-            (all values that the test does not reject).
+        method: korn-graubard (of a share, or of methods that agree on all items), jackknife, or, of a difference,
+            sign-flip (all values that the test does not reject).
     """
 
     value: float
@@ -31,46 +31,21 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedTest:
-    """A two-sided test that the mean of paired differences is zero.
+class CorrectedTTest:
+    """Result of `daamctl.evaluation.statistics.nadeau_bengio`.
 
     Args:
         unit: name of the unit that the test takes as independent.
-        p: p-value; None if the differences do not vary.
+        p: two-sided p-value; None if the differences do not vary.
+        t: statistic; None if the differences do not vary.
+        df: degrees of freedom.
+        ratio: n_test / n_train.
     """
 
     unit: str
     mean: float
     n: int
     p: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignFlipTest(PairedTest):
-    """Result of `daamctl.data.sign_flip.paired_sign_flip`.
-
-    Args:
-        floor: smallest p-value that these differences allow.
-        exact: whether all sign flips were tried.
-        flips: number of sign flips tried.
-    """
-
-    test: str = "sign-flip"
-    floor: float
-    exact: bool
-    flips: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorrectedTTest(PairedTest):
-    """Result of `daamctl.evaluation.statistics.nadeau_bengio`.
-
-    Args:
-        t: statistic; None if the differences do not vary.
-        df: degrees of freedom.
-        ratio: n_test / n_train.
-    """
-
     test: str = "nadeau-bengio"
     t: float | None
     df: int

@@ -198,6 +198,10 @@ class Task:
         """The primary figure of R samples, (R,), from sums over their units, (A + K, R)."""
         raise NotImplementedError
 
+    def weights(self, given: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What each unit counts in the primary figure, (U,), from what is given to the trials, (A, U), see `Sums`."""
+        return np.asarray(given.sum(0))
+
     def size(self, figure: float, given: NDArray[np.float64], trials: int) -> float | None:
         """How many items the primary figure, a mean over trials, is at most a share of; None: it is no share.
 

@@ -33,7 +33,7 @@ from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
 from daamctl.artifacts.terms import counted
 from daamctl.data.metrics import ClassIds
-from daamctl.data.sign_flip import Floats, SignFlip, paired_sign_flip, sign_flip_floor
+from daamctl.data.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import (
@@ -222,16 +222,16 @@ def not_worse(
     for method, values in correct.items():
         difference = values - correct[reference]
         low = high = p = None
-        if data.units is not None and (units := _unit_sums(difference, data, metric)) is not None:
+        if data.units is not None:
             low = high = p = 0.0  # of the reference
             if method != reference:
                 if classes is None:
-                    interval, p = non_inferiority(difference, *units, margin, level=level)
+                    interval, p = non_inferiority(difference, *unit_sums(difference, data.units), margin, level=level)
                 elif difference.any():
                     (interval,) = mean_intervals([difference], data.units, classes=classes, level=level)
                     p = worse_p(interval, margin)
                 else:
-                    interval = equal_interval(_number(data, metric), len(units[0]), level)
+                    interval = equal_interval(_number(data, metric), len(np.unique(data.units)), level)
                     p = equal_p(interval, margin)
                 low, high = interval.low, interval.high
         value = float(grouped_means(values, data.folds, classes).mean())  # as `evaluate` gives it
@@ -386,16 +386,10 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     classes = _classes(data, metric)
     one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
     row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
-    if (units := _unit_sums(first - second, data, metric)) is not None:
-        sums, sizes = units
-        test = paired_sign_flip(sums, sizes, seed=seed)
-        row |= flip_columns(test, data.design.unit_word)
-        # A large unit has a large sum also where all units agree; only what is left of that is chance.
-        row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
-        # methods that agree on every item have no differences whose signs could be flipped
+    if data.units is not None:
         alike = None if (first - second).any() else _number(data, metric)
-        if interval := flip_interval(sums, sizes, level=1 - alpha, alike=alike, seed=seed):
-            row |= interval_columns(interval)
+        units = unit_sums(first - second, data.units, classes)
+        row |= paired_columns(*units, data.design.unit_word, alpha=alpha, alike=alike, seed=seed)
     # balanced accuracy over the classes that a fold tests
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:
@@ -403,28 +397,37 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     return row
 
 
-def flip_columns(test: SignFlip, unit: str) -> dict[str, Any]:
-    """What a comparison says of a sign-flip test over units of this name."""
-    found = {name: test[name] for name in ("p", "floor", "exact", "flips")}
-    return {"unit": unit, "units": test["n"], "test": "sign-flip", **found}
+def paired_columns(
+    sums: Floats, sizes: Floats, unit: str, *, alpha: float, alike: float | None, seed: int
+) -> dict[str, Any]:
+    """What a comparison says of the test and the interval of a difference, and of what was detectable.
+
+    Args:
+        sums: what each unit adds, times U, (U,).
+        sizes: what it counts, (U,), with mean 1.
+        unit: name of a unit.
+        alike: see `flip_interval`.
+    """
+    test = paired_sign_flip(sums, sizes, seed=seed)
+    row = {"unit": unit, "units": test["n"], "test": "sign-flip"}
+    row |= {name: test[name] for name in ("p", "floor", "exact", "flips")}
+    # A large unit has a large sum also where all units agree; only what is left of that is chance.
+    row["detectable"] = minimal_detectable_difference(sums - sums.mean() * sizes, alpha=alpha)
+    if interval := flip_interval(sums, sizes, level=1 - alpha, alike=alike, seed=seed):
+        row |= {"low": interval.low, "high": interval.high}
+        row |= {"interval": interval.method, "resamples": interval.resamples}
+    return row
 
 
-def interval_columns(interval: Interval) -> dict[str, Any]:
-    """What a comparison says of an interval."""
-    made = {"interval": interval.method, "resamples": interval.resamples}
-    return {"low": interval.low, "high": interval.high, **made}
-
-
-def _unit_sums(difference: Floats, data: _Data, metric: str) -> tuple[Floats, Floats] | None:
-    """Weighted differences summed by unit, and the weights likewise, both (U,); None without a unit.
+def unit_sums(
+    difference: Floats, units: NDArray[np.integer[Any]], classes: ClassIds | None = None
+) -> tuple[Floats, Floats]:
+    """Differences of N items summed by unit, weighted for balanced accuracy, and the weights likewise, both (U,).
 
     They are scaled: the mean of the sums is the difference of the figure, the mean of the weights is 1.
     """
-    if data.units is None:
-        return None
-    classes = _classes(data, metric)
     weights = np.ones(len(difference)) if classes is None else 1.0 / np.bincount(classes)[classes]
-    sums, sizes = (np.bincount(data.units, values) for values in (weights * difference, weights))
+    sums, sizes = (np.bincount(units, values) for values in (weights * difference, weights))
     return sums / sizes.mean(), sizes / sizes.mean()
 
 

@@ -1,9 +1,9 @@
 """Intervals and tests of every figure: a figure is a function of sums over independent units.
 
-A unit is what is independent: a speaker, a document, an image, an item (docs/sources.md#paired-comparison). For an
-interval units are left out one by one; for a test the two sides are swapped within units.
-Accuracy, balanced accuracy, entity F1, perplexity and the scores of reconstructions differ in their sums and statistic
-alone:
+A unit is what is independent: a speaker, a document, an image, an item (docs/sources.md#paired-comparison). For the
+interval of a figure units are left out one by one. The test of a difference flips the signs of what units add to it,
+and its interval holds what the test does not reject. Accuracy, balanced accuracy, entity F1, perplexity and the scores
+of reconstructions differ in their sums and statistic alone:
 
 - `sums`: K sums of U units, a dense or sparse array (K, U);
 - `statistic`: K sums of R samples, (K, R), -> F figures of each, (F, R).
@@ -21,15 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, special
 
-from daamctl.artifacts.statistics import Interval, SignFlipTest
+from daamctl.artifacts.statistics import Interval
 from daamctl.data.sign_flip import EXACT_FLIPS_UP_TO, RANDOM_FLIPS, SAME, Floats, all_sets, blocks, finite, random_sets
 from daamctl.evaluation.statistics import class_mean
 
 SMALL = 1e-9
 """Below this, a standard error or a number of items is rounding."""
-FLIPS = 10_000
-SETS_AT_ONCE = 12
-"""Units whose sets of swaps are tried at once."""
 
 Sums: TypeAlias = "NDArray[np.float64] | sparse.csr_array"
 Statistic = Callable[[Floats], Floats]
@@ -149,6 +146,29 @@ def mean_intervals(
 ) -> list[Interval]:
     """`intervals` of the means of `mean_sums`."""
     return intervals(*mean_sums(values, units, classes), level=level, items=items)
+
+
+def contributions(first: Floats, second: Floats, statistic: Statistic) -> Floats:
+    """What each of U units adds to the difference of two methods, times U, (U,).
+
+    It is what swapping the methods in this unit alone changes, halfway between the two. Any swap changes the sign of
+    these numbers and nothing else, so flipping their signs swaps the methods, as approximate randomisation does (Noreen
+    1989). Their mean is the difference: of means and error rates exactly, of others to the second order, so they are
+    scaled to it (docs/sources.md#figures-of-sums).
+
+    Args:
+        first: sums of one method, (K, U).
+        second: of the other.
+        statistic: of one method, with one figure.
+    """
+    middle = (first + second).sum(1, keepdims=True) / 2
+    half, number = (first - second) / 2, first.shape[1]
+    ends = np.cumsum([0, *blocks(number, len(first))])
+    parts = [half[:, start:end] for start, end in pairwise(ends)]
+    added = number * np.concatenate([(statistic(middle + part) - statistic(middle - part))[0] for part in parts])
+    one, two = (float(statistic(side.sum(1, keepdims=True))[0, 0]) for side in (first, second))
+    scale = (one - two) / mean if (mean := float(added.mean())) else 1.0
+    return np.asarray(added * scale if 0.5 < scale < 2 else added)  # a difference near 0 may have another sign
 
 
 def flip_interval(
@@ -284,44 +304,3 @@ def _score_end(lost: float, won: float, items: float, level: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if score_p(lost, won, items, -middle) <= (1 - level) / 2 else (low, middle)
     return low
-
-
-def randomisation(
-    first: Floats, second: Floats, statistic: Statistic, *, unit: str, flips: int = FLIPS, seed: int = 0
-) -> SignFlipTest:
-    """Approximate randomisation (Noreen 1989): swap two methods within units, all trials at once.
-
-    p is the share of swaps after which the difference is as large as the observed one. With at most 20 units in which
-    the methods differ, all swaps are tried, as in `paired_sign_flip`. With more, the observed difference counts among
-    the random ones, so p is never 0.
-
-    Args:
-        first: sums of one method, (K, U).
-        statistic: of one method, with one figure.
-        unit: name of the unit in the result.
-        flips: number of random swaps.
-    """
-    changes = (second - first).T  # what the first method gains when a unit is swapped
-    rows = changes[np.any(changes != 0, axis=1)]
-    exact = len(rows) <= EXACT_FLIPS_UP_TO
-    # all sets of 20 units, of many sums, would fill the memory at once
-    parts = all_sets(rows[SETS_AT_ONCE:]) if exact else np.zeros((1, rows.shape[1]))
-    within = all_sets(rows[:SETS_AT_ONCE]) if exact else random_sets(rows, flips, seed)
-    one, two = first.sum(1, keepdims=True), second.sum(1, keepdims=True)
-    observed = float((statistic(one) - statistic(two))[0, 0])
-    as_large = 0
-    for part in parts:
-        gained = (within + part).T
-        swapped = (statistic(one + gained) - statistic(two - gained))[0]
-        as_large += int((np.abs(swapped) >= abs(observed) - 1e-12).sum())
-    number = len(parts) * len(within)
-    return SignFlipTest(
-        unit=unit,
-        mean=observed,
-        n=first.shape[1],
-        p=as_large / number if exact else (as_large + 1) / (flips + 1),
-        test="approximate randomisation",
-        floor=min(1.0, 2.0 ** (1 - len(rows))) if exact else 1 / (flips + 1),
-        exact=exact,
-        flips=number,
-    )

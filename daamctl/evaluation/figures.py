@@ -65,16 +65,20 @@ class MacroF1(FigureOfSums):
         """See `Task`; a class that neither occurs in a sample nor is predicted there does not count."""
         true, said, right = np.split(sums, 3)
         f1 = np.divide(2 * right, true + said, out=np.zeros_like(right), where=true + said > 0)
-        weights = self.weights(true, said)
+        weights = self.of_classes(true, said)
         return np.asarray((f1 * weights).sum(0) / np.maximum(weights.sum(0), 1e-9))
 
-    def weights(self, true: Floats, said: Floats) -> Floats:
+    def of_classes(self, true: Floats, said: Floats) -> Floats:
         """What each class counts, (C, R)."""
         return (true + said > 0).astype(np.float64)
 
+    def weights(self, given: Floats) -> Floats:
+        """Every class counts the same; see `Task`."""
+        return np.asarray((given / np.maximum(given.sum(1, keepdims=True), 1)).sum(0))
+
     def size(self, figure: float, given: Floats, trials: int) -> float:
         """As many items as would give the weighted mean over classes the same variance; see `Task`."""
-        weights = self.weights(given, given)
+        weights = self.of_classes(given, given)
         number = float(weights.sum() ** 2 / (weights**2 / np.maximum(given, 1)).sum())
         return number * trials if 0 < figure < 1 else number
 
@@ -84,9 +88,13 @@ class WeightedF1(MacroF1):
 
     primary: ClassVar[str] = "weighted_f1"
 
-    def weights(self, true: Floats, said: Floats) -> Floats:
+    def of_classes(self, true: Floats, said: Floats) -> Floats:
         """See `MacroF1`."""
         return true
+
+    def weights(self, given: Floats) -> Floats:
+        """Every item counts the same; see `Task`."""
+        return np.asarray(given.sum(0))
 
 
 class EntityF1(Tagging):
@@ -159,6 +167,10 @@ class Concordance(FigureOfErrors):
         true, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
         y, p = ((values - true.mean()) / true.std() for values in (true, said))
         return np.stack([np.ones_like(y), y, y * y]), np.stack([p, p * p, y * p])
+
+    def weights(self, given: Floats) -> Floats:
+        """Every item counts the same; see `Task`."""
+        return np.asarray(given[0])
 
     @classmethod
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:

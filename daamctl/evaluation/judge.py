@@ -26,7 +26,6 @@ from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
 from daamctl.evaluation.trials import (
     Trials,
     compare_trials,
-    detectable_difference,
     figure_not_worse,
     mean_figure,
     trial_intervals,
@@ -243,7 +242,6 @@ def _by_figure(
         )
         if tested:
             row = compare_trials(task, trials[first], trials[second], (first, second))
-            row = replace(row, detectable=detectable_difference(row, alpha=ALPHA))
         won, lost = only_right(first, second, errors=task.primary in ERRORS)
         wins, losses = map(int, items.select(won.sum().alias("wins"), lost.sum().alias("losses")).row(0))
         found.append(replace(row, wins=wins, losses=losses, ties=len(items) - wins - losses))

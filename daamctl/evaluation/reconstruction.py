@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.layer_sets import over_runs
 from daamctl.artifacts.scores import Compared, Figure, Score
-from daamctl.data.sign_flip import paired_sign_flip
-from daamctl.evaluation.comparison import flip_columns, interval_columns
+from daamctl.evaluation.comparison import paired_columns, unit_sums
 from daamctl.evaluation.engine import mean_intervals
-from daamctl.evaluation.statistics import grouped_means, minimal_detectable_difference
 
 
 def score_rows(
@@ -33,8 +31,8 @@ def score_rows(
     means = {arm: table.mean(0) for arm, table in values.items()}
     of_seeds = {arm: table.mean(1) for arm, table in values.items()}
     gaps = {arm: means[arm] - means[reference] for arm in values if arm != reference}
-    intervals = mean_intervals(np.stack([*means.values(), *gaps.values()]), images)
-    of_arm, of_gap = dict(zip(means, intervals, strict=False)), dict(zip(gaps, intervals[len(means) :], strict=True))
+    of_arm = dict(zip(means, mean_intervals(np.stack([*means.values()]), images), strict=True))
+    codes = np.unique(np.asarray(images), return_inverse=True)[1]
     figures, scores, comparisons = [], [], []
     for arm, interval in of_arm.items():
         level = over_runs(of_seeds[arm].tolist())
@@ -45,11 +43,10 @@ def score_rows(
             scores.append(
                 Score(method=arm, seed=seed, unit="image", metric=metric, value=float(value), items=len(images))
             )
-    for arm, interval in of_gap.items():
-        by_image = grouped_means(gaps[arm], images)
-        test, by_seed = paired_sign_flip(by_image), of_seeds[arm] - of_seeds[reference]
-        row = {"difference": interval.value, **interval_columns(interval), **flip_columns(test, "image")}
-        row |= {"detectable": minimal_detectable_difference(by_image), "runs": len(seeds)}
+    for arm, gap in gaps.items():
+        by_seed = of_seeds[arm] - of_seeds[reference]
+        row = {"difference": float(gap.mean()), "runs": len(seeds)}
+        row |= paired_columns(*unit_sums(gap, codes), "image", alpha=0.05, alike=None, seed=0)
         row |= {"ahead": int((by_seed > 0).sum()), "behind": int((by_seed < 0).sum())}
         row |= {"first_value": of_arm[arm].value, "second_value": of_arm[reference].value}
         comparisons.append(Compared(first=arm, second=reference, metric=metric, **row).turned())

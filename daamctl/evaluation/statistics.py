@@ -92,11 +92,6 @@ def minimal_detectable_difference(
     array = finite(differences)
     n = len(array)
     std = float(array.std(ddof=1)) if n > 1 else 0.0
-    return detectable(std, n, power=power, alpha=alpha)
-
-
-def detectable(std: float, n: int, *, power: float = 0.8, alpha: float = 0.05) -> float | None:
-    """`minimal_detectable_difference` of n differences with this sample standard deviation."""
     return std * _effect(n, alpha, power) if std > 1e-12 else None
 
 

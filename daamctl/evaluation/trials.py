@@ -19,18 +19,8 @@ from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import Floats
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.comparison import interval_columns
-from daamctl.evaluation.engine import (
-    FLIPS,
-    Statistic,
-    equal_interval,
-    equal_p,
-    intervals,
-    randomisation,
-    standard_error,
-    worse_p,
-)
-from daamctl.evaluation.statistics import detectable
+from daamctl.evaluation.comparison import paired_columns
+from daamctl.evaluation.engine import Statistic, contributions, equal_interval, equal_p, intervals, worse_p
 
 Trials = Mapping[int, Sums]
 """Seed -> sums of a method over the units of its task."""
@@ -85,16 +75,9 @@ def trial_intervals(task: Task, methods: Sequence[Trials]) -> list[Interval]:
 
 
 def compare_trials(
-    task: Task,
-    first: Trials,
-    second: Trials,
-    names: tuple[str, str],
-    *,
-    level: float = 0.95,
-    flips: int = FLIPS,
-    seed: int = 0,
+    task: Task, first: Trials, second: Trials, names: tuple[str, str], *, alpha: float = 0.05, seed: int = 0
 ) -> Compared:
-    """The primary figure of one method minus that of another, with its interval and a test (`engine.randomisation`).
+    """The primary figure of one method minus that of another: `comparison.paired_columns` of what units add to it.
 
     Args:
         first: trials of one method; those whose seed the other lacks do not count.
@@ -107,12 +90,12 @@ def compare_trials(
         ArtifactError: no seed is in both, or there is one unit.
         ValueError: units or true answers differ.
     """
-    sums, gap, (one, two), mean = _pair(task, first, second)
-    interval = _alike(task, first, (one, two), level)
-    if interval is None:
-        (interval,) = intervals(sums, gap, level=level)
+    _, _, (one, two), mean = _pair(task, first, second)
     values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
-    test = randomisation(one, two, mean, unit=next(iter(first.values())).word, flips=flips, seed=seed)
+    trial = next(iter(first.values()))
+    weights = task.weights(trial.given)
+    sizes = weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
+    alike = task.size(0.0, trial.given.sum(1), 1) if np.array_equal(one, two) else None
     return Compared(
         first=names[0],
         second=names[1],
@@ -120,23 +103,8 @@ def compare_trials(
         first_value=values[0],
         second_value=values[1],
         difference=values[0] - values[1],
-        **interval_columns(interval),
-        unit=test.unit,
-        units=test.n,
-        p=test.p,
-        floor=test.floor,
-        test=test.test,
-        exact=test.exact,
-        flips=test.flips,
+        **paired_columns(contributions(one, two, mean), sizes, trial.word, alpha=alpha, alike=alike, seed=seed),
     )
-
-
-def detectable_difference(pair: Compared, *, alpha: float, level: float = 0.95) -> float | None:
-    """`minimal_detectable_difference` of `compare_trials`; None if the interval, of this level, is no jackknife's."""
-    if pair.interval != "jackknife" or pair.high is None or pair.units is None:
-        return None
-    error = standard_error(pair.high - pair.difference, pair.units, level)
-    return detectable(error * np.sqrt(pair.units), pair.units, alpha=alpha)
 
 
 def trials_not_worse(
@@ -154,10 +122,13 @@ def trials_not_worse(
     Returns:
         interval of the difference, and p. Errors as in `compare_trials`.
     """
-    sums, gap, sides, _ = _pair(task, first, second)
+    sums, gap, (one, two), _ = _pair(task, first, second)
     # the interval of a method and itself has no width
-    if first is not second and (interval := _alike(task, first, sides, 1 - 2 * alpha)) is not None:
-        return interval, equal_p(interval, margin)
+    if first is not second and np.array_equal(one, two):
+        number = task.size(0.0, next(iter(first.values())).given.sum(1), 1)
+        if number is not None:
+            interval = equal_interval(number, one.shape[1], 1 - 2 * alpha)
+            return interval, equal_p(interval, margin)
     (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
     return interval, worse_p(interval, margin)
 
@@ -223,15 +194,6 @@ def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
         if not np.array_equal(trial.given, first.given):
             raise ValueError("the true answers of two trials differ")
     return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
-
-
-def _alike(task: Task, trials: Trials, sides: Sequence[Floats], level: float) -> Interval | None:
-    """Interval of the difference of two methods with the same sums in every unit; None if they differ."""
-    one, two = sides
-    given = next(iter(trials.values())).given
-    if not np.array_equal(one, two) or (number := task.size(0.0, given.sum(1), 1)) is None:
-        return None
-    return equal_interval(number, one.shape[1], level)
 
 
 def _mean(task: Task, given: int, trials: int) -> Statistic:

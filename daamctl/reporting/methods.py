@@ -11,10 +11,8 @@ from daamctl.reporting.verdict import family_texts, labelled, what, with_encoder
 SOURCES = {
     "units": "Intervals: Korn and Graubard 1998, *Survey Methodology* 24; jackknife: Efron and Tibshirani 1993, *An "
     "Introduction to the Bootstrap*, chapter 11.",
-    "sign-flip": "Sign-flip test: Fisher 1935, *The Design of Experiments*; intervals that agree with it: Hartigan "
-    "1969, *Using subsample values as typical values*.",
-    "approximate randomisation": "Approximate randomisation: Noreen 1989, *Computer-Intensive Methods for Testing "
-    "Hypotheses*.",
+    "sign-flip": "Sign-flip test: Fisher 1935, *The Design of Experiments*; Noreen 1989, *Computer-Intensive Methods "
+    "for Testing Hypotheses*; intervals that agree with it: Hartigan 1969, *Using subsample values as typical values*.",
     "p_holm": "Correction: Holm 1979, *A simple sequentially rejective multiple test procedure*.",
     "p_folds": "Corrected t-test: Nadeau and Bengio 2003, *Inference for the generalization error*.",
 }

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from daamctl.data.sign_flip import paired_sign_flip
-from daamctl.evaluation.engine import equal_p, flip_interval, mean_intervals, non_inferiority, randomisation, score_p
+from daamctl.evaluation.engine import contributions, equal_p, flip_interval, mean_intervals, non_inferiority, score_p
 
 
 @pytest.fixture
@@ -187,22 +187,32 @@ def test_there_is_no_flip_interval_of_five_units():
     assert flip_interval(np.full(6, 0.25)).low == 0.25
 
 
-@pytest.mark.parametrize("units", [9, 16, 40])
-def test_swaps_of_one_sum_are_the_sign_flip_test(units):
-    differences = np.random.default_rng(2).normal(0.3, 1, units)
-    first, second = differences[None], np.zeros((1, units))
-    swapped = randomisation(first, second, lambda sums: sums / units, unit="speaker", flips=20_000)
-    flipped = paired_sign_flip(differences)
-    assert swapped.mean == pytest.approx(flipped["mean"])
-    assert swapped.p == pytest.approx(flipped["p"], abs=1e-12 if units < 20 else 0.02)
-    assert (swapped.exact, swapped.unit) == (units < 20, "speaker")
+def test_units_add_what_swapping_them_changes():
+    rng = np.random.default_rng(2)
+    first, second = rng.integers(1, 9, (2, 3, 12)).astype(float)
+    first[0] = second[0]  # of the labels
 
+    def share(sums):
+        return sums[None, 1] / sums[0]
 
-@pytest.mark.parametrize(("units", "floor"), [(9, 2.0**-8), (20, 2.0**-19), (21, 1 / 501), (40, 1 / 501)])
-def test_the_least_p_of_swaps(units, floor):
-    """Of 2^U swaps, the observed one and its mirror image; of random ones, the observed one."""
-    swapped = randomisation(np.ones((1, units)), np.zeros((1, units)), lambda sums: sums, unit="speaker", flips=500)
-    assert (swapped.p, swapped.floor, swapped.flips) == (floor, floor, 500 if units > 20 else 2**units)
+    def f1(sums):
+        return 2 * sums[None, 2] / (sums[0] + sums[1])
+
+    gaps = (first[1] - second[1]) / first[0].mean()
+    np.testing.assert_allclose(contributions(first, second, share), gaps, rtol=1e-12)
+    found = contributions(first, second, f1)
+    observed = (f1(first.sum(1, keepdims=True)) - f1(second.sum(1, keepdims=True))).item()
+    assert found.mean() == pytest.approx(observed)
+    for unit in range(12):  # a swap changes one sign and nothing else
+        one, two = first.copy(), second.copy()
+        one[:, unit], two[:, unit] = second[:, unit], first[:, unit]
+        signs = np.where(np.arange(12) == unit, -1, 1)
+        other = contributions(one, two, f1)
+        np.testing.assert_allclose(other / other[0], signs * found / (signs * found)[0], rtol=1e-12)
+        np.testing.assert_allclose(other, signs * found, rtol=0.02)
+    # units that the methods answer alike add nothing
+    second[:, 4] = first[:, 4]
+    assert contributions(first, second, f1)[4] == 0
 
 
 @pytest.mark.parametrize(("items", "units"), [(60, 60), (300, 10)])

@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score, r2_score
 
 from daamctl.data.task import TASKS
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
-from daamctl.evaluation.trials import compare_trials, detectable_difference, mean_figure, trial_intervals
+from daamctl.evaluation.trials import compare_trials, mean_figure, trial_intervals
 
 CLASSES = ("a", "b", "c", "d")
 WORDS = ("so", "it", "goes", "on", "and")
@@ -103,22 +103,44 @@ def test_the_test_swaps_whole_speakers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_ITEMS)
-def test_what_is_detectable_follows_from_leaving_out_each_speaker(name: str) -> None:
+def test_interval_and_test_of_a_difference_agree(name: str) -> None:
+    task = task_of(name)
+    for seed in range(20):
+        rows = [answers(name, units=8, noise=noise, seed=2 * seed + at) for at, noise in enumerate((0.5, 0.6))]
+        found = compare_trials(task, *({0: task.sums(one)} for one in rows), ("one", "two"))
+        assert found.low is not None
+        assert found.high is not None
+        assert found.p is not None
+        assert (found.p <= 0.05) == (not found.low <= 0 <= found.high)
+        assert found.low < found.difference < found.high
+
+
+@pytest.mark.parametrize("name", OF_ITEMS)
+def test_what_is_detectable_follows_from_what_speakers_add(name: str) -> None:
     task = task_of(name)
     rows = [answers(name, noise=noise, seed=seed) for seed, noise in ((1, 0.3), (2, 0.7))]
-
-    def gap(keep: Any) -> float:
-        one, two = (reference(name, part.filter(keep)) for part in rows)
-        return one - two
-
-    parts = [7 * gap(pl.lit(value=True)) - 6 * gap(pl.col("unit") != unit) for unit in range(7)]
-    sums = [{0: task.sums(one)} for one in rows]
-    pair = compare_trials(task, *sums, ("one", "two"))
-    assert pair.interval == "jackknife"
-    found = detectable_difference(pair, alpha=0.05)
+    both = pl.concat(rows)
+    gaps = []
+    for unit in range(7):  # every row occurs twice, once with each answer, but those of this speaker
+        parts = []
+        for own in rows:
+            parts.append(
+                reference(name, pl.concat([both.filter(pl.col("unit") != unit), *[own.filter(unit=unit)] * 2]))
+            )
+        gaps.append(7 * (parts[0] - parts[1]))
+    labels = rows[0].group_by("unit").len().sort("unit")["len"].to_numpy()
+    if name == "macro_f1":
+        counts = rows[0].group_by("unit", "label").len().with_columns(of=pl.col("len").sum().over("label"))
+        labels = counts.group_by("unit").agg((pl.col("len") / pl.col("of")).sum()).sort("unit")["len"].to_numpy()
+    if name.endswith("accuracy"):
+        split = str.split if name.startswith("word") else list
+        labels = np.bincount(rows[0]["unit"], [len(split(text)) for text in rows[0]["label"]])
+    pair = compare_trials(task, *({0: task.sums(one)} for one in rows), ("one", "two"))
+    assert np.mean(gaps) == pytest.approx(pair.difference, rel=0.05)
+    residuals = np.array(gaps) * pair.difference / np.mean(gaps) - pair.difference * labels / labels.mean()
     # the power of a t-test with this effect, from the non-central t distribution
-    assert found is not None
-    shift, end = found / (np.std(parts, ddof=1) / np.sqrt(7)), stats.t.ppf(0.975, 6)
+    assert pair.detectable is not None
+    shift, end = pair.detectable / (np.std(residuals, ddof=1) / np.sqrt(7)), stats.t.ppf(0.975, 6)
     power = stats.nct.sf(end, 6, shift) + stats.nct.cdf(-end, 6, shift)
     assert power == pytest.approx(0.8, abs=1e-6)
 

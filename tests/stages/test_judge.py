@@ -527,7 +527,7 @@ def test_models_are_ranked_by_f1(metric: str) -> None:
     assert re.fullmatch(
         rf"y leads \w by \+\d+\.\d points of {name} \(.* and .* %\), 95 % interval .* to .*\.", lines[0]
     )
-    assert lines[1].startswith("Exact randomisation test over 12 speakers: p = ")
+    assert lines[1].startswith("Exact sign-flip test over 12 speakers: p = ")
     assert any(line.startswith("Accuracy: ") for line in lines)
     assert "swaps the predictions of two models in whole groups" in str(document(verdict, []))
     assert verdict.tiers[0] == ["y"]

@@ -128,7 +128,7 @@ def gaps(found: ArmScores, metric: str) -> list[Compared]:
 
 def judged(row: Compared) -> str:
     """What the comparison in `FIRST` says: better, worse, seeds disagree, one seed, or no difference shown."""
-    if not row.is_significant or row.low is None or row.high is None or row.low <= 0 <= row.high:
+    if not row.is_significant:
         return "no difference shown"
     if row.runs == 1:
         return "one seed"
@@ -139,8 +139,9 @@ def judged(row: Compared) -> str:
 
 def _sentence(row: Compared) -> str:
     arm, reference, says = f"`{row.first}`", f"`{row.second}`", judged(row)
-    limits = f"[{Number(row.low, 'signed')}, {Number(row.high, 'signed')}; not corrected]"
-    how = f"{Number(row.difference, 'signed')} dB PSNR {limits}, {p_value(row.p_holm)} after correction"
+    # of five images or fewer there is none
+    limits = "" if row.low is None else f" [{Number(row.low, 'signed')}, {Number(row.high, 'signed')}; not corrected]"
+    how = f"{Number(row.difference, 'signed')} dB PSNR{limits}, {p_value(row.p_holm)} after correction"
     if row.runs != 1:
         how += f", the same sign in {row.ahead if row.difference > 0 else row.behind} of {row.runs} seeds"
     if says in ("better", "worse"):

@@ -36,14 +36,7 @@ from daamctl.data.metrics import ClassIds
 from daamctl.data.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.engine import (
-    equal_interval,
-    equal_p,
-    flip_interval,
-    mean_intervals,
-    non_inferiority,
-    worse_p,
-)
+from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     grouped_means,
@@ -205,7 +198,7 @@ def not_worse(
     Args:
         tables: method -> its test items (`item_table`), the reference among them.
         margin: fraction of the metric; choose it before looking at results.
-        metric: accuracy, or balanced_accuracy, which is no share of items and has Student's t.
+        metric: accuracy or balanced_accuracy.
         alpha: one-sided level.
 
     Returns:
@@ -225,14 +218,9 @@ def not_worse(
         if data.units is not None:
             low = high = p = 0.0  # of the reference
             if method != reference:
-                if classes is None:
-                    interval, p = non_inferiority(difference, *unit_sums(difference, data.units), margin, level=level)
-                elif difference.any():
-                    (interval,) = mean_intervals([difference], data.units, classes=classes, level=level)
-                    p = worse_p(interval, margin)
-                else:
-                    interval = equal_interval(_number(data, metric), len(np.unique(data.units)), level)
-                    p = equal_p(interval, margin)
+                units, items = unit_sums(difference, data.units, classes), _number(data, metric)
+                weighted = item_weights(len(difference), classes) * difference
+                interval, p = non_inferiority(weighted, *units, margin, level=level, items=items)
                 low, high = interval.low, interval.high
         value = float(grouped_means(values, data.folds, classes).mean())  # as `evaluate` gives it
         every = np.zeros(len(difference), dtype=np.int64)
@@ -419,6 +407,14 @@ def paired_columns(
     return row
 
 
+def item_weights(number: int, classes: ClassIds | None) -> Floats:
+    """What each of N items counts, (N,), with mean 1; with classes in balanced accuracy."""
+    if classes is None:
+        return np.ones(number)
+    weights = 1.0 / np.bincount(classes)[classes]
+    return np.asarray(weights / weights.mean())
+
+
 def unit_sums(
     difference: Floats, units: NDArray[np.integer[Any]], classes: ClassIds | None = None
 ) -> tuple[Floats, Floats]:
@@ -426,7 +422,7 @@ def unit_sums(
 
     They are scaled: the mean of the sums is the difference of the figure, the mean of the weights is 1.
     """
-    weights = np.ones(len(difference)) if classes is None else 1.0 / np.bincount(classes)[classes]
+    weights = item_weights(len(difference), classes)
     sums, sizes = (np.bincount(units, values) for values in (weights * difference, weights))
     return sums / sizes.mean(), sizes / sizes.mean()
 

@@ -75,11 +75,6 @@ def intervals(
     return [Interval(value, low, high, level, number, number, method) for value, low, high in found.T.tolist()]
 
 
-def standard_error(reach: float, units: int, level: float) -> float:
-    """Standard error of the jackknife whose interval reaches so far above the figure."""
-    return float(reach / special.stdtrit(units - 1, (1 + level) / 2))
-
-
 def _share_ends(values: Floats, error: Floats, items: Floats, reach: float, level: float) -> tuple[Floats, Floats]:
     """Ends of the intervals of shares with these standard errors; `reach`: t of U - 1 degrees of freedom."""
     size = _independent_items(values * (1 - values), error, items, reach, level)
@@ -244,12 +239,12 @@ def equal_p(interval: Interval, margin: float) -> float:
 def worse_p(interval: Interval, margin: float) -> float:
     """One-sided p-value of Student's t that a difference is -margin or less, from its interval of the jackknife."""
     units, reach = interval.n_clusters, interval.high - interval.value
-    error = max(standard_error(reach, units, interval.level), SMALL)  # of a method and itself it is 0
+    error = max(reach / float(special.stdtrit(units - 1, (1 + interval.level) / 2)), SMALL)
     return float(special.stdtr(units - 1, -(interval.value + margin) / error))
 
 
 def non_inferiority(
-    differences: Floats, sums: Floats, sizes: Floats, margin: float, *, level: float
+    differences: Floats, sums: Floats, sizes: Floats, margin: float, *, level: float, items: float | None = None
 ) -> tuple[Interval, float]:
     """Interval of a mean difference, and the p-value of the hypothesis that one method is worse by a margin or more.
 
@@ -257,22 +252,24 @@ def non_inferiority(
     units (docs/sources.md#shortest-encoder). The interval is above the margin exactly if p is at most (1 - level) / 2.
 
     Args:
-        differences: per item, (N,), from -1 to 1.
+        differences: per item, (N,), from -1 to 1; or with the weights of items; or, where a figure is no mean over
+            items, `sums` again.
         sums: of the units, (U,), scaled to the mean of the differences; U > 1.
         sizes: what a unit counts, (U,), with mean 1.
         margin: from 0 to 1.
+        items: how many items the figure is a share of; None: N.
     """
-    items, units, value = len(differences), len(sums), float(differences.mean())
+    items, units, value = items or len(differences), len(sums), float(differences.mean())
     if not differences.any():
         interval = equal_interval(items, units, level)
         return interval, equal_p(interval, margin)
-    won, lost = float(np.maximum(differences, 0).sum()), float(np.maximum(-differences, 0).sum())
-    variance = np.array([(won + lost) / items - value**2])
+    won, lost = float(np.maximum(differences, 0).mean()), float(np.maximum(-differences, 0).mean())
+    variance = np.array([won + lost - value**2])
     error = np.sqrt(((sums - value * sizes) ** 2).sum(keepdims=True) / (units * (units - 1)))
     reach = float(special.stdtrit(units - 1, (1 + level) / 2))
     size = float(_independent_items(variance, error, np.array([items]), reach, level)[0])
     # the same shares of as many independent items as tell as much
-    lost, won = lost * size / items, won * size / items
+    lost, won = lost * size, won * size
     low, high = _score_end(lost, won, size, level), -_score_end(won, lost, size, level)
     low, value, high = np.round([low, value, high], SAME).tolist()
     return Interval(value, low, high, level, units, units, "score"), score_p(lost, won, size, margin)

@@ -20,7 +20,7 @@ from daamctl.data.sign_flip import Floats
 from daamctl.data.task import Sums, Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import paired_columns
-from daamctl.evaluation.engine import Statistic, contributions, equal_interval, equal_p, intervals, worse_p
+from daamctl.evaluation.engine import Statistic, contributions, intervals, non_inferiority, worse_p
 
 Trials = Mapping[int, Sums]
 """Seed -> sums of a method over the units of its task."""
@@ -92,10 +92,9 @@ def compare_trials(
     """
     _, _, (one, two), mean = _pair(task, first, second)
     values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
-    trial = next(iter(first.values()))
-    weights = task.weights(trial.given)
-    sizes = weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
-    alike = task.size(0.0, trial.given.sum(1), 1) if np.array_equal(one, two) else None
+    items, sizes = _items_and_sizes(task, first, (one, two), mean)
+    alike = items if np.array_equal(one, two) else None
+    unit = next(iter(first.values())).word
     return Compared(
         first=names[0],
         second=names[1],
@@ -103,7 +102,7 @@ def compare_trials(
         first_value=values[0],
         second_value=values[1],
         difference=values[0] - values[1],
-        **paired_columns(contributions(one, two, mean), sizes, trial.word, alpha=alpha, alike=alike, seed=seed),
+        **paired_columns(contributions(one, two, mean), sizes, unit, alpha=alpha, alike=alike, seed=seed),
     )
 
 
@@ -112,8 +111,8 @@ def trials_not_worse(
 ) -> tuple[Interval, float]:
     """Test that the primary figure of one method is less than a margin below that of another.
 
-    p is that of Student's t with the standard error of the jackknife (docs/sources.md#shortest-encoder). It is below
-    alpha exactly if the interval is above the margin.
+    `non_inferiority`, of what units add; where the figure is no share, Student's t with the jackknife
+    (docs/sources.md#shortest-encoder). p is below alpha exactly if the interval is above the margin.
 
     Args:
         margin: in units of the figure.
@@ -122,15 +121,15 @@ def trials_not_worse(
     Returns:
         interval of the difference, and p. Errors as in `compare_trials`.
     """
-    sums, gap, (one, two), _ = _pair(task, first, second)
-    # the interval of a method and itself has no width
-    if first is not second and np.array_equal(one, two):
-        number = task.size(0.0, next(iter(first.values())).given.sum(1), 1)
-        if number is not None:
-            interval = equal_interval(number, one.shape[1], 1 - 2 * alpha)
-            return interval, equal_p(interval, margin)
-    (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
-    return interval, worse_p(interval, margin)
+    sums, gap, (one, two), mean = _pair(task, first, second)
+    if first is second:
+        return Interval(0.0, 0.0, 0.0, 1 - 2 * alpha, one.shape[1], one.shape[1], "score"), 0.0
+    items, sizes = _items_and_sizes(task, first, (one, two), mean)
+    if items is None:
+        (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
+        return interval, worse_p(interval, margin)
+    added = contributions(one, two, mean)
+    return non_inferiority(added, added, sizes, margin, level=1 - 2 * alpha, items=items)
 
 
 def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:
@@ -194,6 +193,20 @@ def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
         if not np.array_equal(trial.given, first.given):
             raise ValueError("the true answers of two trials differ")
     return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
+
+
+def _items_and_sizes(
+    task: Task, trials: Trials, sides: Sequence[Floats], mean: Statistic
+) -> tuple[float | None, Floats]:
+    """How many items the figure is a share of, and what each unit counts, (U,), with mean 1.
+
+    If both methods answer alike, nothing tells whether a difference would be in one or both answers (`Task.size`).
+    """
+    given = next(iter(trials.values())).given
+    value = 0.0 if np.array_equal(sides[0], sides[1]) else float(mean(sides[0].sum(1, keepdims=True))[0, 0])
+    weights = task.weights(given)
+    sizes = weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
+    return task.size(value, given.sum(1), 1), sizes
 
 
 def _mean(task: Task, given: int, trials: int) -> Statistic:

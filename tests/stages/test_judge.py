@@ -646,26 +646,32 @@ def test_labels_that_are_all_the_same_have_no_agreement() -> None:
 
 @pytest.mark.parametrize("metric", ["balanced_accuracy", "macro_f1", "ccc", "word_accuracy"])
 def test_a_margin_is_of_the_metric(metric: str) -> None:
-    """By Student's t with a jackknife over speakers of the metric itself."""
     made = measured if metric == "ccc" else table
     one, other = (made(*setting) for setting in ((0.6, 1), (0.7, 2)))
     verdict = daamctl.judge({"x": one, "y": other}, metric=metric, margin=0.1)
     ((name, found),) = verdict.not_worse.items()
-    assert name == "y"
     values = verdict.values[metric]
+    assert name == "y"
     assert (found.value, found.difference) == pytest.approx((values["y"], values["y"] - values["x"]))
-    speakers = one["speaker"].unique()
-    gaps = []
-    for speaker in speakers:
-        parts = {name: rows.filter(pl.col("speaker") != speaker) for name, rows in (("x", one), ("y", other))}
-        left = daamctl.judge(parts, metric=metric).values[metric]
-        gaps.append(left["y"] - left["x"])
-    number = len(speakers)
-    error = np.sqrt((number - 1) / number * ((np.array(gaps) - np.mean(gaps)) ** 2).sum())
-    assert found.p == pytest.approx(stats.t.sf((found.difference + 0.1) / error, number - 1))
-    assert found.low == pytest.approx(found.difference - stats.t.isf(0.05, number - 1) * error)
     shown = f"That y is less than {'0.1' if metric == 'ccc' else '10 points'} of {FIGURES[metric]} worse than x is"
     assert any(line.startswith(shown) for line in sentences(verdict))
+    assert found.low is not None
+    for margin in (0.0, 0.02, -0.99 * found.low, -1.01 * found.low):
+        if margin >= 0:
+            again = daamctl.judge({"x": one, "y": other}, metric=metric, margin=margin).not_worse["y"]
+            assert again.p is not None
+            assert again.low == found.low
+            assert (again.p <= 0.05) == (found.low > -margin)
+    if metric in ("ccc", "word_accuracy"):  # Student's t with a jackknife over speakers
+        speakers, gaps = one["speaker"].unique(), []
+        for speaker in speakers:
+            parts = {name: rows.filter(pl.col("speaker") != speaker) for name, rows in (("x", one), ("y", other))}
+            left = daamctl.judge(parts, metric=metric).values[metric]
+            gaps.append(left["y"] - left["x"])
+        number = len(speakers)
+        error = np.sqrt((number - 1) / number * ((np.array(gaps) - np.mean(gaps)) ** 2).sum())
+        assert found.p == pytest.approx(stats.t.sf((found.difference + 0.1) / error, number - 1))
+        assert found.low == pytest.approx(found.difference - stats.t.isf(0.05, number - 1) * error)
     same = daamctl.judge({"x": one, "y": one}, metric=metric, margin=0.1).not_worse["y"]
     assert same.difference == 0
     assert same.p is not None

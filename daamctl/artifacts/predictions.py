@@ -13,10 +13,13 @@ from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
 NUMBERS = ("ccc", "pearson", "r2")
 """Figures of predictions that are numbers."""
+SCORED = ("auroc", "eer_accuracy")
+"""Figures of scores of two classes."""
 ERRORS = {
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",
     **dict.fromkeys(NUMBERS, "absolute errors"),
+    **dict.fromkeys(SCORED, "shares of the other class on the wrong side"),
 }
 """Figures for which items have errors, not a share of repeats that are right -> what these are."""
 ROWS: dict[str, Any] = {

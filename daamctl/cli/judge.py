@@ -25,6 +25,8 @@ class Metric(StrEnum):
     ccc = "ccc"
     pearson = "pearson"
     r2 = "r2"
+    auroc = "auroc"
+    eer_accuracy = "eer-accuracy"
 
 
 def command(

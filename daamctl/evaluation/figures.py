@@ -1,4 +1,4 @@
-"""Figures by which `judge` ranks models besides accuracy: F1, word errors, and agreement of numbers.
+"""Figures by which `judge` ranks models besides accuracy: F1, word errors, agreement of numbers, and scores.
 
 Each is a function of sums over independent units, so `daamctl.evaluation.trials` gives its intervals and tests.
 """
@@ -19,6 +19,8 @@ from daamctl.data.task import Sums, Tagging, Task
 
 PAIRS = 500
 """Texts whose errors are counted at once."""
+FEWEST_LEVELS, MOST_LEVELS = 500, 2_000_000
+"""Levels of ranks of an AUROC, and of all its units together."""
 
 
 class FigureOfSums(Task):
@@ -209,10 +211,95 @@ class Determination(Concordance):
         return _ratio(2 * covariance - var_p - (y - p) ** 2, var_y)
 
 
+class Auroc(FigureOfErrors):
+    """Area under the ROC curve: how often an item of the second class has a higher score than one of the first.
+
+    Labels are 0 and 1. Scores of two models need not be alike, so each is replaced by its rank among those of its
+    model.
+    """
+
+    primary: ClassVar[str] = "auroc"
+
+    def sums(self, predictions: pl.DataFrame) -> Sums:
+        """Numbers of items of each class, (2, U), and of those at each of B levels of ranks, (2 B, U).
+
+        Every rank is a level, unless there would be more than `MOST_LEVELS` for all units together.
+        """
+        units, places = np.unique(predictions["unit"].to_numpy(), return_inverse=True)
+        positive, number = predictions["label"].to_numpy() > 0, len(predictions)
+        levels = min(2 * number, max(FEWEST_LEVELS, MOST_LEVELS // len(units)))
+        rank = (2 * predictions["prediction"].rank().to_numpy() - 2) / (2 * number)
+        own = np.zeros((2, levels, len(units)))
+        np.add.at(own, (positive.astype(int), (rank * levels + 1e-9).astype(int), places), 1.0)
+        return Sums(self.source, units, own.sum(1), own.reshape(2 * levels, -1))
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """Not used; see `sums`."""
+        raise NotImplementedError
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """Share of the other class with a score on the wrong side; an equal one counts half."""
+        scores, positive = predictions.to_numpy(), labels.to_numpy() > 0
+        other = {one: np.sort(scores[positive != one]) for one in (False, True)}
+        below, until = (
+            np.where(positive, *(np.searchsorted(other[one], scores, side) for one in (True, False)))
+            for side in ("left", "right")
+        )
+        number = np.where(positive, len(other[True]), len(other[False]))
+        lower = (below + until) / 2 / number
+        return np.where(positive, 1 - lower, lower)
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`; a half where a sample lacks a class."""
+        (first, second), (negative, positive) = sums[:2], np.split(sums[2:], 2)
+        higher = (positive * (np.cumsum(negative, axis=0) - negative / 2)).sum(0)
+        pairs = first * second
+        return np.asarray(np.divide(higher, pairs, out=np.full_like(higher, 0.5), where=pairs > 0))
+
+    def weights(self, given: Floats) -> Floats:
+        """Both classes count the same; see `Task`."""
+        return np.asarray((given / given.sum(1, keepdims=True)).sum(0))
+
+    def size(self, figure: float, given: Floats, trials: int) -> float:
+        """Twice the items: near 1 it varies less than a share of as many; see `Task`."""
+        number = float(given.sum())
+        return 2 * number * trials if 0 < figure < 1 else number
+
+
+class EqualErrors(Auroc):
+    """1 minus the equal error rate, at which as large a share of one class is accepted as of the other is missed.
+
+    Between two levels of scores the ROC curve is a line.
+    """
+
+    primary: ClassVar[str] = "eer_accuracy"
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`; a half where a sample lacks a class."""
+        total = sums[:2, None]
+        shares = np.cumsum(np.stack(np.split(sums[2:], 2)), axis=1) / np.maximum(total, 1)
+        shares = np.concatenate([np.zeros_like(total), shares], axis=1)  # of both classes, at or below each level
+        missed, gap = shares[1], shares.sum(0) - 1
+        after = np.maximum((gap >= 0).argmax(0), 1)[None]
+        one, two = (np.take_along_axis(gap, at, 0)[0] for at in (after - 1, after))
+        low, high = (np.take_along_axis(missed, at, 0)[0] for at in (after - 1, after))
+        rate = low + (high - low) * -one / np.maximum(two - one, 1e-12)
+        return np.where((sums[:2] > 0).all(0), 1 - rate, 0.5)
+
+    def size(self, figure: float, given: Floats, trials: int) -> float:
+        """As of the balanced accuracy at this level; see `Task`."""
+        number = float(4 / (1 / np.maximum(given, 1)).sum())
+        return number * trials if 0 < figure < 1 else number
+
+
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
-    for one in (MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, Determination)
-}
+    for one in (
+        MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, Determination, Auroc,
+        EqualErrors,
+    )
+}  # fmt: skip
 
 
 def edit_distances(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> Floats:

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, NUMBERS, Predictions, Verdict, only_right
+from daamctl.artifacts.predictions import ERRORS, NUMBERS, SCORED, Predictions, Verdict, only_right
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
@@ -81,7 +81,12 @@ def judge(
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
     numbers = next((file for file in files if file.rows["correct"].null_count()), None)
-    if numbers is not None and metric not in NUMBERS:
+    if numbers is not None and metric not in (*SCORED, *NUMBERS):
+        if labels["label"].n_unique() == 2:
+            raise ConfigError(
+                f"{numbers.name}: predictions are scores, not classes",
+                fix="rank the models by them: --metric auroc or eer-accuracy",
+            )
         raise ConfigError(
             f"{numbers.name}: labels and predictions are numbers, not classes",
             fix="rank the models by agreement: --metric ccc, pearson or r2",
@@ -96,6 +101,14 @@ def judge(
         )
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
+    if metric in SCORED:
+        pair = sorted(labels["label"].drop_nulls().unique(), key=lambda name: (_number_of(name), name))
+        if len(pair) != 2:
+            raise ConfigError(
+                f"{FIGURES[metric]} needs two classes, and there are {len(pair)} labels: {first_few(pair)}"
+            )
+        labels = labels.with_columns(pl.col("label").replace(dict(zip(pair, "01", strict=True))))
+        notes.append(f"higher scores mean '{pair[1]}', not '{pair[0]}'")
     if figure is not None and issubclass(figure, FigureOfErrors):
         rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
@@ -177,10 +190,18 @@ def judge(
     )
 
 
+def _number_of(label: str) -> float:
+    """A label that is a number; 0 for others."""
+    try:
+        return float(label)
+    except ValueError:
+        return 0.0
+
+
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in NUMBERS, FIGURES[figure.primary]
+    numbers, metric = figure.primary in (*SCORED, *NUMBERS), FIGURES[figure.primary]
     for column in ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()

@@ -251,11 +251,15 @@ def _is_list(values: pl.Series) -> bool:
 
 
 def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
-    """Whether labels and predictions are measured, not classes: most are numbers, with fractions, and few agree."""
-    if prediction is None or label.n_unique() <= 2:
+    """Whether labels and predictions are measured, not classes: most are numbers, with fractions, and few agree.
+
+    With two labels, whatever they are, such predictions are scores.
+    """
+    if prediction is None or label.n_unique() < 2:
         return False
     labels, said = (one.cast(pl.Float64, strict=False).drop_nulls() for one in (label, prediction))
-    if 2 * min(len(labels), len(said)) <= len(label) or (said == said.round(0)).all():
+    few = min(len(said), len(labels) if label.n_unique() > 2 else len(said))
+    if 2 * few <= len(label) or (said == said.round(0)).all():
         return False
     return 2 * prediction.is_in(label.unique().to_list()).sum() < len(label)
 

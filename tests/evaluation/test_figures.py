@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
-from sklearn.metrics import f1_score, r2_score
+from scipy import optimize, stats
+from sklearn.metrics import f1_score, r2_score, roc_auc_score, roc_curve
 
 from daamctl.data.task import TASKS
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
@@ -19,7 +19,7 @@ from daamctl.evaluation.trials import compare_trials, mean_figure, trial_interva
 
 CLASSES = ("a", "b", "c", "d")
 WORDS = ("so", "it", "goes", "on", "and")
-NUMBERS = ("ccc", "pearson", "r2")
+NUMBERS, SCORED = ("ccc", "pearson", "r2"), ("auroc", "eer_accuracy")
 OF_ITEMS = [name for name in FIGURES_OF_SUMS if name != "entity_f1"]
 """The others; that of entities is that of seqeval in the tests of `judge`."""
 
@@ -35,6 +35,11 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     if name in NUMBERS:
         label = shared.normal(1e4, 1.0, 200)
         return pl.DataFrame({"unit": unit, "label": label, "prediction": label + own.normal(0.1, noise, 200)})
+    if name in SCORED:  # ranks, because those of two models are not alike otherwise
+        label = shared.integers(0, 2, 200).astype(float)
+        return pl.DataFrame(
+            {"unit": unit, "label": label, "prediction": label + 2 * noise * own.normal(size=200)}
+        ).with_columns(pl.col("prediction").round(1).rank())
     if name.endswith("accuracy"):
         true = [" ".join(shared.choice(WORDS, shared.integers(1, 6))) for _ in range(200)]
         said = [" ".join(own.choice(WORDS) if own.random() < noise else word for word in text.split()) for text in true]
@@ -61,6 +66,11 @@ def distance(one: Sequence[str], other: Sequence[str]) -> int:
 
 def reference(name: str, rows: pl.DataFrame) -> float:
     label, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
+    if name == "auroc":
+        return float(roc_auc_score(label, said))
+    if name == "eer_accuracy":
+        wrong, right, _ = roc_curve(label, said, drop_intermediate=False)
+        return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)
     if name.endswith("accuracy"):
         split = list if name.startswith("character") else str.split
         errors = sum(distance(split(one), split(other or "")) for one, other in zip(label, said, strict=True))
@@ -129,10 +139,10 @@ def test_what_is_detectable_follows_from_what_speakers_add(name: str) -> None:
             )
         gaps.append(7 * (parts[0] - parts[1]))
     labels = rows[0].group_by("unit").len().sort("unit")["len"].to_numpy()
-    if name == "macro_f1":
+    if name in ("macro_f1", *SCORED):  # classes count the same
         counts = rows[0].group_by("unit", "label").len().with_columns(of=pl.col("len").sum().over("label"))
         labels = counts.group_by("unit").agg((pl.col("len") / pl.col("of")).sum()).sort("unit")["len"].to_numpy()
-    if name.endswith("accuracy"):
+    if name in ("word_accuracy", "character_accuracy"):
         split = str.split if name.startswith("word") else list
         labels = np.bincount(rows[0]["unit"], [len(split(text)) for text in rows[0]["label"]])
     pair = compare_trials(task, *({0: task.sums(one)} for one in rows), ("one", "two"))

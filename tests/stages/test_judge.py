@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from scipy import stats
 from seqeval.metrics import f1_score as entity_f1
-from sklearn.metrics import f1_score, r2_score
+from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
 import daamctl
 from daamctl.artifacts.comparison import PairedResult, read_comparison
@@ -615,6 +615,60 @@ def test_numbers_are_not_taken_for_classes() -> None:
     stars = [rows.with_columns((pl.col("label", "pred") * 2).round() / 2) for rows in tables.values()]
     assert daamctl.judge(*stars).metrics == ["accuracy", "balanced_accuracy"]
     assert daamctl.judge(*stars, metric="ccc").metrics == ["ccc"]
+
+
+def scored(noise: float, seed: int) -> pl.DataFrame:
+    """Scores of two classes."""
+    rows, rng = table(0.5, 1), np.random.default_rng(seed)
+    spoof = np.random.default_rng(0).integers(0, 2, len(rows))
+    label = np.where(spoof, "spoof", "bona fide")
+    return rows.with_columns(label=label, pred=spoof + rng.normal(0, noise, len(rows)))
+
+
+def test_scores_are_judged_whatever_their_scale() -> None:
+    tables = {"x": scored(1.0, 2), "y": scored(0.6, 1)}
+    verdict = daamctl.judge(tables, metric="auroc")
+    assert (verdict.models, verdict.metrics) == (["y", "x"], ["auroc"])
+    wanted = {name: roc_auc_score(rows["label"] == "spoof", rows["pred"]) for name, rows in tables.items()}
+    assert verdict.values["auroc"] == pytest.approx(wanted)
+    assert "higher scores mean 'spoof', not 'bona fide'" in verdict.notes
+    lines = sentences(verdict)
+    assert re.fullmatch(r"y leads x by \+\d+\.\d points of AUROC \(.* and .* %\), 95 % interval .* to .*\.", lines[0])
+    # of each class, errors are the share of the other one with a higher, or lower, score
+    errors = verdict.items.join(tables["y"].select("label", item="utterance"), on="item").group_by("label_right")
+    assert errors.agg(pl.col("y").mean())["y"].to_list() == pytest.approx([1 - wanted["y"]] * 2)
+    other = {**tables, "x": tables["x"].with_columns(pl.col("pred").exp() * 100)}
+    again = daamctl.judge(other, metric="auroc")
+    assert (again.values, again.pairs) == (verdict.values, verdict.pairs)
+    turned = daamctl.judge(
+        {name: rows.with_columns(label=(pl.col("label") == "bona fide").cast(int)) for name, rows in tables.items()},
+        metric="eer_accuracy",
+    )
+    assert "higher scores mean '1', not '0'" in turned.notes
+    rates = daamctl.judge(tables, metric="eer_accuracy").values["eer_accuracy"]
+    assert turned.values["eer_accuracy"] == pytest.approx({name: 1 - rate for name, rate in rates.items()})
+
+
+def test_scores_of_very_many_single_items_have_fewer_levels() -> None:
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 6000)
+    rows = [pl.DataFrame({"label": label, "pred": label + rng.normal(0, 1, 6000)}) for _ in range(2)]
+    found = daamctl.judge(*rows, metric="auroc").values["auroc"]
+    assert list(found.values()) == pytest.approx([roc_auc_score(label, one["pred"]) for one in rows], abs=1e-4)
+
+
+def test_what_scores_need() -> None:
+    tables = {"x": scored(1.0, 2), "y": scored(0.6, 1)}
+    with pytest.raises(
+        ConfigError, match="x: predictions are scores, not classes\n  rank the models by them: --metric au"
+    ):
+        daamctl.judge(tables)
+    three = [rows.with_columns(label=pl.int_range(pl.len()) % 3) for rows in tables.values()]
+    with pytest.raises(ConfigError, match="AUROC needs two classes, and there are 3 labels: 0, 1, 2"):
+        daamctl.judge(*three, metric="auroc")
+    first = pl.when(pl.int_range(pl.len()) < 3).then(None).otherwise("pred")
+    with pytest.raises(ConfigError, match=r"x: AUROC needs numbers, and 3 of 240 predictions are none, e\.g\. that of"):
+        daamctl.judge({**tables, "x": tables["x"].with_columns(pred=first)}, metric="auroc")
 
 
 @pytest.mark.parametrize(

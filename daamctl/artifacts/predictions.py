@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +24,22 @@ ERRORS = {
 """Figures for which items have errors, not a share of repeats that are right -> what these are."""
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
-    "group": pl.String(), "fold": pl.String(), "seed": pl.String(),
+    "group": pl.String(), "fold": pl.String(), "seed": pl.String(), "score": pl.Float64(),
 }  # fmt: skip
 """Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1; null where
-labels and predictions are numbers."""
+labels and predictions are numbers. score: of the second of two classes (`in_order`) minus that of the first."""
+
+
+def in_order(classes: Iterable[str]) -> list[str]:
+    """Names of classes, numbers by their size."""
+
+    def key(name: str) -> tuple[float, str]:
+        try:
+            return float(name), name
+        except ValueError:
+            return 0.0, name
+
+    return sorted(classes, key=key)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, NUMBERS, SCORED, Predictions, Verdict, only_right
+from daamctl.artifacts.predictions import ERRORS, NUMBERS, SCORED, Predictions, Verdict, in_order, only_right
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
@@ -102,7 +102,7 @@ def judge(
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
     if metric in SCORED:
-        pair = sorted(labels["label"].drop_nulls().unique(), key=lambda name: (_number_of(name), name))
+        pair = in_order(labels["label"].drop_nulls().unique())
         if len(pair) != 2:
             raise ConfigError(
                 f"{FIGURES[metric]} needs two classes, and there are {len(pair)} labels: {first_few(pair)}"
@@ -190,18 +190,18 @@ def judge(
     )
 
 
-def _number_of(label: str) -> float:
-    """A label that is a number; 0 for others."""
-    try:
-        return float(label)
-    except ValueError:
-        return 0.0
-
-
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
     numbers, metric = figure.primary in (*SCORED, *NUMBERS), FIGURES[figure.primary]
+    if figure.primary in SCORED:
+        if table["score"].null_count() == 0:  # a score for each class
+            table = table.with_columns(prediction=pl.col("score"))
+        if (given := table["prediction"].drop_nulls()).n_unique() < 3:
+            raise ConfigError(
+                f"{name}: {metric} needs scores, and the predictions are {first_few(in_order(given.unique()))}",
+                fix="name the column of the scores with --prediction",
+            )
     for column in ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()

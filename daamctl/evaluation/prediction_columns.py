@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ROWS, Predictions
+from daamctl.artifacts.predictions import ROWS, Predictions, in_order
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -108,8 +108,12 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
                 f"{what}: is '{found['label']}' or '{rival}' the true label?",
                 fix="name it with --label, and the other with --prediction",
             )
-    if "prediction" not in taken and (predicted := _from_scores(frame, label, what)) is not None:
-        taken["prediction"] = predicted
+    if "prediction" not in taken and (scores := _class_scores(frame, label, what)) is not None:
+        classes = pl.Series(scores.columns)
+        taken["prediction"] = text_of(scores["1"]) if len(classes) == 1 else classes[scores.to_numpy().argmax(axis=1)]
+        if len(classes) == 2:
+            first, second = in_order(classes)
+            taken["score"] = scores[second] - scores[first]
     notes = ["read: " + ", ".join(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
@@ -253,13 +257,15 @@ def _is_list(values: pl.Series) -> bool:
 def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
     """Whether labels and predictions are measured, not classes: most are numbers, with fractions, and few agree.
 
-    With two labels, whatever they are, such predictions are scores.
+    With two labels, whatever they are, such predictions are scores of one of them, unless all are from 0.5 to 1:
+    probabilities of the class that was predicted.
     """
     if prediction is None or label.n_unique() < 2:
         return False
     labels, said = (one.cast(pl.Float64, strict=False).drop_nulls() for one in (label, prediction))
-    few = min(len(said), len(labels) if label.n_unique() > 2 else len(said))
-    if 2 * few <= len(label) or (said == said.round(0)).all():
+    if label.n_unique() == 2:
+        labels = said.clear() if said.is_between(0.5, 1).all() else said
+    if 2 * min(len(labels), len(said)) <= len(label) or (said == said.round(0)).all():
         return False
     return 2 * prediction.is_in(label.unique().to_list()).sum() < len(label)
 
@@ -297,8 +303,11 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     return numbers
 
 
-def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.Series | None:
-    """Class of the largest score: of one column per class, or of a column of lists, whose classes are numbers."""
+def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.DataFrame | None:
+    """A column of scores for each class: from one column per class, or a column of lists, whose classes are numbers.
+
+    Of numbers, or scores of one class, there is one column. None: no scores were found.
+    """
     for name in SCORES:
         column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
         if column is None:
@@ -307,15 +316,13 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
         if not kind.inner.is_numeric() and kind.inner != pl.Null:
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         lists = frame[column].cast(pl.List(pl.Float64))
-        if label is not None and (lists.list.len() == 1).all():
-            only = text_of(lists.list.first())
-            if _are_numbers(label, only):  # of a regression
-                return only
+        if label is not None and (lists.list.len() == 1).all() and _are_numbers(label, text_of(lists.list.first())):
+            return pl.DataFrame({"1": lists.list.first()})
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
         if not _ordered(lists.explode()):
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
-        return lists.list.arg_max().cast(pl.String)
+        return lists.list.to_struct(fields=[str(number) for number in range(lists.list.len()[0])]).struct.unnest()
     if label is None:
         return None
     numeric = _numeric(frame)
@@ -327,8 +334,7 @@ def _from_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.
     table = frame.select(named.values()).cast(pl.Float64)
     if not all(_ordered(table[one]) for one in table.columns):
         raise ConfigError(f"{what}: the scores of the classes ({first_few(table.columns, 4)}) have gaps")
-    classes = list(named)
-    return pl.Series([classes[index] for index in table.to_numpy().argmax(axis=1).tolist()], dtype=pl.String)
+    return table.rename({column: name for name, column in named.items()})
 
 
 def _ordered(scores: pl.Series) -> bool:

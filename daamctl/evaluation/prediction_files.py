@@ -333,7 +333,11 @@ def _parquet(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
         "prediction": [classes[index] for index in items.predictions],
         source if source in COLUMNS["group"] else "group": items.speakers,
     }
-    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}), ()
+    found = pl.DataFrame(table, {name: pl.String() for name in table})
+    if len(classes) == 2:  # so that they can be ranked by them
+        scores = pl.DataFrame(items.outputs, [f"logits_{name}" for name in classes])
+        found = found.drop("prediction").with_columns(scores)
+    return "daamctl", found, ()
 
 
 def _arrow(path: Path) -> pl.DataFrame:

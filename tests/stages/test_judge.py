@@ -649,6 +649,28 @@ def test_scores_are_judged_whatever_their_scale() -> None:
     assert turned.values["eer_accuracy"] == pytest.approx({name: 1 - rate for name, rate in rates.items()})
 
 
+def test_scores_of_both_classes_are_read(tmp_path: Path) -> None:
+    tables = {"x": scored(1.0, 2), "y": scored(0.6, 1)}
+    wanted = daamctl.judge(tables, metric="auroc").values
+    each = {name: rows.select("utterance", "speaker", "label", pl.col("pred").alias("prob_spoof"),
+                              (-pl.col("pred")).alias("prob_bona fide")) for name, rows in tables.items()}  # fmt: skip
+    assert daamctl.judge(each, metric="auroc").values == wanted
+    assert daamctl.judge(each).metrics == ["accuracy", "balanced_accuracy"]
+    for name, rows in tables.items():
+        spoof, scores = (rows["label"] == "spoof").cast(int).to_numpy(), rows["pred"].to_numpy()
+        one = scores[:, None] if name == "x" else np.stack([-scores, scores], axis=1)
+        np.savez(
+            tmp_path / f"{name}.npz", predictions=one, label_ids=spoof, speaker=rows["speaker"].to_numpy().astype(str)
+        )
+    assert daamctl.judge(*tmp_path.glob("*.npz"), metric="auroc").values == wanted
+    both = {name: rows.with_columns(score="pred", pred="label") for name, rows in tables.items()}
+    with pytest.raises(
+        ConfigError, match="x: AUROC needs scores, and the predictions are bona fide, spoof\n  name the c"
+    ):
+        daamctl.judge(both, metric="auroc")
+    assert daamctl.judge(both, metric="auroc", prediction="score").values == wanted
+
+
 def test_scores_of_very_many_single_items_have_fewer_levels() -> None:
     rng = np.random.default_rng(0)
     label = rng.integers(0, 2, 6000)

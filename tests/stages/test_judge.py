@@ -663,6 +663,9 @@ def test_scores_of_both_classes_are_read(tmp_path: Path) -> None:
             tmp_path / f"{name}.npz", predictions=one, label_ids=spoof, speaker=rows["speaker"].to_numpy().astype(str)
         )
     assert daamctl.judge(*tmp_path.glob("*.npz"), metric="auroc").values == wanted
+    ratings = {name: rows.with_columns(pl.col("pred").round()) for name, rows in tables.items()}
+    found = daamctl.judge(ratings, metric="auroc").values["auroc"]
+    assert found["x"] == pytest.approx(roc_auc_score(tables["x"]["label"] == "spoof", ratings["x"]["pred"]))
     both = {name: rows.with_columns(score="pred", pred="label") for name, rows in tables.items()}
     with pytest.raises(
         ConfigError, match="x: AUROC needs scores, and the predictions are bona fide, spoof\n  name the c"

@@ -162,6 +162,21 @@ def test_a_sample_without_variance_has_no_agreement() -> None:
         assert mean_figure(task, [task.sums(flat)]) == pytest.approx(reference("r2", flat) if name == "r2" else 0.0)
 
 
+@pytest.mark.parametrize(("name", "items"), [("auroc", 40), ("eer_accuracy", 30)])
+def test_perfect_scores_have_an_interval_and_one_class_has_no_figure(name: str, items: int) -> None:
+    """Of as many items; for EER as many as would give the balanced accuracy of 10 and 30 items the same variance."""
+    task = task_of(name)
+    rows = pl.DataFrame({"unit": range(40), "label": [0.0] * 10 + [1.0] * 30, "prediction": range(40)})
+    (found,) = trial_intervals(task, [{0: task.sums(rows)}])
+    assert (found.value, found.high) == (1.0, 1.0)
+    reach = stats.t.ppf(0.975, items - 1) / stats.t.ppf(0.975, 39)
+    assert found.low == pytest.approx(0.025 ** (1 / (items * reach**2)), abs=1e-6)
+    # where scores are not all right, there may be twice as much in them, of each repeat
+    assert task.size(0.9, np.array([10.0, 30.0]), 3) == {"auroc": 240, "eer_accuracy": 90}[name]
+    for one in (rows.head(10), rows.tail(30)):
+        assert mean_figure(task, [task.sums(one)]) == 0.5
+
+
 def test_intervals_contain_the_figure_of_the_population() -> None:
     """In nearly 95 % of samples of 12 speakers, who differ in how well they are understood."""
     task, inside = task_of("macro_f1"), 0

@@ -78,9 +78,9 @@ class Compared:
 
     family: comparisons with the reference, with the best single layer, or of all pairs. low, high: 95 % interval of
     the difference; interval: how it was made, of `resamples` samples: sign-flip (all values that the test does not
-    reject), or korn-graubard (both answer all items alike). p: of the test over `units` units, p_holm
-    after Holm's correction, floor its smallest possible value; exact: whether all flips were tried. p_folds: of the
-    corrected t-test over folds.
+    reject), or korn-graubard (both answer all items alike). p: of the test over `units` units, p_holm after Holm's
+    correction, floor its smallest possible value; exact: whether all flips were tried. p_folds: of the corrected t-test
+    over folds.
     detectable: smallest difference that a paired t-test on as many units would have detected with 80 % power. wins:
     items that only `first` got right in more than half of its seeds, losses: only `second`. ahead: those of the `runs`
     common runs in which `first` has the higher figure, behind: `second`. None: there is no such test or interval.

@@ -19,8 +19,8 @@ from daamctl.data.task import Sums, Tagging, Task
 
 PAIRS = 500
 """Texts whose errors are counted at once."""
-FEWEST_LEVELS, MOST_LEVELS = 500, 2_000_000
-"""Levels of ranks of an AUROC, and of all its units together."""
+FEWEST_LEVELS, MOST_LEVELS = 500, 500_000
+"""Levels of ranks of an AUROC, and of all its units together; 500 change it by less than 0.0001."""
 
 
 class FigureOfSums(Task):
@@ -43,8 +43,8 @@ class FigureOfSums(Task):
         return Sums(self.source, units, given, own)
 
 
-class FigureOfErrors(FigureOfSums):
-    """A figure of texts or numbers, which are not right or wrong but near or far."""
+class FigureOfErrors(Task):
+    """A figure of texts, numbers or scores, which are not right or wrong but near or far."""
 
     @classmethod
     @abstractmethod
@@ -121,7 +121,7 @@ class EntityF1(Tagging):
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
 
 
-class WordAccuracy(FigureOfErrors):
+class WordAccuracy(FigureOfSums, FigureOfErrors):
     """1 minus the word error rate: words to replace, insert or delete, over the words of the labels."""
 
     primary: ClassVar[str] = "word_accuracy"
@@ -158,7 +158,7 @@ class CharacterAccuracy(WordAccuracy):
         return " ".join(text.split())
 
 
-class Concordance(FigureOfErrors):
+class Concordance(FigureOfSums, FigureOfErrors):
     """Lin's concordance correlation coefficient (1989), with variances over N."""
 
     primary: ClassVar[str] = "ccc"
@@ -226,16 +226,12 @@ class Auroc(FigureOfErrors):
         Every rank is a level, unless there would be more than `MOST_LEVELS` for all units together.
         """
         units, places = np.unique(predictions["unit"].to_numpy(), return_inverse=True)
-        positive, number = predictions["label"].to_numpy() > 0, len(predictions)
-        levels = min(2 * number, max(FEWEST_LEVELS, MOST_LEVELS // len(units)))
-        rank = (2 * predictions["prediction"].rank().to_numpy() - 2) / (2 * number)
+        positive, number = predictions["label"].to_numpy() > 0, 2 * len(predictions)  # ranks may end in .5
+        levels = min(number, max(FEWEST_LEVELS, MOST_LEVELS // len(units)))
+        rank = (2 * predictions["prediction"].rank().to_numpy() - 2).astype(np.int64)
         own = np.zeros((2, levels, len(units)))
-        np.add.at(own, (positive.astype(int), (rank * levels + 1e-9).astype(int), places), 1.0)
+        np.add.at(own, (positive.astype(int), rank * levels // number, places), 1.0)
         return Sums(self.source, units, own.sum(1), own.reshape(2 * levels, -1))
-
-    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
-        """Not used; see `sums`."""
-        raise NotImplementedError
 
     @classmethod
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:

@@ -163,6 +163,8 @@ def judge(
     values: dict[str, dict[str, float]] = {}
     for one in compared:
         values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
+    if metric in SCORED and (under := [name for name in names if values[metric][name] < 0.5]):
+        notes.append(f"below 50 %, so the scores of {', '.join(under)} may be those of the other class")
     models = sorted(names, key=lambda name: (-values[metric][name], name))
     # the better model comes first in every pair, and the pairs of the best model before others
     place = {name: number for number, name in enumerate(models)}
@@ -340,6 +342,8 @@ def _same_spelling(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -
             changed.append(table)
             continue
         names = dict(pairs.sort("label").rows())
+        if names[in_order(names)[-1]] != in_order(names.values())[-1]:  # the other of two classes is the second
+            table = table.with_columns(-pl.col("score"))
         changed.append(table.with_columns(pl.col("label", "prediction").replace(names)))
         told = [f"{label} = {name}" for label, name in names.items()]
         notes.append(f"{file.name} writes labels in another way: {first_few(told)}")

@@ -646,6 +646,8 @@ def test_scores_are_judged_whatever_their_scale() -> None:
     )
     assert "higher scores mean '1', not '0'" in turned.notes
     rates = daamctl.judge(tables, metric="eer_accuracy").values["eer_accuracy"]
+    assert "below 50 %, so the scores of x, y may be those of the other class" in turned.notes
+    assert not any("below 50" in note for note in verdict.notes)
     assert turned.values["eer_accuracy"] == pytest.approx({name: 1 - rate for name, rate in rates.items()})
 
 
@@ -656,6 +658,16 @@ def test_scores_of_both_classes_are_read(tmp_path: Path) -> None:
                               (-pl.col("pred")).alias("prob_bona fide")) for name, rows in tables.items()}  # fmt: skip
     assert daamctl.judge(each, metric="auroc").values == wanted
     assert daamctl.judge(each).metrics == ["accuracy", "balanced_accuracy"]
+    # 1 is bona fide in one file
+    codes = {"bona fide": "1", "spoof": "0"}
+    coded = (
+        each["y"]
+        .with_columns(pl.col("label").replace(codes))
+        .rename({f"prob_{a}": f"prob_{b}" for a, b in codes.items()})
+    )
+    mixed = daamctl.judge({**each, "y": coded}, metric="auroc")
+    assert mixed.values == wanted
+    assert "y writes labels in another way: 0 = spoof, 1 = bona fide" in mixed.notes
     for name, rows in tables.items():
         spoof, scores = (rows["label"] == "spoof").cast(int).to_numpy(), rows["pred"].to_numpy()
         one = scores[:, None] if name == "x" else np.stack([-scores, scores], axis=1)

@@ -170,6 +170,16 @@ def test_equal_methods_have_no_difference() -> None:
     assert trials_not_worse(TASK, one, one, 0.06)[1] < 0.05  # a method is not worse than itself
 
 
+def test_sentences_without_entities_can_be_compared() -> None:
+    """Both taggers have an F1 of 0; no sentence counts more than another."""
+    one, two = (
+        {1: Sums("sentence", np.arange(9), np.zeros((1, 9)), np.stack([np.full(9, made), np.zeros(9)]))}
+        for made in (1.0, 2.0)
+    )
+    found = compare_trials(TASK, one, two, NAMES)
+    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
+
+
 def test_trials_must_be_comparable() -> None:
     rng = np.random.default_rng(4)
     one, other = (counted(rng, rng.poisson(1.5, 40), 0.5) for _ in range(2))

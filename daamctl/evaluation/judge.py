@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import polars as pl
 
 from daamctl.artifacts.predictions import ERRORS, NUMBERS, SCORED, Predictions, Verdict, in_order, only_right
@@ -101,16 +102,12 @@ def judge(
         )
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
-    if metric in SCORED:
-        pair = in_order(labels["label"].drop_nulls().unique())
-        if len(pair) != 2:
-            raise ConfigError(
-                f"{FIGURES[metric]} needs two classes, and there are {len(pair)} labels: {first_few(pair)}"
-            )
-        labels = labels.with_columns(pl.col("label").replace(dict(zip(pair, "01", strict=True))))
-        notes.append(f"higher scores mean '{pair[1]}', not '{pair[0]}'")
     if figure is not None and issubclass(figure, FigureOfErrors):
-        rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
+        if metric in SCORED:
+            rows, note = _with_scores(rows, labels, names, figure)
+            notes.append(note)
+        else:
+            rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
@@ -192,11 +189,17 @@ def judge(
     )
 
 
-def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
-    """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
-    table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in (*SCORED, *NUMBERS), FIGURES[figure.primary]
-    if figure.primary in SCORED:
+def _with_scores(
+    rows: Sequence[pl.DataFrame], labels: pl.DataFrame, names: Sequence[str], figure: type[FigureOfErrors]
+) -> tuple[list[pl.DataFrame], str]:
+    """`_with_errors` of scores of two classes, whose labels are 0 and 1, and which class has the higher scores."""
+    metric = FIGURES[figure.primary]
+    pair = in_order(labels["label"].drop_nulls().unique())
+    if len(pair) != 2:
+        raise ConfigError(f"{metric} needs two classes, and there are {len(pair)} labels: {first_few(pair)}")
+    codes = labels.with_columns(pl.col("label").replace(dict(zip(pair, "01", strict=True))))
+    tables = []
+    for table, name in zip(rows, names, strict=True):
         if table["score"].null_count() == 0:  # a score for each class
             table = table.with_columns(prediction=pl.col("score"))
         if (given := table["prediction"].drop_nulls()).n_unique() < 3:
@@ -204,6 +207,20 @@ def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: t
                 f"{name}: {metric} needs scores, and the predictions are {first_few(in_order(given.unique()))}",
                 fix="name the column of the scores with --prediction",
             )
+        tables.append(_with_errors(table, codes, name, figure))
+    # the second number, or true, has the higher scores; of names, that for which most are right
+    is_told = pl.Series(pair).cast(pl.Float64, strict=False).null_count() == 0 or pair[1].lower() == "true"
+    is_told |= any(table["score"].null_count() == 0 for table in rows)
+    if not is_told and np.mean([table["correct"].mean() for table in tables]) > 0.5:
+        pair.reverse()
+        tables = [table.with_columns(label=1 - pl.col("label"), correct=1 - pl.col("correct")) for table in tables]
+    return tables, f"higher scores mean '{pair[1]}', not '{pair[0]}'"
+
+
+def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
+    """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
+    table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
+    numbers, metric = figure.primary in (*SCORED, *NUMBERS), FIGURES[figure.primary]
     for column in ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()

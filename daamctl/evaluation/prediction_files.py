@@ -1,8 +1,9 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
 Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
-the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM, OpenCompass, Every Eval Ever,
-OpenAI's Evals, promptfoo and SWE-bench. docs/judge.md shows each of them. Nothing is unpickled.
+detectors of spoofed speech, the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM,
+OpenCompass, Every Eval Ever, OpenAI's Evals, promptfoo and SWE-bench. docs/judge.md shows each of them. Nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".ark":
             return _s3prl(path, text, " ")
         if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
-            return _s3prl(path, text)
+            keys = _spoofing(text)
+            return _s3prl(path, text) if keys is None else ("ASVspoof", keys, ())
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
             first = text.partition("\n")[0].lower().split(",")
             if len(first) == 4 and first[0] not in COLUMNS["item"]:  # else it has a head
@@ -294,6 +296,27 @@ def _tagged_words(text: str) -> pl.DataFrame | None:
         rows.append((word_id(name, position), name, word[-2], word[-1]))
         position += 1
     return pl.DataFrame(rows, ["item", "sentence", "label", "prediction"], orient="row") if rows else None
+
+
+def _spoofing(text: str) -> pl.DataFrame | None:
+    """Lines with the key of a trial, bonafide or spoof, of ASVspoof or of detectors made for it; None: another file.
+
+    The keys have `speaker item ... key ...`, the outputs of detectors `item attack key score`.
+    """
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    if not rows or len(rows[0]) < 3 or any(len(row) != len(rows[0]) for row in rows):
+        return None
+    columns = [pl.Series(column) for column in zip(*rows, strict=True)]
+    item = next((at for at, column in enumerate(columns) if column.n_unique() == len(rows)), None)
+    key = next((at for at, column in enumerate(columns) if column.is_in(["bonafide", "spoof"]).all()), None)
+    if item is None or key is None:
+        return None
+    found = {"item": columns[item], "label": columns[key]}
+    if item > 0:
+        found["speaker"] = columns[0]
+    if key < len(columns) - 1 and columns[-1].cast(pl.Float64, strict=False).null_count() == 0:
+        found["prediction"] = columns[-1]
+    return pl.DataFrame(found)
 
 
 def _csv(text: str) -> Opened:

@@ -24,7 +24,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import FIGURES
-from daamctl.errors import ConfigError
+from daamctl.errors import ArtifactError, ConfigError
 from daamctl.reporting.document import Document
 from daamctl.reporting.judge import document, sentences
 from daamctl.stages import compare, judge
@@ -684,6 +684,32 @@ def test_scores_of_both_classes_are_read(tmp_path: Path) -> None:
     ):
         daamctl.judge(both, metric="auroc")
     assert daamctl.judge(both, metric="auroc", prediction="score").values == wanted
+
+
+def test_detectors_of_spoofed_speech_and_the_keys_of_asvspoof(tmp_path: Path) -> None:
+    """Layouts as of ASVspoof 2019 and 2021 and of AASIST; a higher score is bona fide."""
+    tables = {"x": scored(1.0, 2), "y": scored(0.6, 1)}
+    keys = []
+    for name, rows in tables.items():
+        lines = []
+        for item, speaker, label, score in rows.select("utterance", "speaker", "label", -pl.col("pred")).iter_rows():
+            key, attack = ("spoof", "A07") if label == "spoof" else ("bonafide", "-")
+            lines.append(f"{item} {score:.6f}" if name == "x" else f"{item} {attack} {key} {score:.6f}")
+            if name == "x":
+                keys.append(f"{speaker} {item} - {attack} {key}")
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "keys.trl.txt").write_text("\n".join(keys) + "\n")
+    found = daamctl.judge(
+        tmp_path / "x.txt", tmp_path / "y.txt", items=tmp_path / "keys.trl.txt", metric="eer_accuracy"
+    )
+    wanted = daamctl.judge(tables, metric="eer_accuracy")
+    assert found.values["eer_accuracy"] == pytest.approx(wanted.values["eer_accuracy"])
+    assert (found.design.unit, found.design.n_units) == ("speaker", 12)
+    assert "higher scores mean 'bonafide', not 'spoof'" in found.notes
+    assert found.pair("y", "x").p == wanted.pair("y", "x").p
+    (tmp_path / "other.txt").write_text("a b\nc d e\n")
+    with pytest.raises(ArtifactError, match="line 2 has 3 words; need an item and an answer"):
+        daamctl.judge(tmp_path / "other.txt", tmp_path / "y.txt")
 
 
 def test_scores_of_very_many_single_items_have_fewer_levels() -> None:

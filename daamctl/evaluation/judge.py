@@ -106,6 +106,8 @@ def judge(
         if metric in SCORED:
             rows, note = _with_scores(rows, labels, names, figure)
             notes.append(note)
+            if (folds := max(table["fold"].n_unique() for table in rows)) > 1:
+                notes.append(f"scores of {folds} folds are ranked together, though their models may have other scales")
         else:
             rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has

@@ -684,6 +684,10 @@ def test_scores_of_both_classes_are_read(tmp_path: Path) -> None:
     ):
         daamctl.judge(both, metric="auroc")
     assert daamctl.judge(both, metric="auroc", prediction="score").values == wanted
+    folds = {name: rows.with_columns(fold=pl.col("speaker")) for name, rows in tables.items()}
+    told = daamctl.judge(folds, metric="auroc")
+    assert told.values == wanted
+    assert "scores of 12 folds are ranked together, though their models may have other scales" in told.notes
 
 
 def test_detectors_of_spoofed_speech_and_the_keys_of_asvspoof(tmp_path: Path) -> None:

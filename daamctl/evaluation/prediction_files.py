@@ -73,6 +73,8 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
+KEYS = {"bonafide", "spoof"}
+"""Labels of ASVspoof."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 
@@ -303,19 +305,19 @@ def _spoofing(text: str) -> pl.DataFrame | None:
 
     The keys have `speaker item ... key ...`, the outputs of detectors `item attack key score`.
     """
-    rows = [line.split() for line in text.splitlines() if line.strip()]
-    if not rows or len(rows[0]) < 3 or any(len(row) != len(rows[0]) for row in rows):
+    rows = {number: line.split() for number, line in enumerate(text.splitlines(), 1) if line.strip()}
+    first = next(iter(rows.values()), [])
+    if len(first) < 4 or not KEYS & set(first):
         return None
-    columns = [pl.Series(column) for column in zip(*rows, strict=True)]
-    item = next((at for at, column in enumerate(columns) if column.n_unique() == len(rows)), None)
-    key = next((at for at, column in enumerate(columns) if column.is_in(["bonafide", "spoof"]).all()), None)
-    if item is None or key is None:
-        return None
+    key, item = next(at for at, word in enumerate(first) if word in KEYS), int(len(first) > 4)
+    for number, row in rows.items():
+        if len(row) != len(first) or row[key] not in KEYS:
+            raise ValueError(
+                f"line {number} has not {len(first)} words, or none of {' and '.join(sorted(KEYS))} where others do"
+            )
+    columns = [pl.Series(column) for column in zip(*rows.values(), strict=True)]
     found = {"item": columns[item], "label": columns[key]}
-    if item > 0:
-        found["speaker"] = columns[0]
-    if key < len(columns) - 1 and columns[-1].cast(pl.Float64, strict=False).null_count() == 0:
-        found["prediction"] = columns[-1]
+    found |= {"speaker": columns[0]} if item else {"prediction": columns[-1]}
     return pl.DataFrame(found)
 
 

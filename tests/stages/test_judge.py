@@ -711,6 +711,9 @@ def test_detectors_of_spoofed_speech_and_the_keys_of_asvspoof(tmp_path: Path) ->
     assert (found.design.unit, found.design.n_units) == ("speaker", 12)
     assert "higher scores mean 'bonafide', not 'spoof'" in found.notes
     assert found.pair("y", "x").p == wanted.pair("y", "x").p
+    (tmp_path / "bad.txt").write_text("a - spoof 1\nb - bonafide\n")
+    with pytest.raises(ArtifactError, match="line 2 has not 4 words, or none of bonafide and spoof where others do"):
+        daamctl.judge(tmp_path / "bad.txt", tmp_path / "y.txt")
     (tmp_path / "other.txt").write_text("a b\nc d e\n")
     with pytest.raises(ArtifactError, match="line 2 has 3 words; need an item and an answer"):
         daamctl.judge(tmp_path / "other.txt", tmp_path / "y.txt")

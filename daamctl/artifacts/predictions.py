@@ -11,7 +11,7 @@ import polars as pl
 from daamctl.artifacts.scores import Compared, tie_tiers
 from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
-NUMBERS = ("ccc", "pearson", "r2")
+NUMBERS = ("ccc", "pearson", "spearman", "r2")
 """Figures of predictions that are numbers."""
 SCORED = ("auroc", "eer_accuracy")
 """Figures of scores of two classes."""

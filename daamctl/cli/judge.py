@@ -24,6 +24,7 @@ class Metric(StrEnum):
     character_accuracy = "character-accuracy"
     ccc = "ccc"
     pearson = "pearson"
+    spearman = "spearman"
     r2 = "r2"
     auroc = "auroc"
     eer_accuracy = "eer-accuracy"

@@ -201,6 +201,16 @@ class Correlation(Concordance):
         return _ratio(covariance, np.sqrt(np.maximum(var_y, 0) * np.maximum(var_p, 0)))
 
 
+class RankCorrelation(Correlation):
+    """Spearman's rank correlation coefficient. Ranks are those of all items, also where units are left out."""
+
+    primary: ClassVar[str] = "spearman"
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """See `Concordance`; of ranks, equal values have the mean of theirs."""
+        return super().item_sums(rows.with_columns(pl.col("label", "prediction").rank()))
+
+
 class Determination(Concordance):
     """Coefficient of determination: 1 minus squared errors over squared distances of labels from their mean."""
 
@@ -292,8 +302,8 @@ class EqualErrors(Auroc):
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
-        MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, Determination, Auroc,
-        EqualErrors,
+        MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, RankCorrelation,
+        Determination, Auroc, EqualErrors,
     )
 }  # fmt: skip
 

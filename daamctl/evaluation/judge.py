@@ -90,7 +90,7 @@ def judge(
             )
         raise ConfigError(
             f"{numbers.name}: labels and predictions are numbers, not classes",
-            fix="rank the models by agreement: --metric ccc, pearson or r2",
+            fix="rank the models by agreement: --metric ccc, pearson, spearman or r2",
         )
     number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
     # labels that hardly repeat are answers, e.g. of a language model

@@ -19,7 +19,7 @@ from daamctl.evaluation.trials import compare_trials, mean_figure, trial_interva
 
 CLASSES = ("a", "b", "c", "d")
 WORDS = ("so", "it", "goes", "on", "and")
-NUMBERS, SCORED = ("ccc", "pearson", "r2"), ("auroc", "eer_accuracy")
+NUMBERS, SCORED = ("ccc", "pearson", "spearman", "r2"), ("auroc", "eer_accuracy")
 OF_ITEMS = [name for name in FIGURES_OF_SUMS if name != "entity_f1"]
 """The others; that of entities is that of seqeval in the tests of `judge`."""
 
@@ -34,7 +34,8 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     unit = shared.integers(0, units, 200)
     if name in NUMBERS:
         label = shared.normal(1e4, 1.0, 200)
-        return pl.DataFrame({"unit": unit, "label": label, "prediction": label + own.normal(0.1, noise, 200)})
+        rows = pl.DataFrame({"unit": unit, "label": label, "prediction": label + own.normal(0.1, noise, 200)})
+        return rows.with_columns(pl.col("label", "prediction").rank()) if name == "spearman" else rows
     if name in SCORED:  # ranks, because those of two models are not alike otherwise
         label = shared.integers(0, 2, 200).astype(float)
         return pl.DataFrame(
@@ -75,7 +76,7 @@ def reference(name: str, rows: pl.DataFrame) -> float:
         split = list if name.startswith("character") else str.split
         errors = sum(distance(split(one), split(other or "")) for one, other in zip(label, said, strict=True))
         return 1 - errors / sum(len(split(one)) for one in label)
-    if name == "pearson":
+    if name in ("pearson", "spearman"):  # of ranks
         return float(stats.pearsonr(label, said)[0])
     if name == "r2":
         return float(r2_score(label, said))

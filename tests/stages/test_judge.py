@@ -576,7 +576,7 @@ def measured(noise: float, seed: int) -> pl.DataFrame:
     return rows.with_columns(label=label, pred=label + rng.normal(0, noise, len(rows)))
 
 
-@pytest.mark.parametrize("metric", ["ccc", "pearson", "r2"])
+@pytest.mark.parametrize("metric", ["ccc", "pearson", "spearman", "r2"])
 def test_numbers_are_judged_by_agreement(metric: str) -> None:
     tables = {"x": measured(1.0, 2), "y": measured(0.6, 1)}
     verdict = daamctl.judge(tables, metric=metric)
@@ -584,8 +584,9 @@ def test_numbers_are_judged_by_agreement(metric: str) -> None:
     label, said = (tables["y"][name].to_numpy() for name in ("label", "pred"))
     if metric == "r2":
         assert verdict.values[metric]["y"] == pytest.approx(r2_score(label, said))
-    if metric == "pearson":
-        assert verdict.values[metric]["y"] == pytest.approx(stats.pearsonr(label, said)[0])
+    if metric in ("pearson", "spearman"):
+        wanted = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[metric](label, said)[0]
+        assert verdict.values[metric]["y"] == pytest.approx(wanted)
     errors = {name: (rows["pred"] - rows["label"]).abs() for name, rows in tables.items()}
     pair = verdict.pair("y", "x")
     assert (pair.wins, pair.losses) == ((errors["y"] < errors["x"]).sum(), (errors["y"] > errors["x"]).sum())

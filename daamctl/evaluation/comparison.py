@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
-from daamctl.artifacts.terms import counted
+from daamctl.artifacts.terms import counted, listed
 from daamctl.data.metrics import ClassIds
 from daamctl.data.sign_flip import Floats, paired_sign_flip, sign_flip_floor
-from daamctl.data.task import TASKS, Task
+from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
 from daamctl.evaluation.scoring import Items
@@ -472,6 +472,13 @@ def _ahead(first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, in
     return {"runs": len(gaps), "ahead": sum(gap > 0 for gap in gaps), "behind": sum(gap < 0 for gap in gaps)}
 
 
+def families_note(metrics: Sequence[str]) -> str:
+    """That two or three metrics are tested by themselves."""
+    number, better = ("two", "better") if len(metrics) == 2 else ("three", "best")
+    names = listed([FIGURES[metric] for metric in metrics])
+    return f"{names} are {number} families; do not report the {better} of the {number}"
+
+
 def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> list[str]:
     design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
@@ -496,8 +503,9 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
         notes.append(
             f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
         )
-    if several and len(task.over_items) > 1:
-        notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
+    metrics = dict.fromkeys((*task.over_items, task.primary))
+    if several and len(metrics) > 1:
+        notes.append(families_note(list(metrics)))
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:
         notes.append("methods differ in their seeds, so some scores are averages over fewer runs than others")

@@ -21,7 +21,14 @@ from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
-from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
+from daamctl.evaluation.comparison import (
+    SCHEMA,
+    compare_methods,
+    families_note,
+    method_intervals,
+    not_worse,
+    with_holm,
+)
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
 from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
 from daamctl.evaluation.trials import (
@@ -156,6 +163,9 @@ def judge(
         if margin is not None:
             tests = figure_not_worse(asked, trials, names[0], margin, ALPHA, tested=tested)
         compared = [*compared, *further]
+        told = families_note(task.over_items) if has_classes else ""
+        among = [families_note((*task.over_items, metric)) if note == told else note for note in family.notes]
+        family = replace(family, notes=among)
         intervals = {name: {**intervals[name], metric: interval} for name, interval in drawn.items()}
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))

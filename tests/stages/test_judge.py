@@ -518,6 +518,11 @@ def test_models_are_ranked_by_f1(metric: str) -> None:
         assert interval.low < interval.value < interval.high
     assert verdict.models[0] == "y"
     assert verdict.metrics == ["accuracy", "balanced_accuracy", metric]
+    three = (
+        f"accuracy, balanced accuracy and {metric.replace('_f1', ' F1')} are three families; do not report the best of"
+    )
+    assert f"{three} the three" in verdict.notes
+    assert not any("two families" in note for note in verdict.notes)
     pair = verdict.pair("y", "x")
     by_accuracy = verdict.pair("y", "x", "accuracy")
     assert (pair.wins, pair.losses, pair.ties) == (by_accuracy.wins, by_accuracy.losses, by_accuracy.ties)

@@ -27,6 +27,8 @@ LARGEST_SYSTEM = 12_000
 """Rows above which no system is solved: of as many clips, or of as many features."""
 KERNEL_ROWS = 1024
 """Rows of the kernel matrix that are computed at once."""
+BLOCK_VALUES, MOST_BLOCKS = 2**23, 8
+"""Features of all parts of the clips whose leverages are computed at once, unless these were more blocks."""
 LEAST_LEVERAGE = 1e-6
 """Floor of 1 - h_ii - 1/N, against rounding."""
 
@@ -178,7 +180,7 @@ class KernelPath(CholeskyPath):
 class GramPath(CholeskyPath):
     """The same where all parts (layers) together have fewer features than there are clips; weights (P D, C) of these.
 
-    With A = Z'Z + lambda I, h_ii = z_i' A^-1 z_i. Two parts are in memory at a time.
+    With A = Z'Z + lambda I, h_ii = z_i' A^-1 z_i. Two parts are in memory at a time, or all of a block of clips.
 
     Args:
         part: returns the centred features (N, D) of one of the P parts.
@@ -199,14 +201,16 @@ class GramPath(CholeskyPath):
 
     def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
         """See `CholeskyPath`."""
-        weights, inverse = self.weights(penalty), torch.cholesky_inverse(self._solved(penalty))
+        weights, factor, number = self.weights(penalty), self._solved(penalty), len(self.targets)
         residual, leverage = self.targets.clone(), torch.zeros_like(self.targets[:, 0])
-        for index, rows in enumerate(self.places):
-            z, turned = self.part(index), torch.zeros(())
-            for other, columns in enumerate(self.places):
-                turned = turned + self.part(other) @ inverse[columns, rows]
-            leverage += (turned * z).sum(1)
-            residual -= z @ weights[rows]
+        # in few blocks, because each reads all parts, perhaps from disk
+        step = max(BLOCK_VALUES // len(weights), -(-number // MOST_BLOCKS))
+        for start in range(0, number, step):
+            clips = slice(start, start + step)
+            z = torch.cat([self.part(index)[clips] for index in range(len(self.places))], dim=1)
+            # with A = L L', h_ii is the squared norm of L^-1 z_i
+            leverage[clips] = torch.linalg.solve_triangular(factor, z.mT, upper=False).square().sum(0)
+            residual[clips] -= z @ weights
         return _left_out(residual, 1.0 - leverage)
 
 

@@ -6,6 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
+from daamctl.methods import ridge
 from daamctl.methods.ridge import PENALTIES, GramPath, KernelPath, RidgePath, loo_scores, scaling_of
 from tests.fixtures.ridge import NUM_CLASSES, SHAPES, alpha, left_out, make_data, one_hot
 
@@ -27,8 +28,11 @@ def paths(z, y):
     )
 
 
+@pytest.mark.parametrize("values", [ridge.BLOCK_VALUES, 1])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_leave_one_out_equals_leaving_out(shape):
+def test_leave_one_out_equals_leaving_out(shape, values, monkeypatch):
+    """Also with the clips in blocks."""
+    monkeypatch.setattr(ridge, "BLOCK_VALUES", values)
     x, y = make_data(*shape)
     z = StandardScaler().fit_transform(x)
     for path in paths(z, y):

@@ -207,7 +207,8 @@ class GramPath(CholeskyPath):
         step = max(BLOCK_VALUES // len(weights), -(-number // MOST_BLOCKS))
         for start in range(0, number, step):
             clips = slice(start, start + step)
-            z = torch.cat([self.part(index)[clips] for index in range(len(self.places))], dim=1)
+            # copies, because a view would keep all clips of its part in memory
+            z = torch.cat([self.part(index)[clips].clone() for index in range(len(self.places))], dim=1)
             # with A = L L', h_ii is the squared norm of L^-1 z_i
             leverage[clips] = torch.linalg.solve_triangular(factor, z.mT, upper=False).square().sum(0)
             residual[clips] -= z @ weights

@@ -260,11 +260,12 @@ def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
     With two labels, whatever they are, such predictions are scores of one of them, unless all are from 0.5 to 1:
     probabilities of the class that was predicted.
     """
-    if prediction is None or label.n_unique() < 2:
+    number = label.drop_nulls().n_unique()
+    if prediction is None or number < 2:
         return False
     labels, said = (one.cast(pl.Float64, strict=False).drop_nulls() for one in (label, prediction))
     may_be_whole = False
-    if label.n_unique() == 2:
+    if number == 2:
         may_be_whole = labels.is_empty() and said.n_unique() > 2  # ratings; codes of two names would be two
         labels = said.clear() if said.is_between(0.5, 1).all() else said
     if 2 * min(len(labels), len(said)) <= len(label) or (not may_be_whole and (said == said.round(0)).all()):

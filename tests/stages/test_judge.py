@@ -742,6 +742,10 @@ def test_what_scores_need() -> None:
     three = [rows.with_columns(label=pl.int_range(pl.len()) % 3) for rows in tables.values()]
     with pytest.raises(ConfigError, match="AUROC needs two classes, and there are 3 labels: 0, 1, 2"):
         daamctl.judge(*three, metric="auroc")
+    gaps = [rows.with_columns(label=pl.when(pl.int_range(pl.len()) < 3).then(None).otherwise(pl.lit("a")))
+            for rows in tables.values()]  # fmt: skip
+    with pytest.raises(ConfigError, match="table 1: 3 of 240 items have no label"):
+        daamctl.judge(*gaps, metric="auroc")
     first = pl.when(pl.int_range(pl.len()) < 3).then(None).otherwise("pred")
     with pytest.raises(ConfigError, match=r"x: AUROC needs numbers, and 3 of 240 predictions are none, e\.g\. that of"):
         daamctl.judge({**tables, "x": tables["x"].with_columns(pred=first)}, metric="auroc")

@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 import typer
 
+from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Interval
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import Sums, Task, task_of
@@ -107,23 +108,28 @@ def other_figures(rng: np.random.Generator, units: int) -> dict[str, tuple[float
     """Figures that are no shares, of so many units: its value, the interval of a bootstrap, and the package's."""
     found: dict[str, tuple[float, list[Interval | None]]] = {}
 
-    def add(name: str, sums: np.ndarray, statistic: engine.Statistic) -> None:
+    few = units <= max(OTHERS)  # the truth needs no interval
+
+    def add(name: str, sums: np.ndarray, statistic: engine.Statistic, row: Compared | None = None) -> None:
         value = float(statistic(sums.sum(1, keepdims=True))[0, 0])
-        few = units <= max(OTHERS)  # the truth needs no interval
-        found[name] = value, [redrawn(sums, statistic), *engine.intervals(sums, statistic)] if few else []
+        pair: list[Interval | None] = []
+        if few:
+            if row is None:
+                (own,) = engine.intervals(sums, statistic)
+            else:
+                assert row.low is not None
+                assert row.high is not None
+                own = Interval(value, row.low, row.high, 0.95, units, 0, "sign-flip")
+            pair = [redrawn(sums, statistic), own]
+        found[name] = value, pair
 
     def add_difference(name: str, task: Task, one: Sums, two: Sums) -> None:
         def difference(sums: np.ndarray) -> np.ndarray:
             given, first, second = np.split(sums, [len(one.given), len(one.given) + len(one.own)])
             return np.asarray(task.figure(np.vstack([given, first])) - task.figure(np.vstack([given, second])))[None]
 
-        add(f"difference in {name}", np.vstack([one.given, one.own, two.own]), difference)
-        value, pair = found[f"difference in {name}"]
-        if pair:
-            row = compare_trials(task, {1: one}, {1: two}, ("one", "two"))
-            assert row.low is not None
-            assert row.high is not None
-            pair[1] = Interval(value, row.low, row.high, 0.95, units, 0, "sign-flip")
+        row = compare_trials(task, {1: one}, {1: two}, ("one", "two")) if few else None
+        add(f"difference in {name}", np.vstack([one.given, one.own, two.own]), difference, row)
 
     for mean, deviation in MEANS.items():
         unit = np.repeat(np.arange(units), rng.integers(10, 51, units))

@@ -39,6 +39,7 @@ from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.engine import flip_interval, mean_intervals, non_inferiority
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
+    class_items,
     grouped_means,
     holm,
     minimal_detectable_difference,
@@ -211,20 +212,19 @@ def not_worse(
     _check_same(averaged)
     data = _data(averaged[reference], task)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
-    classes, level, found = _classes(data, metric), 1 - 2 * alpha, {}
+    classes, items, found = _classes(data, metric), _number(data, metric), {}
+    weights = item_weights(len(data.targets), classes)
     for method, values in correct.items():
-        difference = values - correct[reference]
+        difference = weights * (values - correct[reference])
         low = high = p = None
         if data.units is not None:
             low = high = p = 0.0  # of the reference
             if method != reference:
-                units, items = unit_sums(difference, data.units, classes), _number(data, metric)
-                weighted = item_weights(len(difference), classes) * difference
-                interval, p = non_inferiority(weighted, *units, margin, level=level, items=items)
+                units = unit_sums(difference, weights, data.units)
+                interval, p = non_inferiority(difference, *units, margin, level=1 - 2 * alpha, items=items)
                 low, high = interval.low, interval.high
         value = float(grouped_means(values, data.folds, classes).mean())  # as `evaluate` gives it
-        every = np.zeros(len(difference), dtype=np.int64)
-        found[method] = NonInferiority(value, float(grouped_means(difference, every, classes)[0]), low, high, p)
+        found[method] = NonInferiority(value, float(difference.mean()), low, high, p)
     return _design(data, tables), found
 
 
@@ -376,7 +376,8 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
     if data.units is not None:
         alike = None if (first - second).any() else _number(data, metric)
-        units = unit_sums(first - second, data.units, classes)
+        weights = item_weights(len(first), classes)
+        units = unit_sums(weights * (first - second), weights, data.units)
         row |= paired_columns(*units, data.design.unit_word, alpha=alpha, alike=alike, seed=seed)
     # balanced accuracy over the classes that a fold tests
     folds = grouped_means(first - second, data.folds, classes)
@@ -415,15 +416,12 @@ def item_weights(number: int, classes: ClassIds | None) -> Floats:
     return np.asarray(weights / weights.mean())
 
 
-def unit_sums(
-    difference: Floats, units: NDArray[np.integer[Any]], classes: ClassIds | None = None
-) -> tuple[Floats, Floats]:
-    """Differences of N items summed by unit, weighted for balanced accuracy, and the weights likewise, both (U,).
+def unit_sums(differences: Floats, weights: Floats, units: NDArray[np.integer[Any]]) -> tuple[Floats, Floats]:
+    """Weighted differences of N items summed by unit, and their weights likewise, both (U,).
 
     They are scaled: the mean of the sums is the difference of the figure, the mean of the weights is 1.
     """
-    weights = item_weights(len(difference), classes)
-    sums, sizes = (np.bincount(units, values) for values in (weights * difference, weights))
+    sums, sizes = (np.bincount(units, values) for values in (differences, weights))
     return sums / sizes.mean(), sizes / sizes.mean()
 
 
@@ -439,12 +437,9 @@ def _interval(correct: Floats, data: _Data, metric: str, level: float) -> Interv
 
 
 def _number(data: _Data, metric: str) -> float:
-    """Number of items; of balanced accuracy, as many as would give the mean over classes the same variance."""
+    """Number of items; of balanced accuracy `class_items`."""
     classes = _classes(data, metric)
-    if classes is None:
-        return float(len(data.folds))
-    counts = np.unique(classes, return_counts=True)[1]
-    return float(len(counts) ** 2 / (1 / counts).sum())
+    return float(len(data.folds)) if classes is None else class_items(np.unique(classes, return_counts=True)[1])
 
 
 def _classes(data: _Data, metric: str) -> ClassIds | None:
@@ -472,13 +467,6 @@ def _ahead(first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, in
     return {"runs": len(gaps), "ahead": sum(gap > 0 for gap in gaps), "behind": sum(gap < 0 for gap in gaps)}
 
 
-def families_note(metrics: Sequence[str]) -> str:
-    """That two or three metrics are tested by themselves."""
-    number, better = ("two", "better") if len(metrics) == 2 else ("three", "best")
-    names = listed([FIGURES[metric] for metric in metrics])
-    return f"{names} are {number} families; do not report the {better} of the {number}"
-
-
 def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> list[str]:
     design = family.design
     notes = [design.reason] if design.unit != "speaker" else []
@@ -503,9 +491,10 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
         notes.append(
             f"{design.unit_word}s of one fold are tested on the same trained models, so they are not fully independent"
         )
-    metrics = dict.fromkeys((*task.over_items, task.primary))
+    metrics = [FIGURES[metric] for metric in dict.fromkeys((*task.over_items, task.primary))]
     if several and len(metrics) > 1:
-        notes.append(families_note(list(metrics)))
+        number, better = ("two", "better") if len(metrics) == 2 else ("three", "best")
+        notes.append(f"{listed(metrics)} are {number} families; do not report the {better} of the {number}")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:
         notes.append("methods differ in their seeds, so some scores are averages over fewer runs than others")

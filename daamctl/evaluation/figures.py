@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from daamctl.data.sign_flip import Floats
 from daamctl.data.spans import count_entities, sentence_of
 from daamctl.data.task import Sums, Tagging, Task
+from daamctl.evaluation.statistics import class_items
 
 PAIRS = 500
 """Texts whose errors are counted at once."""
@@ -46,6 +47,8 @@ class FigureOfSums(Task):
 class FigureOfErrors(Task):
     """A figure of texts, numbers or scores, which are not right or wrong but near or far."""
 
+    over_items: ClassVar[tuple[str, ...]] = ()
+
     @classmethod
     @abstractmethod
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
@@ -75,13 +78,13 @@ class MacroF1(FigureOfSums):
         return (true + said > 0).astype(np.float64)
 
     def weights(self, given: Floats) -> Floats:
-        """Every class counts the same; see `Task`."""
-        return np.asarray((given / np.maximum(given.sum(1, keepdims=True), 1)).sum(0))
+        """An item counts as its class divided by the items of this; see `Task`."""
+        total = given.sum(1, keepdims=True)
+        return np.asarray((given * self.of_classes(total, total) / np.maximum(total, 1)).sum(0))
 
     def size(self, figure: float, given: Floats, trials: int) -> float:
-        """As many items as would give the weighted mean over classes the same variance; see `Task`."""
-        weights = self.of_classes(given, given)
-        number = float(weights.sum() ** 2 / (weights**2 / np.maximum(given, 1)).sum())
+        """`class_items`; see `Task`."""
+        number = class_items(given, self.of_classes(given, given))
         return number * trials if 0 < figure < 1 else number
 
 
@@ -94,13 +97,13 @@ class WeightedF1(MacroF1):
         """See `MacroF1`."""
         return true
 
-    def weights(self, given: Floats) -> Floats:
-        """Every item counts the same; see `Task`."""
-        return np.asarray(given.sum(0))
-
 
 class EntityF1(Tagging):
     """Micro-averaged F1 of entities, from the tags of words; see `Tagging`."""
+
+    def with_sources(self, ids: pl.Series, sources: pl.Series) -> Task:
+        """The same task: its source is the column of the sentences or documents; see `Task`."""
+        return self
 
     def sums(self, predictions: pl.DataFrame) -> Sums:
         """Sums over units; see `FigureOfSums`.
@@ -247,14 +250,13 @@ class Auroc(FigureOfErrors):
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
         """Share of the other class with a score on the wrong side; an equal one counts half."""
         scores, positive = predictions.to_numpy(), labels.to_numpy() > 0
-        other = {one: np.sort(scores[positive != one]) for one in (False, True)}
-        below, until = (
-            np.where(positive, *(np.searchsorted(other[one], scores, side) for one in (True, False)))
-            for side in ("left", "right")
-        )
-        number = np.where(positive, len(other[True]), len(other[False]))
-        lower = (below + until) / 2 / number
-        return np.where(positive, 1 - lower, lower)
+        errors = np.empty(len(scores))
+        for is_positive in (False, True):
+            own = positive == is_positive
+            other = np.sort(scores[~own])
+            lower = sum(np.searchsorted(other, scores[own], side) for side in ("left", "right")) / 2 / len(other)
+            errors[own] = 1 - lower if is_positive else lower
+        return errors
 
     def figure(self, sums: Floats) -> Floats:
         """See `Task`; a half where a sample lacks a class."""
@@ -295,7 +297,7 @@ class EqualErrors(Auroc):
 
     def size(self, figure: float, given: Floats, trials: int) -> float:
         """As of the balanced accuracy at this level; see `Task`."""
-        number = float(4 / (1 / np.maximum(given, 1)).sum())
+        number = class_items(given)
         return number * trials if 0 < figure < 1 else number
 
 

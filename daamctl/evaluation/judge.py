@@ -21,23 +21,10 @@ from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
-from daamctl.evaluation.comparison import (
-    SCHEMA,
-    compare_methods,
-    families_note,
-    method_intervals,
-    not_worse,
-    with_holm,
-)
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
 from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
-from daamctl.evaluation.trials import (
-    Trials,
-    compare_trials,
-    figure_not_worse,
-    mean_figure,
-    trial_intervals,
-)
+from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
@@ -48,12 +35,6 @@ class _Graded(Task):
     """Items with a score, but without classes."""
 
     over_items = ("accuracy",)
-
-
-class _Distant(Task):
-    """Items with an error, which are neither right nor wrong."""
-
-    over_items = ()
 
 
 def judge(
@@ -120,8 +101,10 @@ def judge(
     # only the words of this task are used, and which figures it has
     base = replace(TASKS["embeddings"], item="item", clip="item", source=word or "item")
     task = replace(base, unknown="Which items belong together is not known")
-    if not has_classes:
-        task = (_Distant if metric in ERRORS else _Graded)(**vars(task))
+    if figure is not None:
+        task = figure(**vars(task))
+    elif not has_classes:
+        task = _Graded(**vars(task))
     classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
     if classes and metric != "entity_f1" and all(map(is_tag, classes)):
         notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
@@ -156,16 +139,13 @@ def judge(
         if metric == "entity_f1":  # also predicted tags that no word has
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
-        asked = figure(**vars(replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)))
+        asked = replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)
         parts = zip(tables.items(), rows, strict=True)
         trials = {name: _trials(asked, table, part) for (name, part), table in parts}
         further, drawn = _by_figure(asked, trials, items, tested=tested)
         if margin is not None:
             tests = figure_not_worse(asked, trials, names[0], margin, ALPHA, tested=tested)
         compared = [*compared, *further]
-        told = families_note(task.over_items) if has_classes else ""
-        among = [families_note((*task.over_items, metric)) if note == told else note for note in family.notes]
-        family = replace(family, notes=among)
         intervals = {name: {**intervals[name], metric: interval} for name, interval in drawn.items()}
     # folds do not count here: their models may come from anywhere
     design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))

@@ -355,14 +355,13 @@ def _parquet(frame: pl.DataFrame, correct: str | None, path: Path) -> Opened:
     table = {
         "item": items.ids,
         "label": [classes[index] for index in items.targets],
-        "prediction": [classes[index] for index in items.predictions],
         source if source in COLUMNS["group"] else "group": items.speakers,
     }
-    found = pl.DataFrame(table, {name: pl.String() for name in table})
-    if len(classes) == 2:  # so that they can be ranked by them
-        scores = pl.DataFrame(items.outputs, [f"logits_{name}" for name in classes])
-        found = found.drop("prediction").with_columns(scores)
-    return "daamctl", found, ()
+    if len(classes) == 2:  # so that models can be ranked by them
+        answers = pl.DataFrame(items.outputs, [f"logits_{name}" for name in classes])
+    else:
+        answers = pl.DataFrame({"prediction": [classes[index] for index in items.predictions]})
+    return "daamctl", pl.DataFrame(table, {name: pl.String() for name in table}).with_columns(answers), ()
 
 
 def _arrow(path: Path) -> pl.DataFrame:

@@ -46,7 +46,7 @@ def score_rows(
     for arm, gap in gaps.items():
         by_seed = of_seeds[arm] - of_seeds[reference]
         row = {"difference": float(gap.mean()), "runs": len(seeds)}
-        row |= paired_columns(*unit_sums(gap, codes), "image", alpha=0.05, alike=None, seed=0)
+        row |= paired_columns(*unit_sums(gap, np.ones(len(gap)), codes), "image", alpha=0.05, alike=None, seed=0)
         row |= {"ahead": int((by_seed > 0).sum()), "behind": int((by_seed < 0).sum())}
         row |= {"first_value": of_arm[arm].value, "second_value": of_arm[reference].value}
         comparisons.append(Compared(first=arm, second=reference, metric=metric, **row).turned())

@@ -138,6 +138,17 @@ def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.int64]
     return sums, counts
 
 
+def class_items(counts: NDArray[Any], weights: Floats | None = None) -> float:
+    """As many items as would give a weighted mean over classes the same variance.
+
+    Args:
+        counts: items of each class, (C,).
+        weights: what each class counts, (C,); None: all the same.
+    """
+    own = np.ones(len(counts)) if weights is None else weights
+    return float(own.sum() ** 2 / (own**2 / np.maximum(counts, 1)).sum())
+
+
 def class_mean(sums: Floats, counts: Floats) -> Floats:
     """Mean of sum / count over the classes with items, along the last axis."""
     present = counts > 0

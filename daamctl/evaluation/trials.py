@@ -92,9 +92,10 @@ def compare_trials(
     """
     _, _, (one, two), mean = _pair(task, first, second)
     values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
-    items, sizes = _items_and_sizes(task, first, (one, two), mean)
-    alike = items if np.array_equal(one, two) else None
-    unit = next(iter(first.values())).word
+    trial = next(iter(first.values()))
+    # nothing tells whether a difference would be in one or both answers (`Task.size`)
+    alike = task.size(0.0, trial.given.sum(1), 1) if np.array_equal(one, two) else None
+    added, sizes = contributions(one, two, mean), _sizes(task, trial)
     return Compared(
         first=names[0],
         second=names[1],
@@ -102,7 +103,7 @@ def compare_trials(
         first_value=values[0],
         second_value=values[1],
         difference=values[0] - values[1],
-        **paired_columns(contributions(one, two, mean), sizes, unit, alpha=alpha, alike=alike, seed=seed),
+        **paired_columns(added, sizes, trial.word, alpha=alpha, alike=alike, seed=seed),
     )
 
 
@@ -124,12 +125,14 @@ def trials_not_worse(
     sums, gap, (one, two), mean = _pair(task, first, second)
     if first is second:
         return Interval(0.0, 0.0, 0.0, 1 - 2 * alpha, one.shape[1], one.shape[1], "score"), 0.0
-    items, sizes = _items_and_sizes(task, first, (one, two), mean)
+    trial = next(iter(first.values()))
+    value = 0.0 if np.array_equal(one, two) else float(mean(one.sum(1, keepdims=True))[0, 0])
+    items = task.size(value, trial.given.sum(1), 1)
     if items is None:
         (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
         return interval, worse_p(interval, margin)
     added = contributions(one, two, mean)
-    return non_inferiority(added, added, sizes, margin, level=1 - 2 * alpha, items=items)
+    return non_inferiority(added, added, _sizes(task, trial), margin, level=1 - 2 * alpha, items=items)
 
 
 def compare_primary(first: Sequence[Fold], second: Sequence[Fold], names: tuple[str, str]) -> list[Compared]:
@@ -195,18 +198,10 @@ def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
     return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
 
 
-def _items_and_sizes(
-    task: Task, trials: Trials, sides: Sequence[Floats], mean: Statistic
-) -> tuple[float | None, Floats]:
-    """How many items the figure is a share of, and what each unit counts, (U,), with mean 1.
-
-    If both methods answer alike, nothing tells whether a difference would be in one or both answers (`Task.size`).
-    """
-    given = next(iter(trials.values())).given
-    value = 0.0 if np.array_equal(sides[0], sides[1]) else float(mean(sides[0].sum(1, keepdims=True))[0, 0])
-    weights = task.weights(given)
-    sizes = weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
-    return task.size(value, given.sum(1), 1), sizes
+def _sizes(task: Task, trial: Sums) -> Floats:
+    """What each unit counts, (U,), with mean 1."""
+    weights = task.weights(trial.given)
+    return weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
 
 
 def _mean(task: Task, given: int, trials: int) -> Statistic:

@@ -15,9 +15,12 @@ NUMBERS = ("ccc", "pearson", "spearman", "r2")
 """Figures of predictions that are numbers."""
 SCORED = ("auroc", "eer_accuracy")
 """Figures of scores of two classes."""
+COUNTED = "counted_accuracy"
+"""The figure of errors that a scorer has counted."""
 ERRORS = {
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",
+    COUNTED: "errors",
     **dict.fromkeys(NUMBERS, "absolute errors"),
     **dict.fromkeys(SCORED, "shares of the other class on the wrong side"),
 }

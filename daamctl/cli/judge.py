@@ -22,6 +22,7 @@ class Metric(StrEnum):
     entity_f1 = "entity-f1"
     word_accuracy = "word-accuracy"
     character_accuracy = "character-accuracy"
+    counted_accuracy = "counted-accuracy"
     ccc = "ccc"
     pearson = "pearson"
     spearman = "spearman"

@@ -25,8 +25,8 @@ FIGURES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1", "macro_f1": "macro F1",
     "weighted_f1": "weighted F1", "ccc": "CCC", "pearson": "Pearson's r",
     "spearman": "Spearman's ρ", "r2": "R²",
-    "word_accuracy": "word accuracy (1 − WER)", "character_accuracy": "character accuracy (1 − CER)", "auroc": "AUROC",
-    "eer_accuracy": "EER accuracy (1 − EER)",
+    "word_accuracy": "word accuracy (1 − WER)", "character_accuracy": "character accuracy (1 − CER)",
+    "counted_accuracy": "counted accuracy (1 − error rate)", "auroc": "AUROC", "eer_accuracy": "EER accuracy (1 − EER)",
 }  # fmt: skip
 """Figures by which methods are compared -> their names in texts."""
 

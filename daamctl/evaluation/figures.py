@@ -1,4 +1,4 @@
-"""Figures by which `judge` ranks models besides accuracy: F1, word errors, agreement of numbers, and scores.
+"""Figures by which `judge` ranks models besides accuracy: F1, errors, agreement of numbers, and scores.
 
 Each is a function of sums over independent units, so `daamctl.evaluation.trials` gives its intervals and tests.
 """
@@ -124,7 +124,27 @@ class EntityF1(Tagging):
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
 
 
-class WordAccuracy(FigureOfSums, FigureOfErrors):
+class CountedAccuracy(FigureOfSums, FigureOfErrors):
+    """1 minus an error rate: errors, which are the predictions, over what they are counted of, the labels."""
+
+    primary: ClassVar[str] = "counted_accuracy"
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """Labels and predictions as they are."""
+        return rows["label"].to_numpy()[None], rows["prediction"].to_numpy()[None]
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """The predictions."""
+        return predictions.to_numpy()
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`; 1 minus the errors where a sample is of nothing."""
+        total, errors = sums
+        return np.asarray(1 - errors / np.where(total > 0, total, 1))
+
+
+class WordAccuracy(CountedAccuracy):
     """1 minus the word error rate: words to replace, insert or delete, over the words of the labels."""
 
     primary: ClassVar[str] = "word_accuracy"
@@ -143,11 +163,6 @@ class WordAccuracy(FigureOfSums, FigureOfErrors):
     def parts(text: str) -> Sequence[str]:
         """What is counted in a text."""
         return text.split()
-
-    def figure(self, sums: Floats) -> Floats:
-        """See `Task`."""
-        number, errors = sums
-        return np.asarray(1 - errors / np.maximum(number, 1))
 
 
 class CharacterAccuracy(WordAccuracy):
@@ -304,8 +319,8 @@ class EqualErrors(Auroc):
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
-        MacroF1, WeightedF1, EntityF1, WordAccuracy, CharacterAccuracy, Concordance, Correlation, RankCorrelation,
-        Determination, Auroc, EqualErrors,
+        MacroF1, WeightedF1, EntityF1, CountedAccuracy, WordAccuracy, CharacterAccuracy, Concordance, Correlation,
+        RankCorrelation, Determination, Auroc, EqualErrors,
     )
 }  # fmt: skip
 

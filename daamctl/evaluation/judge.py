@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, NUMBERS, SCORED, Predictions, Verdict, in_order, only_right
+from daamctl.artifacts.predictions import COUNTED, ERRORS, NUMBERS, SCORED, Predictions, Verdict, in_order, only_right
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
@@ -23,7 +23,7 @@ from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
-from daamctl.evaluation.prediction_columns import TEXTS_NOTE, by_last_part
+from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"
@@ -65,12 +65,10 @@ def judge(
     if wrong is not None:
         raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
     rows, notes = _matched(files, common=common)
-    if metric in ERRORS:
-        notes = [note for note in notes if note != TEXTS_NOTE]
     group, word = _groups(rows, files)
     labels = _labels(rows, files)
     numbers = next((file for file in files if file.rows["correct"].null_count()), None)
-    if numbers is not None and metric not in (*SCORED, *NUMBERS):
+    if numbers is not None and metric not in ERRORS:
         if labels["label"].n_unique() == 2:
             raise ConfigError(
                 f"{numbers.name}: predictions are scores, not classes",
@@ -212,18 +210,23 @@ def _with_scores(
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in (*SCORED, *NUMBERS), FIGURES[figure.primary]
+    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED), FIGURES[figure.primary]
     for column in ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()
+        if figure.primary == COUNTED:
+            wrong |= (values < 0).fill_null(value=False)
         if not numbers and column == "prediction" and not wrong.all():  # of an utterance in which nothing was heard
             continue
         if wrong.any():
             value, item = (table[one].filter(wrong)[0] for one in (column, "item"))
             met = "that" if value is None else f"'{value}'"
             told = f"{int(wrong.sum())} of {len(table)} {column}s are none, e.g. {met} of item '{item}'"
-            raise ConfigError(f"{name}: {metric} needs {'numbers' if numbers else 'texts'}, and {told}")
+            kind = "numbers from 0 on" if figure.primary == COUNTED else "numbers" if numbers else "texts"
+            raise ConfigError(f"{name}: {metric} needs {kind}, and {told}")
         table = table.with_columns(values)
+    if figure.primary == COUNTED and table["label"].sum() == 0:
+        raise ConfigError(f"there is no {metric}: errors are counted of nothing, all labels are 0")
     if figure.primary in NUMBERS and table["label"].n_unique() < 2:
         raise ConfigError(f"there is no {metric}: all labels are the same")
     return table.with_columns(correct=figure.item_errors(table["label"], table["prediction"]))

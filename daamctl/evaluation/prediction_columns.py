@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.predictions import ROWS, Predictions, in_order
+from daamctl.artifacts.predictions import COUNTED, ERRORS, ROWS, SCORED, Predictions, in_order
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -40,14 +40,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
+COUNTS = {
+    "label": ("length", "total", "num_words", "n_words", "words", "ref_words", "reference_length"),
+    "prediction": ("errors", "num_errors", "n_errors"),
+}
+"""The same of files of counted errors; these names come first, but only with `--metric counted-accuracy`."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
-TEXTS_NOTE = "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
-"""Note that `judge` leaves out where errors count."""
 SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
 RIGHT = {
     **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
@@ -57,12 +60,15 @@ RIGHT = {
 """Words, and Inspect's grades (correct, incorrect, no answer, partial), that say whether an answer is right."""
 
 
-def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None) -> Predictions:
+def of_table(
+    frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None, *, metric: str = "accuracy"
+) -> Predictions:
     """Predictions in a table.
 
     Args:
         columns: see `read_predictions`.
         path: its file, for messages.
+        metric: see `read_predictions`.
 
     Raises:
         ConfigError: see `read_predictions`.
@@ -73,6 +79,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     frame = by_task(frame, columns, what)
+    counts = {role: one[0] for role, names in COUNTS.items() if (one := _named(frame, names))}
+    if metric == COUNTED:
+        columns = counts | dict(columns)
     if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
         columns = {**columns, "prediction": predicted_name(label_name)}
         if columns["prediction"] not in frame.columns:
@@ -117,8 +126,11 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     notes = ["read: " + ", ".join(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
-    if "correct" not in columns and label is not None and _are_numbers(label, taken.get("prediction")):
+    measured = metric in ERRORS and metric not in SCORED and "prediction" in taken
+    if "correct" not in columns and label is not None and (measured or _are_numbers(label, taken.get("prediction"))):
         correct = pl.Series([None] * len(frame))
+        if absent := taken["prediction"].null_count():
+            notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as empty")
     elif "correct" not in columns and label is not None and "prediction" in taken:
         # names of classes may have several words too, but repeat
         are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
@@ -127,7 +139,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
         others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
         if are_texts:
-            notes.append(TEXTS_NOTE)
+            notes.append(
+                "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
+            )
         elif len(others):
             names = first_few(others.unique().sort().to_list(), 3)
             notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
@@ -141,7 +155,9 @@ def of_table(frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: P
     else:
         raise ConfigError(
             f"{what}: {_lacking(frame, found, taken)}",
-            fix="name the column with --label, --prediction or --correct; labels of another file: --items FILE",
+            fix="rank the models by the counted errors: --metric counted-accuracy"
+            if len(counts) == len(COUNTS)
+            else "name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(
         {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},
@@ -217,10 +233,15 @@ def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> s
 
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
-    """Columns with a usual name of a role, the most usual first; KNIME adds what is predicted: Prediction (emotion)."""
+    """Columns with a usual name of a role, the most usual first."""
+    return _named(frame, MODELS if role == "model" else COLUMNS[role])
+
+
+def _named(frame: pl.DataFrame, usual: Sequence[str]) -> list[str]:
+    """Columns with these names, in their order; KNIME adds what is predicted: Prediction (emotion)."""
     names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
     names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names
-    return [names[name] for name in (MODELS if role == "model" else COLUMNS[role]) if name in names]
+    return [names[name] for name in usual if name in names]
 
 
 def by_task(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
@@ -282,7 +303,8 @@ def _agree(label: pl.Series, prediction: pl.Series, what: str, *, may_all_differ
     if not known & said and not may_all_differ:
         raise ConfigError(
             f"{what}: no prediction ({first_few(sorted(said), 5)}) is among the labels ({first_few(sorted(known), 5)})",
-            fix="write both in the same way, as names or as numbers",
+            fix="write both in the same way, as names or as numbers; what is measured, not classified, is ranked by "
+            "agreement: --metric ccc",
         )
     return (label == prediction).fill_null(value=False).cast(pl.Float64)
 

@@ -80,7 +80,12 @@ MTEB = "mteb_model_meta"
 
 
 def read_predictions(
-    path: Path, columns: Mapping[str, str] | None = None, items: Path | None = None, name: str | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    items: Path | None = None,
+    name: str | None = None,
+    *,
+    metric: str = "accuracy",
 ) -> Predictions:
     """Read the predictions of a model.
 
@@ -90,6 +95,7 @@ def read_predictions(
         columns: what a column is (a key of `COLUMNS`) -> its name in the file, where it is not recognised.
         items: another file with the label, and perhaps the speaker, of every item.
         name: of the model; None: the one that the file tells, else of the file.
+        metric: what will rank the models; where it is one of `ERRORS`, answers are not right or wrong.
 
     Raises:
         ArtifactError: a file is missing, damaged, or no known kind of file.
@@ -100,18 +106,23 @@ def read_predictions(
     model = column_of(frame, "model", None, str(path))
     told = [] if model is None else text_of(frame[model].unique()).to_list()
     name = name or (told[0] if len(told) == 1 else None) or names_of([path])[0]
-    found = of_table(frame, columns, name, path)
+    found = of_table(frame, columns, name, path, metric=metric)
     return replace(found, tool=tool, notes=(*found.notes, *notes))
 
 
 def read_models(
-    source: Path | pl.DataFrame, columns: Mapping[str, str | Sequence[str]] | None = None, items: Path | None = None
+    source: Path | pl.DataFrame,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    items: Path | None = None,
+    *,
+    metric: str = "accuracy",
 ) -> list[Predictions]:
     """Read the predictions of several models in one file or table, which has rows or a column for each.
 
     Args:
         columns: as in `read_predictions`; or prediction, or correct -> a column for each model; or model -> the column
             that says whose a row is.
+        metric: see `read_predictions`.
 
     Raises:
         ArtifactError, ConfigError: see `read_predictions`; or there is one model.
@@ -127,7 +138,8 @@ def read_models(
     else:
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
     if wide:
-        found = [of_table(frame, {**single, role: name}, name, what) for role, names in wide.items() for name in names]
+        given_columns = [{**single, role: name} for role, names in wide.items() for name in names]
+        found = [of_table(frame, one, [*one.values()][-1], what, metric=metric) for one in given_columns]
     else:
         model = column_of(frame, "model", given, str(what))
         if model is None or frame[model].n_unique() < 2:
@@ -140,7 +152,7 @@ def read_models(
         if absent := owners.null_count():
             raise ConfigError(f"{what}: {absent} of {len(frame)} rows have no {model}")
         parts = frame.with_columns(owners).partition_by(model, as_dict=True, include_key=False)
-        found = [of_table(part, single, str(name), what) for (name,), part in parts.items()]
+        found = [of_table(part, single, str(name), what, metric=metric) for (name,), part in parts.items()]
         notes = (f"whose a row is: {model}", *notes)
     return [replace(one, tool=tool, notes=(*one.notes, *notes)) for one in found]
 
@@ -239,6 +251,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
             return _json(parsed_json(text), correct, path)
+        if text.startswith("%WER"):
+            return "SpeechBrain", _error_counts(text), ()
         if (words := _tagged_words(text)) is not None:
             return "conlleval", words, ()
         if suffix == ".ark":
@@ -298,6 +312,14 @@ def _tagged_words(text: str) -> pl.DataFrame | None:
         rows.append((word_id(name, position), name, word[-2], word[-1]))
         position += 1
     return pl.DataFrame(rows, ["item", "sentence", "label", "prediction"], orient="row") if rows else None
+
+
+def _error_counts(text: str) -> pl.DataFrame:
+    """Errors and words of each utterance, which SpeechBrain writes above the alignment."""
+    rows = re.findall(r"^(\S+), %WER \S+ \[ (\d+) / (\d+), ", text, re.MULTILINE)
+    if not rows:
+        raise ValueError("it has no line 'utterance, %WER ... [ errors / words, ...'")
+    return pl.DataFrame(rows, ["item", "errors", "length"], orient="row")
 
 
 def _spoofing(text: str) -> pl.DataFrame | None:

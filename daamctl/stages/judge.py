@@ -58,15 +58,15 @@ def run(
         else:
             named.append((name, _table(source)))
     if len(named) == 1:
-        files = read_models(named[0][1], columns, items)
+        files = read_models(named[0][1], columns, items, metric=metric)
         return judge(files, metric=metric, margin=margin, common=common), files
     single = {role: name for role, name in columns.items() if isinstance(name, str) and role != "model"}
     if several := next((role for role in columns if role not in single), None):
         raise ConfigError(f"several models in one file (--{several}) are judged alone, got {len(named)} files")
     files = [
-        read_predictions(one, single, items, name)
+        read_predictions(one, single, items, name, metric=metric)
         if isinstance(one, Path)
-        else of_table(one, single, name or f"table {number}")
+        else of_table(one, single, name or f"table {number}", metric=metric)
         for number, (name, one) in enumerate(named, 1)
     ]
     if len({file.name for file in files}) < len(files):

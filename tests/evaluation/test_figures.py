@@ -41,6 +41,9 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
         return pl.DataFrame(
             {"unit": unit, "label": label, "prediction": label + 2 * noise * own.normal(size=200)}
         ).with_columns(pl.col("prediction").round(1).rank())
+    if name == "counted_accuracy":
+        label = shared.integers(1, 20, 200).astype(float)
+        return pl.DataFrame({"unit": unit, "label": label, "prediction": own.poisson(noise * label).astype(float)})
     if name.endswith("accuracy"):
         true = [" ".join(shared.choice(WORDS, shared.integers(1, 6))) for _ in range(200)]
         said = [" ".join(own.choice(WORDS) if own.random() < noise else word for word in text.split()) for text in true]
@@ -72,6 +75,8 @@ def reference(name: str, rows: pl.DataFrame) -> float:
     if name == "eer_accuracy":
         wrong, right, _ = roc_curve(label, said, drop_intermediate=False)
         return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)
+    if name == "counted_accuracy":
+        return float(1 - said.sum() / label.sum())
     if name.endswith("accuracy"):
         split = list if name.startswith("character") else str.split
         errors = sum(distance(split(one), split(other or "")) for one, other in zip(label, said, strict=True))
@@ -143,6 +148,8 @@ def test_what_is_detectable_follows_from_what_speakers_add(name: str) -> None:
     if name in ("macro_f1", *SCORED):  # classes count the same
         counts = rows[0].group_by("unit", "label").len().with_columns(of=pl.col("len").sum().over("label"))
         labels = counts.group_by("unit").agg((pl.col("len") / pl.col("of")).sum()).sort("unit")["len"].to_numpy()
+    if name == "counted_accuracy":
+        labels = rows[0].group_by("unit").agg(pl.col("label").sum()).sort("unit")["label"].to_numpy()
     if name in ("word_accuracy", "character_accuracy"):
         split = str.split if name.startswith("word") else list
         labels = np.bincount(rows[0]["unit"], [len(split(text)) for text in rows[0]["label"]])

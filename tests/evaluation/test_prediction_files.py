@@ -911,6 +911,32 @@ def test_words_in_lines_with_their_tags(tmp_path: Path, ending: str, columns: st
     assert found.rows["prediction"].to_list() == ["B-per", "O", "O", "B-org"]
 
 
+def test_counted_errors_of_speechbrain(tmp_path: Path) -> None:
+    head = "%WER 40.00 [ 2 / 5, 0 ins, 1 del, 1 sub ]\nScored 2 sentences, 0 not present in hyp.\n"
+    one = f"{'=' * 80}\nu-1, %WER 66.67 [ 2 / 3, 0 ins, 1 del, 1 sub ]\nso ; it ; goes\n= ; S ; D\nso ; is ; <eps>\n"
+    other = f"{'=' * 80}\nu-2, %WER 0.00 [ 0 / 2, 0 ins, 0 del, 0 sub ]\non ; on\n= ; =\non ; on\n"
+    path = tmp_path / "wer_test.txt"
+    path.write_text(f"{head}{one}{other}")
+    found = read_predictions(path, metric="counted_accuracy")
+    assert found.tool == "SpeechBrain"
+    assert found.rows.select("item", "label", "prediction").rows() == [("u-1", "3", "2"), ("u-2", "2", "0")]
+    path.write_text(head)
+    with pytest.raises(ArtifactError, match="has no line 'utterance, %WER"):
+        read_predictions(path, metric="counted_accuracy")
+
+
+def test_counted_errors_of_meeteval(tmp_path: Path) -> None:
+    path = tmp_path / "a_cpwer_per_reco.json"
+    overlap = {"overlap_rate": 0.1, "overlap_time": 1.0, "total_time": 10.0}
+    path.write_text(json.dumps({
+        name: {"error_rate": errors / 80, "errors": errors, "length": 80, "insertions": 0, "deletions": 3,
+               "substitutions": errors - 3, "reference_self_overlap": overlap, "assignment": [["B", "B"], ["A", None]]}
+        for name, errors in (("ses00", 12), ("ses01", 9))
+    }))  # fmt: skip
+    found = read_predictions(path, metric="counted_accuracy")
+    assert found.rows.select("item", "label", "prediction").rows() == [("ses00", "80", "12"), ("ses01", "80", "9")]
+
+
 def test_recognised_words_of_s3prl(tmp_path: Path) -> None:
     (tmp_path / "test-noLM-hyp.ark").write_text("u1 IT GOES\nu2 \nu3 ON\n")
     (tmp_path / "test-noLM-ref.ark").write_text("u2 SO\nu1 IT GOES ON\nu3 ON\n")

@@ -771,16 +771,78 @@ def test_what_is_no_number_is_refused(column: str, value: str | None, message: s
 
 def test_labels_that_are_all_the_same_have_no_agreement() -> None:
     tables = [table(0.5, seed).with_columns(label=pl.lit(3), pred=pl.lit(seed)) for seed in (3, 4)]
-    with pytest.raises(ConfigError, match="is among the labels"):
+    with pytest.raises(ConfigError, match="there is no CCC: all labels are the same"):
         daamctl.judge(*tables, metric="ccc")
+    with pytest.raises(ConfigError, match="is among the labels") as refused:
+        daamctl.judge(*tables)
+    assert refused.value.fix is not None
+    assert "--metric ccc" in refused.value.fix
     some = [rows.with_columns(pred=pl.when(pl.col("speaker") == "s01").then(3).otherwise("pred")) for rows in tables]
     with pytest.raises(ConfigError, match="there is no CCC: all labels are the same"):
         daamctl.judge(*some, metric="ccc")
 
 
-@pytest.mark.parametrize("metric", ["balanced_accuracy", "macro_f1", "ccc", "word_accuracy"])
+def test_whole_numbers_are_measured_too() -> None:
+    """Ages, say, of which none is predicted exactly, or some are no age of anybody."""
+    one = table(0.5, 1).with_columns(label=pl.int_range(pl.len()) * 2 % 80)
+    odd = {name: one.with_columns(pred=pl.col("label") + shift) for name, shift in (("x", 1), ("y", 31))}
+    verdict = daamctl.judge(odd, metric="ccc")
+    assert verdict.models == ["x", "y"]
+    assert [note for note in verdict.notes if "no label of any item" in note] == []
+    near = {name: rows.with_columns(pl.col("pred") + 1) for name, rows in odd.items()}
+    assert daamctl.judge(near, metric="ccc").notes == verdict.notes
+    assert any("no label of any item" in note for note in daamctl.judge(near).notes)
+
+
+def error_counts(rate: float, seed: int) -> pl.DataFrame:
+    """Errors that a scorer has counted, as MeetEval calls them."""
+    rows, rng = table(0.5, 1).drop("label", "pred"), np.random.default_rng(seed)
+    length = np.random.default_rng(0).integers(1, 30, len(rows))
+    return rows.with_columns(errors=rng.binomial(length, rate), length=length)
+
+
+def test_counted_errors_are_judged_by_their_rate() -> None:
+    tables = {"x": error_counts(0.3, 2), "y": error_counts(0.1, 1)}
+    verdict = daamctl.judge(tables, metric="counted_accuracy", margin=0.05)
+    assert (verdict.models, verdict.metrics) == (["y", "x"], ["counted_accuracy"])
+    rates = {name: rows["errors"].sum() / rows["length"].sum() for name, rows in tables.items()}
+    assert verdict.values["counted_accuracy"] == pytest.approx({name: 1 - rate for name, rate in rates.items()})
+    assert verdict.notes == ["read: item = utterance, label = length, prediction = errors, group = speaker"]
+    lines = sentences(verdict)
+    assert lines[0].startswith("y leads x by +")
+    assert " points of counted accuracy (1 − error rate) (" in lines[0]
+    assert re.fullmatch(r"y has fewer errors on \d+ of 240 items, x on \d+\.", lines[3])
+    # one table of several models names the columns of their errors
+    wide = tables["x"].with_columns(better=tables["y"]["errors"])
+    named = daamctl.judge(wide, metric="counted_accuracy", prediction=["errors", "better"])
+    assert named.values["counted_accuracy"] == pytest.approx({"errors": 1 - rates["x"], "better": 1 - rates["y"]})
+    with pytest.raises(ConfigError, match="have no prediction") as refused:
+        daamctl.judge(tables)
+    assert refused.value.fix == "rank the models by the counted errors: --metric counted-accuracy"
+
+
+def test_what_counted_errors_need() -> None:
+    one = error_counts(0.1, 1)
+    less = one.with_columns(pl.col("errors").cast(pl.Int64) - 1)
+    with pytest.raises(ConfigError, match=r"needs numbers from 0 on, and \d+ of 240 predictions are none, e\.g\. '-1'"):
+        daamctl.judge({"x": one, "y": less}, metric="counted_accuracy")
+    nothing = one.with_columns(length=0)
+    with pytest.raises(ConfigError, match="errors are counted of nothing, all labels are 0"):
+        daamctl.judge({"x": nothing, "y": nothing}, metric="counted_accuracy")
+    # silence may have errors; a speaker of whom nothing was said adds them
+    silent = [
+        rows.with_columns(length=pl.col("length") * (pl.col("speaker") != "s01"))
+        for rows in (one, error_counts(0.2, 3))
+    ]
+    verdict = daamctl.judge({"x": silent[0], "y": silent[1]}, metric="counted_accuracy")
+    assert verdict.values["counted_accuracy"]["x"] == pytest.approx(
+        1 - silent[0]["errors"].sum() / silent[0]["length"].sum()
+    )
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "macro_f1", "ccc", "word_accuracy", "counted_accuracy"])
 def test_a_margin_is_of_the_metric(metric: str) -> None:
-    made = measured if metric == "ccc" else table
+    made = {"ccc": measured, "counted_accuracy": error_counts}.get(metric, table)
     one, other = (made(*setting) for setting in ((0.6, 1), (0.7, 2)))
     verdict = daamctl.judge({"x": one, "y": other}, metric=metric, margin=0.1)
     ((name, found),) = verdict.not_worse.items()

@@ -79,7 +79,7 @@ def of_table(
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     frame = by_task(frame, columns, what)
-    counts = {role: one[0] for role, names in COUNTS.items() if (one := _named(frame, names))}
+    counts = {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
     if metric == COUNTED:
         columns = counts | dict(columns)
     if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):

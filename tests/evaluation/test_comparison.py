@@ -384,13 +384,17 @@ def test_interval_of_one_method():
 
 
 def test_a_perfect_method_has_an_interval_that_says_how_little_is_known():
-    """All are right: the ends are those of Clopper and Pearson; the rarest class decides for the balanced accuracy."""
+    """All are right: the ends are those of Clopper and Pearson; rare classes widen that of the balanced accuracy."""
     table = make_table(1.0, folds=4)
     found = method_intervals({"a": table.with_columns(correct=pl.lit(1.0))})["a"]
     accuracy, balanced = (found.metrics[name] for name in Task.over_items)
     assert accuracy.value == balanced.value == accuracy.high == 1.0
     assert found.metrics["accuracy"].n_clusters == 8
-    assert 0.8 < balanced.low <= accuracy.low < 1.0
+    counts = np.bincount([target for _, _, target, _ in shares(table).values()])
+    for interval, items in ((accuracy, counts.sum()), (balanced, len(counts) ** 2 / (1 / counts).sum())):
+        few = (stats.t.ppf(0.975, items - 1) / stats.t.ppf(0.975, 7)) ** 2  # speakers tell less than as many items
+        assert interval.low == pytest.approx(0.025 ** (1 / (items * few)), abs=1e-9)
+    assert balanced.low < accuracy.low
 
 
 def test_averages_of_seeds_are_worth_more_items_than_single_answers():

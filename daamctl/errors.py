@@ -58,10 +58,15 @@ class UnknownNameError(ConfigError):
     Args:
         kind: what the name should be, e.g. "method".
         of: what it should belong to, e.g. a run.
+        is_open: installed packages may have more of them.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, of: str = "") -> None:
-        super().__init__(f"unknown {kind} '{name}'" + (f" of '{of}'" if of else ""), fix=suggest(name, known))
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, of: str = "", is_open: bool = False) -> None:
+        fix = suggest(name, known)
+        more = f" of '{of}'" if of else ""
+        if is_open and not fix.startswith("did you mean"):  # else it is a slip
+            more += ", which no installed package has"
+        super().__init__(f"unknown {kind} '{name}'{more}", fix=fix)
 
 
 class CorpusError(DaamctlError):

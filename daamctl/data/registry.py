@@ -1,7 +1,7 @@
 """A lazy table of named objects, e.g. methods, encoders, corpora or metrics.
 
 A table maps a name to "module:attribute". A module is imported only when one of its names is loaded, so listing names
-is cheap.
+is cheap. Installed packages may add names by entry points.
 """
 
 from __future__ import annotations
@@ -10,12 +10,34 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from daamctl.errors import UnknownNameError
+from daamctl.errors import ConfigError, UnknownNameError
+
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+"""What a package may call its objects; they also name folders."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """An object of another package.
+
+    Args:
+        target: "module:attribute".
+        package: the package that has the entry point.
+    """
+
+    target: str
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
 
 
 class Registry:
@@ -26,28 +48,60 @@ class Registry:
         table: name -> "package.module:attribute".
         groups: dataclasses of settings. An argument annotated with one of them, by its own name, stands for all fields
             of that dataclass.
+        entry_points: group of the entry points by which other packages add names; None: they cannot.
 
     Raises:
         ValueError: a target is not of the form "module:attribute".
     """
 
-    def __init__(self, kind: str, table: Mapping[str, str], *, groups: Sequence[type] = ()) -> None:
+    def __init__(
+        self, kind: str, table: Mapping[str, str], *, groups: Sequence[type] = (), entry_points: str | None = None
+    ) -> None:
         for name, target in table.items():
             if target.count(":") != 1:
                 raise ValueError(f"{kind} '{name}': target '{target}' is not of the form 'module:attribute'")
         self.kind = kind
         self._table = dict(table)
         self._groups = {group.__name__: group for group in groups}
+        self._entry_points = entry_points
         self._trees: dict[str, ast.Module] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._table
+        return name in self._table or name in self.added
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
+        return iter([*self._table, *self.added])
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._table) + len(self.added)
+
+    @cached_property
+    def added(self) -> dict[str, Added]:
+        """What other packages add, by name.
+
+        Raises:
+            ConfigError: a name is taken, or cannot name a folder.
+        """
+        if self._entry_points is None:
+            return {}
+        from importlib import metadata  # only now, because it takes as long to import as the rest of this
+
+        found: dict[str, Added] = {}
+        for one in metadata.entry_points(group=self._entry_points):
+            own = Added(one.value, one.dist.name, one.dist.version) if one.dist else Added(one.value, "unknown", "")
+            owner = "daamctl" if one.name in self._table else found[one.name].package if one.name in found else None
+            problem = None if owner is None else f"{owner} has a {self.kind} of this name"
+            if not NAME.fullmatch(one.name):
+                problem = "names have lower-case letters and digits, with single hyphens between them"
+            elif one.value.count(":") != 1:
+                problem = f"its target '{one.value}' is not of the form 'module:function'"
+            if problem:
+                raise ConfigError(
+                    f"{self.kind} '{one.name}' of the package {own.package}: {problem}",
+                    fix=f"correct its entry points, or remove it: pip uninstall {own.package}",
+                )
+            found[one.name] = own
+        return found
 
     def module_of(self, name: str) -> str:
         """Dotted module that defines `name`, without importing it.
@@ -57,19 +111,43 @@ class Registry:
         """
         return self._target(name).split(":")[0]
 
+    def package_of(self, name: str) -> Added | None:
+        """The package that added a name; None for those of the table.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        self._target(name)
+        return None if name in self._table else self.added[name]
+
     def load(self, name: str) -> Any:
         """Import and return the object called `name`.
 
         Raises:
             UnknownNameError: `name` is not in the table.
+            ConfigError: the package that added it does not work.
         """
         module, attribute = self._target(name).split(":")
-        return getattr(importlib.import_module(module), attribute)
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # other people's code may raise anything
+            if name in self._table:
+                raise
+            raise self._broken(name, f"{type(error).__name__}: {error}") from error
 
     def _target(self, name: str) -> str:
-        if name not in self._table:
-            raise UnknownNameError(self.kind, name, self._table)
-        return self._table[name]
+        if name in self._table:
+            return self._table[name]
+        if name not in self.added:
+            raise UnknownNameError(self.kind, name, self, is_open=self._entry_points is not None)
+        return self.added[name].target
+
+    def _broken(self, name: str, why: str) -> ConfigError:
+        module = self._target(name).partition(":")[0]
+        return ConfigError(
+            f"{self.kind} '{name}' of the package {self.added[name].package}: {why}",
+            fix=f"correct the package; to see more: python -c 'import {module}'",
+        )
 
     def summary(self, name: str) -> str:
         """First line of the docstring of `name`, read from its source without importing it.
@@ -132,11 +210,8 @@ class Registry:
 
     def _keywords(self, name: str) -> list[tuple[ast.arg, ast.expr | None]]:
         """Keyword-only arguments of the function that `name` stands for, with their defaults; empty for others."""
-        tree, attribute = self._parse(name)
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name == attribute:
-                return list(zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True))
-        return []
+        node = _function(*self._parse(name))
+        return [] if node is None else list(zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True))
 
     def _group_of(self, argument: ast.arg) -> Any:
         """The group that an argument is annotated with; None for all other arguments."""
@@ -144,12 +219,25 @@ class Registry:
 
     def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")
-        if module not in self._trees:
+        if module in self._trees:
+            return self._trees[module], attribute
+        try:
             spec = importlib.util.find_spec(module)
             if spec is None or spec.origin is None:
                 raise ImportError(f"{self.kind} '{name}': no module {module}")
-            self._trees[module] = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        return self._trees[module], attribute
+            tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        except Exception as error:
+            if name in self._table:
+                raise
+            raise self._broken(name, f"{type(error).__name__}: {error}") from error
+        if name not in self._table and _function(tree, attribute) is None:
+            raise self._broken(name, f"{spec.origin} does not define a function '{attribute}'")
+        self._trees[module] = tree
+        return tree, attribute
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    return next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
 
 
 def _literal_items(annotation: ast.expr | None) -> list[ast.expr]:

@@ -65,7 +65,14 @@ def obstacle(model: FusionClassifier, device: str, *, held: bool) -> str | None:
         return "its loss is not the plain one of its logits"
     if any(isinstance(module, STATEFUL) for module in model.modules()):
         return "it has dropout or batch normalisation"
+    if has_foreign_parts(model):
+        return "another package defines a part of it"
     return None
+
+
+def has_foreign_parts(model: nn.Module) -> bool:
+    """Whether a package that adds methods defines a part of it, which may do what only plain steps can."""
+    return any(not type(one).__module__.startswith(("daamctl.", "torch.")) for one in model.modules())
 
 
 class Graph:

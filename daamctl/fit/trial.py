@@ -37,6 +37,7 @@ from daamctl.config import Config, TrainingStage
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.errors import ConfigError, MethodError
 from daamctl.fit.features import Features, fit_standardize, is_collinear
+from daamctl.fit.graphs import has_foreign_parts
 from daamctl.fit.loop import Fit, Member, Settings, Trainable, Trained
 from daamctl.fit.ridge import RidgeFit
 from daamctl.fit.stack import Fusion, Stack
@@ -45,7 +46,7 @@ from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_we
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights_metadata import Origin
 from daamctl.store.files import content_key, locked, read_json, write_json
-from daamctl.store.provenance import FOLD_CODE, code_hash
+from daamctl.store.provenance import FOLD_CODE, code_hash, versions
 
 log = logging.getLogger(__name__)
 
@@ -384,7 +385,9 @@ class FusionTrial(Trial):
         """Hashes of the code that the fold depends on: of training, and of its method."""
         method = METHODS.module_of(resolve_method(self.spec.method)[0])
         training = code_hash(__name__, "daamctl", FOLD_CODE)
-        return {"training": training, "method": code_hash(method, "daamctl.methods")}
+        package = method.partition(".")[0]
+        packages = ("daamctl.methods",) if package == "daamctl" else ("daamctl.methods", package)
+        return {"training": training, "method": code_hash(method, packages)}
 
     @property
     def units_of_training(self) -> int:
@@ -494,6 +497,7 @@ class FusionTrial(Trial):
         held = isinstance(features.x, Tensor) and features.x.device.type != "cpu"
         source = "stream" if features.stream else "device" if held else "memory"
         chosen = dict(model.named_buffers()).get("fusion.chosen")  # index of the layer that a method has selected
+        added = METHODS.package_of(resolve_method(self.spec.method)[0])
         return {
             "run": {
                 "layers": list(features.layers),
@@ -507,6 +511,7 @@ class FusionTrial(Trial):
             "metrics": {} if chosen is None else {"chosen_layer": features.layers[int(chosen)]},
             "meta": {
                 "code": self.code,
+                **({"versions": {**versions(), added.package: added.version}} if added else {}),
                 "embeddings_key": head.key,
                 **({"vectors_key": head.vectors_key} if head.vectors_key else {}),
                 "encoder": head.encoder,
@@ -578,5 +583,5 @@ def stackable(model: FusionClassifier) -> bool:
     """Whether several of these models can be trained in one stack without affecting one another."""
     plain = type(model).training_loss is FusionClassifier.training_loss
     traits = model.traits
-    free = not (traits.batch_dependent or traits.needs_dev or traits.closed_form)
+    free = not (traits.batch_dependent or traits.needs_dev or traits.closed_form or has_foreign_parts(model))
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())

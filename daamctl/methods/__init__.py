@@ -96,10 +96,11 @@ METHODS = Registry(
         "ridge-average": "daamctl.methods.probes:ridge_average",
     },
     groups=GROUPS,
+    entry_points="daamctl.methods",
 )
 """Name of a method -> its builder, which takes `Sizes` and the settings; its docstring's first line describes it."""
 
-CLOSED_FORM = tuple(name for name in METHODS if METHODS.module_of(name) == "daamctl.methods.probes")
+CLOSED_FORM = ("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average")
 """Probes solved in closed form instead of trained; a trained method should reach at least their accuracy."""
 NEEDS_DEV = ("best-layer",)
 """Methods of which part is chosen on a held-out group (`Traits.needs_dev`), so that `check` need not build them."""
@@ -170,7 +171,11 @@ def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, *
             raise MethodError(f"{method}: {what} must be at least {least}, got {getattr(sizes, what)}")
     check_settings(method, settings)
     builder = METHODS.load(name)
-    model: FusionClassifier = builder(sizes, **METHODS.arguments(name, {**settings, **preset}))
+    model = builder(sizes, **METHODS.arguments(name, {**settings, **preset}))
+    from daamctl.methods.base import FusionClassifier as Expected  # only now, because it imports torch
+
+    if not isinstance(model, Expected):
+        raise MethodError(f"{method}: its builder must return a FusionClassifier, got {type(model).__name__}")
     return model
 
 

@@ -20,7 +20,7 @@ from daamctl.config import Config, ExtractConfig, SegmentConfig
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
+from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError, UnknownNameError
 from daamctl.fit.steps import free_batch
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
@@ -126,7 +126,9 @@ class ExportedModel:
                 if not record.fine_tuned:  # otherwise they are loaded into the encoder
                     members.append(load_weights(folder / member.file))
             except MethodError as error:
-                raise ArtifactError(error.message, fix=AGAIN) from error
+                is_foreign = isinstance(error.__cause__, UnknownNameError)
+                fix = f"install it as it was in training: {FILE} has its version" if is_foreign else AGAIN
+                raise ArtifactError(error.message, fix=fix) from error
         return cls(
             folder,
             record,

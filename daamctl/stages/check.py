@@ -144,6 +144,8 @@ def _method_problems(config: Config) -> Iterator[str]:
     for name in config.methods:
         if not _is_method(name):
             yield _unknown("methods", name, METHODS)
+        elif name in FINETUNES:  # as a package may call its own
+            yield f"methods: '{name}' is also a fine-tuning method; the package that adds it must call it otherwise"
     for name, settings in config.method_settings.items():
         if not _is_method(name):
             yield _unknown("method_settings", name, METHODS)

@@ -73,7 +73,7 @@ def device_name(device: str) -> str:
 
 
 @lru_cache
-def code_hash(module: str, within: str, parts: tuple[str, ...] = ()) -> str:
+def code_hash(module: str, within: str | tuple[str, ...], parts: tuple[str, ...] = ()) -> str:
     """Hash of the code of a module and of the modules that it imports from `within`.
 
     The hash covers the syntax trees. It ignores comments, docstrings (every statement that is only a string) and
@@ -81,19 +81,20 @@ def code_hash(module: str, within: str, parts: tuple[str, ...] = ()) -> str:
 
     Args:
         module: dotted name; its source is read but not imported.
-        within: dotted package; imports from outside it are not followed.
-        parts: modules and packages in it; if given, imports from outside them are not followed either.
+        within: dotted package, or several; imports from outside them are not followed.
+        parts: modules and packages in them; if given, imports from outside them are not followed either.
 
     Raises:
         ImportError: there is no such module.
     """
     trees: dict[str, str] = {}
+    packages = (within,) if isinstance(within, str) else within
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in trees or (name == within and name != module):  # the package itself only has the table
+        if name in trees or (name in packages and name != module):  # the package itself only has the table
             continue
-        source = _source(name, within)
+        source = _source(name)
         if source is None:
             if name == module:
                 raise ImportError(f"no module {module}")
@@ -101,7 +102,7 @@ def code_hash(module: str, within: str, parts: tuple[str, ...] = ()) -> str:
         tree = ast.parse(source)
         for found in _imports(tree, name):
             is_part = not parts or any(f"{found}.".startswith(f"{part}.") for part in parts)
-            if found.startswith(f"{within}.") and is_part:
+            if is_part and any(found.startswith(f"{package}.") for package in packages):
                 todo.append(found)
         # unparsed text is the same in every Python version, a dumped tree is not
         trees[name] = ast.unparse(_without_strings(tree))
@@ -109,15 +110,17 @@ def code_hash(module: str, within: str, parts: tuple[str, ...] = ()) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _source(module: str, within: str) -> str | None:
-    """Source of a module of the package `within`, located without importing it; None if there is no such module."""
-    package = importlib.util.find_spec(within)
-    for folder in (package.submodule_search_locations or []) if package is not None else []:
-        path = Path(folder, *module.removeprefix(within).strip(".").split("."))
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file():
-                return file.read_text(encoding="utf-8")
-    return None
+def _source(module: str) -> str | None:
+    """Source of a module, located without importing it; None if there is no such module."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    paths = [Path(folder, *rest) for folder in spec.submodule_search_locations or []]
+    files = [file for path in paths for file in ((path.with_suffix(".py"),) if rest else ()) + (path / "__init__.py",)]
+    if not rest and spec.origin is not None and spec.origin.endswith(".py"):
+        files.append(Path(spec.origin))
+    return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
 
 
 def _imports(tree: ast.Module, module: str) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from daamctl.data.registry import Registry
-from daamctl.errors import UnknownNameError
+from daamctl.errors import ConfigError, UnknownNameError
+from tests.fixtures.added import install
 
 SOURCE = '''
 """Module line.
@@ -152,3 +155,93 @@ def test_target_form_is_checked(target: str) -> None:
 def test_summary_of_a_module_that_is_not_there() -> None:
     with pytest.raises(ImportError, match="thing 'x': no module daamctl_absent"):
         Registry("thing", {"x": "daamctl_absent:y"}).summary("x")
+
+
+Open = Callable[..., Registry]
+
+
+@pytest.fixture
+def opened(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """A table with one name of its own, to which a package adds what the test says."""
+
+    def make_open(entries: dict[str, str], source: str = SOURCE, package: str = "more-things") -> Registry:
+        install(tmp_path / package, monkeypatch, entries, source=source, package=package, group="daamctl.things")
+        return Registry("thing", {"bare": f"{module}:bare"}, groups=(Paint,), entry_points="daamctl.things")
+
+    return make_open
+
+
+def test_a_package_adds_names_that_are_imported_when_loaded(opened: Open) -> None:
+    table = opened({"painted": "more_things:painted", "documented": "more_things:documented"})
+    assert list(table) == ["bare", "painted", "documented"]
+    assert len(table) == 3
+    assert "painted" in table
+    assert str(table.package_of("painted")) == "more-things 0.1"
+    assert table.package_of("bare") is None
+    assert table.module_of("painted") == "more_things"
+    assert table.summary("documented") == "Function line."
+    assert table.defaults("painted") == {"layers": 2, "paint": "red", "coats": 1, "undercoat": None}
+    assert table.choices("painted") == {"paint": ("red", "blue")}
+    assert "more_things" not in sys.modules
+    assert table.load("documented")() == 3
+    with pytest.raises(
+        UnknownNameError, match=r"^unknown thing 'zzz', which no installed package has\n  known: bare, doc"
+    ):
+        table.load("zzz")
+    with pytest.raises(UnknownNameError, match=r"^unknown thing 'document'\n  did you mean 'documented'\?"):
+        table.load("document")
+
+
+def test_packages_are_looked_through_only_for_names_that_the_table_lacks(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("looked through"))
+    table = Registry("thing", {"bare": f"{module}:bare"}, entry_points="daamctl.things")
+    assert "bare" in table
+    assert table.load("bare")() is table.defaults("bare").get("x")
+    assert "other" not in Registry("thing", {"bare": f"{module}:bare"})  # a table that nobody adds to
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"bare": "more_things:bare"}, "thing 'bare' of the package more-things: daamctl has a thing of this name"),
+        ({"Bare 2": "more_things:bare"}, "'Bare 2' of the package more-things: names have lower-case letters and dig"),
+        ({"../x": "more_things:bare"}, "names have lower-case letters and digits, with single hyphens between them"),
+        ({"two": "more_things"}, "its target 'more_things' is not of the form 'module:function'"),
+    ],
+)
+def test_names_that_a_package_cannot_add(opened: Open, entries: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        list(opened(entries))
+    assert caught.value.fix == "correct its entry points, or remove it: pip uninstall more-things"
+
+
+def test_two_packages_cannot_have_one_name(opened: Open) -> None:
+    opened({"extra": "more_things:bare"})
+    with pytest.raises(ConfigError, match=r"thing 'extra' of the package \S+: \S+ has a thing of this name"):
+        list(opened({"extra": "still_more:bare"}, package="still-more"))
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "message"),
+    [
+        ("more_things:absent", SOURCE, "more_things.py does not define a function 'absent'"),
+        ("more_things:VALUE", SOURCE, "more_things.py does not define a function 'VALUE'"),
+        ("nowhere.at_all:f", SOURCE, "ModuleNotFoundError: No module named 'nowhere'"),
+        ("more_things:f", "def f(:\n", "SyntaxError: "),
+    ],
+)
+def test_a_package_that_cannot_be_read(opened: Open, target: str, source: str, message: str) -> None:
+    table = opened({"extra": target}, source)
+    with pytest.raises(ConfigError, match=f"^thing 'extra' of the package more-things: .*{message}") as caught:
+        table.defaults("extra")
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith("correct the package; to see more: python -c 'import ")
+
+
+def test_a_package_that_cannot_be_imported(opened: Open) -> None:
+    table = opened({"extra": "more_things:extra"}, "def extra(*, size: int = 2): ...\nimport daamctl_absent\n")
+    assert table.defaults("extra") == {"size": 2}
+    with pytest.raises(ConfigError, match="of the package more-things: ModuleNotFoundError: No module named 'daamctl_"):
+        table.load("extra")

@@ -25,13 +25,15 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, TrainingError
 from daamctl.fit import features as features_module
 from daamctl.fit.features import Features, InMemorySplit, StreamedSplit, fit_standardize, load_features
+from daamctl.fit.graphs import obstacle
 from daamctl.fit.runner import kept_fold, summary_line, train_fold
 from daamctl.fit.stack import SingleModel
-from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision
-from daamctl.methods import WeightsMetadata, load_weights, read_metadata
+from daamctl.fit.trial import FoldSpec, FusionTrial, run_precision, stackable
+from daamctl.methods import WeightsMetadata, build, load_weights, read_metadata
 from daamctl.planning.repair import repair_of
 from daamctl.stages import evaluate, train
 from daamctl.store.files import read_json
+from tests.fixtures.added import SOURCE, install
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, kill_when, records
 
@@ -461,6 +463,26 @@ def test_variant_with_the_other_decoder_takes_the_settings_of_its_method(feature
     fold = train_fold(FusionTrial(spec, features), project / "daam-v1-mlp", project / "work", root=project)
     assert fold.result["run"]["num_parameters"] == 2 * 4 * 16 + 16 * 256 + 256 + 256 * 4 + 4
     assert fold.label == "daam-v1-mlp"
+
+
+def test_a_method_of_another_package_is_trained_as_others(
+    features: Features, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", monkeypatch)
+    fold = make(features, project, method="peak", epochs=1)
+    meta = fold.result["meta"]
+    assert meta["versions"]["my-fusions"] == "0.1"
+    assert meta["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert "my-fusions" not in make(features, project, method="mean", epochs=1).result["meta"]["versions"]
+    # what its modules do when they are recorded, or stacked, nobody knows
+    model = build("peak", num_layers=3, embed_dim=4, num_classes=2)
+    assert obstacle(model, "cuda", held=True) == "another package defines a part of it"
+    assert not stackable(model)
+    # its code is part of the key, with what it imports of the other methods
+    install(tmp_path / "site", monkeypatch, source=SOURCE.replace("x.amax(-2)", "x.amin(-2)"))
+    again = make(features, project, method="peak", epochs=1)
+    assert again.result["meta"]["code"]["method"] != meta["code"]["method"]
+    assert again.result["run"]["key"] != fold.result["run"]["key"]
 
 
 def test_reconstructed_methods_are_labelled(features: Features, project: Path) -> None:

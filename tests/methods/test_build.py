@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,19 @@ from torch import nn
 
 import daamctl.methods
 from daamctl.errors import MethodError, UnknownNameError
-from daamctl.methods import METHODS, FusionClassifier, Traits, build, check_settings, resolve_method, settings_of
+from daamctl.methods import (
+    METHODS,
+    FusionClassifier,
+    Traits,
+    build,
+    check_settings,
+    counterparts,
+    resolve_method,
+    settings_of,
+)
 from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
+from tests.fixtures.added import install
 
 SIZES = {"num_layers": 8, "embed_dim": 16, "num_classes": 4}
 NAMES = list(METHODS)
@@ -22,6 +33,20 @@ def test_unknown_method_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError) as caught:
         build("daam-v3", **SIZES)
     assert str(caught.value) == "unknown method 'daam-v3'\n  did you mean 'daam-v2'? similar: daam-v1, gqdaam"
+
+
+def test_methods_of_another_package_are_built_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch)
+    assert build("peak", **SIZES, share=0.25).fusion.gate.item() == 0.25
+    assert build("plain-mlp", **SIZES)(torch.zeros(2, 8, 16)).shape == (2, 4)
+    assert counterparts("peak")[0] == "ridge-mean"
+    assert counterparts("plain")[0] == "ridge-concat"
+    with pytest.raises(MethodError, match=r"^peak: unknown setting 'shore'\n  did you mean 'share'\?"):
+        build("peak", **SIZES, shore=0.25)
+    with pytest.raises(MethodError, match=r"^wrong: its builder must return a FusionClassifier, got Peak$"):
+        build("wrong", **SIZES)
+    with pytest.raises(UnknownNameError, match=r"^unknown method 'zzz', which no installed package has"):
+        build("zzz", **SIZES)
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -19,6 +19,7 @@ from daamctl.models import model as model_module
 from daamctl.models.folder import FILE
 from daamctl.models.model import ExportedModel
 from daamctl.store.records import write_record
+from tests.fixtures.added import install
 from tests.fixtures.exported import handmade
 
 
@@ -44,6 +45,16 @@ def test_logits_are_those_of_the_members(speech: Path) -> None:
         np.testing.assert_allclose(outputs.logits[index], expected, atol=1e-6)
     with pytest.raises(ValueError, match=r"need \(N, 24, "):
         model.classify(vectors[:, :2])
+
+
+def test_a_method_of_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as here:
+        install(tmp_path / "site", here)
+        folder = handmade(tmp_path / "model", method="peak")
+        assert len(ExportedModel.open(folder, device="cpu").members) == 2
+    with pytest.raises(ArtifactError, match="unknown method 'peak', which no installed package has") as error:
+        ExportedModel.open(folder, device="cpu")
+    assert error.value.fix == "install it as it was in training: model.json has its version"
 
 
 def test_vectors_are_classified_with_the_kernels_of_training(speech: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,20 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names
 from daamctl.encoders.encoder_size import check_name
-from daamctl.methods import resolve_method
+from daamctl.methods import build, resolve_method
+from tests.fixtures.added import install
 from tests.fixtures.projects import REPOSITORY
 from tests.test_sources import anchors_of
 
@@ -98,6 +101,16 @@ def test_link_resolves(name: str, link: str) -> None:
     assert target.exists()
     if anchor:
         assert anchor in anchors_of(target.read_text(encoding="utf-8"))
+
+
+def test_the_package_of_the_page_adds_its_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = PAGES["docs/methods.md"]
+    source, project = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("py", "toml"))
+    entries = tomllib.loads(project)["project"]["entry-points"]["daamctl.methods"]
+    install(tmp_path, monkeypatch, entries, source=source)
+    model = build("peak", num_layers=6, embed_dim=8, num_classes=4, share=0.0)
+    layers = torch.randn(3, 6, 8)
+    torch.testing.assert_close(model(layers), model.decoder(layers.mean(1)))
 
 
 def test_readme_links_every_page() -> None:

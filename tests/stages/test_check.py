@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from daamctl.cli.app import app
 from daamctl.errors import ConfigError
 from daamctl.stages import check, inventory
+from tests.fixtures.added import install
 from tests.fixtures.recordings import write_pipeline
 
 
@@ -61,6 +62,21 @@ def test_what_is_wrong_with_methods(project: Path, text: str, message: str) -> N
     found = problems(project, text)
     assert found[0].startswith(f"pipeline 'mine': {message}")
     assert sum(line.startswith("pipeline") for line in found) == 1
+
+
+def test_methods_of_another_package_are_known(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "site", monkeypatch, {"peak": "my_fusions:peak", "lora-r4": "my_fusions:peak"})
+    pipeline = project / "pipelines/mine.yaml"
+    pipeline.write_text("methods: [mean, peak, ridge-mean]\nmethod_settings: {peak: {share: 0.25}}\n")
+    check.run(project, ["mine"])
+    assert problems(project, "methods: [peak]\nmethod_settings: {peak: {share: x}}") == [
+        "pipeline 'mine': method_settings: peak: share must be like 0.5, got 'x'"
+    ]
+    assert problems(project, "methods: [mean, lora-r4]") == [
+        "pipeline 'mine': methods: 'lora-r4' is also a fine-tuning method; the package that adds it must call it "
+        "otherwise"
+    ]
+    assert "peak" in CliRunner().invoke(app, ["ls", "methods"]).stdout
 
 
 def test_each_way_of_fine_tuning_depends_on_its_own_settings(project: Path) -> None:

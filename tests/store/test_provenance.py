@@ -115,9 +115,9 @@ def test_code_of_a_fold_leaves_out_what_it_does_not_depend_on() -> None:
     provenance.code_hash.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         real = provenance._source
-        patch.setattr(provenance, "_source", lambda name, within: read.append(name) or real(name, within))
+        patch.setattr(provenance, "_source", lambda name: read.append(name) or real(name))
         assert FusionTrial.code.fget(SimpleNamespace(spec=spec)) == code  # type: ignore[attr-defined]
-    modules = {name for name in read if real(name, "daamctl") is not None}
+    modules = {name for name in read if real(name) is not None}
     assert {
         "daamctl.fit.loop",
         "daamctl.fit.steps",

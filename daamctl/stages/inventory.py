@@ -38,8 +38,9 @@ from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
 from daamctl.errors import ConfigError, CorpusError, EncoderError
-from daamctl.methods import settings_of
+from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.store.files import content_key, expanded, remove_others, sha256_file, write_json
+from daamctl.store.provenance import code_hash
 
 ASK_TORCH = (
     "import torch; "
@@ -116,8 +117,13 @@ def _settings(config: Config, stage: str, entry: str | None) -> dict[str, Any]:
         del finetune["seeds"]
         train = {**shared_with_finetuning(own), "seeds": list(own.seeds_of("finetune"))}
         return {"finetune": finetune, "train": train, "extract": watched_settings(own, "extract")}
-    settings = {"settings": settings_of(entry, config.method_settings)} if stage == "train" else {}
-    return {stage: _watched(config, stage), **settings}
+    read = {stage: _watched(config, stage)}
+    if stage == "train":
+        read["settings"] = settings_of(entry, config.method_settings)
+        if METHODS.package_of(name := resolve_method(entry)[0]):
+            module = METHODS.module_of(name)
+            read["package"] = code_hash(module, module.partition(".")[0])
+    return read
 
 
 def _watched(config: Config, what: str) -> Any:

@@ -13,13 +13,14 @@ import pytest
 import requests
 import torch
 
-from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.skipped import Obstacle, check_folder
 from daamctl.config import load_config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import register
 from daamctl.data.stage_table import STAGES
 from daamctl.encoders import ENCODERS
 from daamctl.stages import inventory
+from tests.fixtures.added import SOURCE, install
 from tests.fixtures.recordings import write_pipeline
 
 ONLY_HUB = "https://huggingface.co"
@@ -54,6 +55,20 @@ def test_every_pipeline_is_written_down(project: Path) -> None:
     assert "encoder 'microsoft/wavlm-large' is not in the local cache" in left_out["reason"]
     assert "daamctl download iemocap --from DIR; with network: hf download microsoft/wavlm-large" in left_out["fix"]
     assert written == {}
+
+
+def test_an_edit_of_another_package_changes_the_stages_of_its_methods(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (project / "pipelines/mine.yaml").write_text("methods: [peak, mean]\n")
+    read = []
+    for source in (SOURCE, SOURCE.replace("x.amax(-2)", "x.amin(-2)")):
+        install(tmp_path / "site", monkeypatch, source=source)
+        inventory.run(project, ["mine"])
+        folder = check_folder(project, "mine")
+        read.append([(folder / f"train-{name}.json").read_text() for name in ("peak", "mean")])
+    assert read[0][0] != read[1][0]
+    assert read[0][1] == read[1][1]
 
 
 def test_an_edit_of_the_code_changes_its_hash(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

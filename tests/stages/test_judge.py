@@ -133,6 +133,9 @@ def test_without_groups_every_item_is_its_own() -> None:
     assert (verdict.design.unit, verdict.design.n_units) == ("item", 240)
     assert any("so each item is its own unit" in note for note in verdict.notes)
     assert verdict.needed is None or verdict.needed > 240
+    alone = daamctl.judge(*(one.with_columns(speaker=pl.col("utterance")) for one in tables))
+    assert (alone.design.unit, alone.design.n_units) == ("item", 240)
+    assert alone.pair(*verdict.models) == verdict.pair(*verdict.models)
 
 
 def test_few_groups_give_figures_without_a_test() -> None:
@@ -151,6 +154,21 @@ def test_how_many_more_would_do() -> None:
     effect = abs(pair.difference) / by_speaker(one, other).std(ddof=1)
     limit = stats.t.isf(0.025, verdict.needed - 1)
     assert stats.nct.sf(limit, verdict.needed - 1, effect * np.sqrt(verdict.needed)) == pytest.approx(0.8, abs=0.1)
+
+
+def test_a_lead_among_more_models_takes_more_speakers() -> None:
+    """The lead over the second is corrected for the other models, as tiers are."""
+    one, other, third = table(0.7, 22), table(0.64, 122), table(0.4, 222)
+    two, three = daamctl.judge({"x": one, "y": other}), daamctl.judge({"x": one, "y": other, "z": third})
+    assert two.pair("x", "y").p == three.pair("x", "y").p == 0.03125
+    assert (two.tiers, two.needed) == ([["x"], ["y"]], None)
+    assert (three.tiers, three.needed) == ([["x", "y"], ["z"]], 14)
+    # however large the lead, fewer than seven speakers have no p as small as 0.05 / 2
+    few = {
+        name: table(*own, items=60, speakers=5) for name, own in (("x", (0.9, 0)), ("y", (0.5, 100)), ("z", (0.3, 200)))
+    }
+    verdict = daamctl.judge(few)
+    assert (verdict.pair("x", "y").units_needed, verdict.needed) == (6, 7)
 
 
 def test_a_margin_is_tested_against_the_first() -> None:

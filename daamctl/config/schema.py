@@ -110,12 +110,13 @@ class ExtractConfig(Section):
     final_norm: bool = True
     """Take the last hidden state after the encoder's final norm (as in transformers before 5 and in the published
     features, D48) or before it. Encoders without a final norm ignore this."""
-    pooling: Annotated[Literal["valid-frames", "all-frames", "last-token"], AppliesTo.SPEECH, AppliesTo.TEXT] = (
-        "valid-frames"
-    )
+    pooling: Annotated[
+        Literal["valid-frames", "all-frames", "last-token", "first-token"], AppliesTo.SPEECH, AppliesTo.TEXT
+    ] = "valid-frames"
     """valid-frames: mean over the frames of the clip, or the tokens of the text; all-frames: zero-pad to
     `segment.max_duration_s` without attention mask and average over every frame (speech; published, D13); last-token:
-    the last token of the text alone, which in a decoder has seen all others (text)."""
+    the last token of the text alone, which in a decoder has seen all others (text); first-token: the token alone that
+    the tokenizer puts before a text, e.g. [CLS] (text)."""
     normalize: Annotated[Literal["encoder", "always", "never"], AppliesTo.SPEECH] = "encoder"
     """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
     (published, D14)."""
@@ -137,8 +138,9 @@ class ExtractConfig(Section):
     with `pooling: last-token`, one at the end may be the last."""
     subwords: Annotated[Literal["first", "mean"], AppliesTo.TOKENS] = "first"
     """Vector of a word in a token corpus: that of its first sub-word, or the mean over its sub-words."""
-    pool_class_token: Annotated[bool, AppliesTo.IMAGES] = False
-    """Average over the class and register tokens of a vision encoder, too, besides its patches (D47)."""
+    pool_class_token: Annotated[bool | Literal["only"], AppliesTo.IMAGES] = False
+    """Average over the class and register tokens of a vision encoder, too, besides its patches (D47); only: the class
+    token alone."""
     weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Affects.RUNS] = "auto"
     """Number format of the encoder's weights in memory; auto: for text encoders on a GPU that of the forward pass (13
     billion weights take 52 GB in float32), else float32."""

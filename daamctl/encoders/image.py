@@ -111,7 +111,11 @@ class ImageEncoder(Encoder):
 
     def set_token_mask(self, found: ModelLayers) -> None:
         """Distinguish patches from class and register tokens, whose input is the same for two different images."""
+        only = self.options.pool_class_token == "only"
+        no_token = EncoderError(f"{self.what} has no class token", fix="set extract.pool_class_token to false")
         if not found.layers:  # their numbers of positions may differ
+            if only:
+                raise no_token
             self.num_class_tokens, self.counted = 0, torch.ones(found.normed.shape[1], dtype=torch.bool)
             return
         one, other = found.states[0]  # (T, D) each
@@ -120,6 +124,10 @@ class ImageEncoder(Encoder):
             raise EncoderError(f"no position of {self.what} depends on the image")
         self.num_class_tokens = int((~patches).sum())
         self.counted = torch.ones_like(patches) if self.options.pool_class_token else patches
+        if only:  # register tokens follow
+            if not self.num_class_tokens:
+                raise no_token
+            self.counted = torch.arange(len(patches)) == int((~patches).int().argmax())
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Resize one RGB image: (3, H, W), float32 and normalised, or bytes to look up in `values`."""

@@ -38,7 +38,7 @@ class TextEncoder(Encoder):
     """
 
     modality: ClassVar[Modality] = "text"
-    poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "last-token")
+    poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "last-token", "first-token")
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Read tokenizer and limits, and find out how padding acts; see `Encoder`."""
@@ -62,6 +62,11 @@ class TextEncoder(Encoder):
         self.tokens(TRIAL, self.max_tokens)  # fails at once if the limit leaves no room for text
         trial, _ = self.tokens(TRIAL, limit)
         self.discover(trial)
+        if self.options.pooling == "first-token":
+            of_texts, _ = self.pool(trial)
+            why = "puts no token before a text" if not self.first else "gives all texts one vector at their first token"
+            if not self.first or self.is_close(of_texts[:1], of_texts[1:]):
+                raise EncoderError(f"{self.what} {why}", fix="set extract.pooling to valid-frames or last-token")
         # A model that mixes positions but ignores the mask would see the padding of its neighbours.
         self.equal_length_batches = not self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
         # A padding mask keeps torch from its fastest attention on GPUs; after a causal one, padding changes nothing.
@@ -127,6 +132,8 @@ class TextEncoder(Encoder):
         mask = (positions >= first) & (positions < lengths - last)
         if self.options.pooling == "last-token":
             mask &= positions == lengths - last - 1
+        if self.options.pooling == "first-token":
+            mask = (positions == 0).expand_as(real)
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
     def to_batch(self, items: Sequence[Tensor]) -> Batch:

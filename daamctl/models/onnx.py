@@ -106,6 +106,8 @@ class Graph(nn.Module):
             first, last = (0, 0) if encoder.options.pool_special_tokens else (encoder.first, encoder.last)
             end = x.shape[1] - last
             first = end - 1 if encoder.options.pooling == "last-token" else first
+            if encoder.options.pooling == "first-token":
+                first, end = 0, 1
             return {"input_ids": x, "attention_mask": torch.ones_like(x)}, slice(first, end)
         if isinstance(encoder, ImageEncoder):
             return {"pixel_values": x}, encoder.counted.nonzero()[:, 0]

@@ -61,11 +61,16 @@ def _vectors(evaluation: Evaluation, config: Config) -> str:
     longest = f"{config.segment.max_duration_s:g} s"
     frames = "its own frames" if extract.pooling == "valid-frames" else f"all frames, zeros up to {longest} included"
     special, also = ("with" if on else "without" for on in (extract.pool_special_tokens, extract.pool_class_token))
+    tokens = {
+        "last-token": f"its last token, {special} special tokens",
+        "first-token": "the token that its tokenizer puts first",
+    }
     pooled = {
         "speech": f"the mean over {frames}; recordings are cut into clips of {longest}",
-        "text": f"{'the mean over its tokens' if extract.pooling == 'valid-frames' else 'its last token'}, {special} "
-        "special tokens",
-        "image": f"the mean over its patches, {also} class and register tokens",
+        "text": tokens.get(extract.pooling, f"the mean over its tokens, {special} special tokens"),
+        "image": "its class token"
+        if extract.pool_class_token == "only"
+        else f"the mean over its patches, {also} class and register tokens",
         "tokens": "that of its first sub-word" if extract.subwords == "first" else "the mean over its sub-words",
     }[evaluation.modality]
     made = f"revision {facts.get('revision') or 'unknown'}, weights SHA-256 {str(facts.get('weights_sha256'))[:16]}"

@@ -498,7 +498,8 @@ def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:
     lines = result.stderr.splitlines()
     expected = [
         "params.yaml: pipelines: unknown name 'deemo'; did you mean 'demo'?",
-        "pipeline 'bad': extract.pooling: input should be 'valid-frames', 'all-frames' or 'last-token' (got 'x')",
+        "pipeline 'bad': extract.pooling: input should be 'valid-frames', 'all-frames', 'last-token' or 'first-token' "
+        "(got 'x')",
         "segmnt: unknown setting; did you mean 'segment'?",
         "pipeline 'worse': download.corpus: unknown name 'emdb'; did you mean 'emodb'?",
         "pipeline 'worse': extract.encoder: unknown encoder 'wavlm-larg'",

@@ -69,6 +69,7 @@ def test_a_mark_decides_keys_and_what_dvc_watches(
         ({"text", "tokens"}, {"max_tokens": 9}),
         ({"tokens"}, {"subwords": "mean"}),
         ({"image"}, {"pool_class_token": True}),
+        ({"image"}, {"pool_class_token": "only"}),
     ],
 )
 def test_settings_of_another_modality_do_not_count(owners: set[str], setting: dict[str, Any]) -> None:

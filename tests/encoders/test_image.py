@@ -109,6 +109,22 @@ def test_pooled_layers_are_means_of_hidden_states(case: str, class_token: bool, 
     assert not encoder.equal_length_batches
 
 
+@pytest.mark.parametrize("case", NAMES)
+def test_the_class_token_alone(case: str) -> None:
+    if case == "siglip":
+        with pytest.raises(EncoderError, match="'siglip' has no class token") as caught:
+            encoder_of(case, pool_class_token="only")
+        assert caught.value.fix == "set extract.pool_class_token to false"
+        return
+    encoder = encoder_of(case, layer_00=True, pool_class_token="only")
+    pixels = [encoder.pixels(image) for image in pictures()]
+    pooled, counts = encoder.pool(pixels)
+    for row, one in enumerate(pixels):
+        torch.testing.assert_close(pooled[row], reference(case, one, slice(0, 1)), **TOLERANCE)
+    assert counts.tolist() == [1, 1, 1]
+    assert encoder.facts()["class_tokens"] == {"number": CASES[case][2], "pooled": "only"}
+
+
 BLOCKS = {"depths": [1, 1, 1]}
 MAPS = {**BLOCKS, "hidden_sizes": [8, 16, 24]}
 # model type, settings, widths of its states, whether the first is the embedding, whether the output is a norm of them

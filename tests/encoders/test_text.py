@@ -53,6 +53,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "flaubert": ("flaubert", {"vocab_size": 300, "emb_dim": 16, "n_layers": 3, "n_heads": 2}, ""),
 }
 NAMES = list(CASES)
+CAUSAL = ("llama", "grouped-query", "gpt2", "openai-gpt", "projected")
 TEXTS = ("Stocks fell.", "A longer text about nothing at all", "äöü")
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
 
@@ -145,6 +146,32 @@ def test_the_last_token_alone(case: str, special: bool) -> None:
     assert encoder.facts()["pooling"] == "last-token"
 
 
+@pytest.mark.parametrize("case", NAMES)
+def test_the_first_token_alone(case: str) -> None:
+    options: dict[str, Any] = {"tokenizer": marked_tokenizer(), "layer_00": True, "pooling": "first-token"}
+    if case in CAUSAL:
+        with pytest.raises(EncoderError, match="gives all texts one vector at their first token") as caught:
+            encoder_of(case, **options)
+        assert caught.value.fix == "set extract.pooling to valid-frames or last-token"
+        return
+    encoder = encoder_of(case, **options)
+    ids, _ = encoder.tokens(TEXTS, 60)
+    pooled, counts = encoder.pool(ids)
+    for row, own in enumerate(ids):
+        torch.testing.assert_close(pooled[row], reference(case, own, slice(0, 1), final_norm=True), **TOLERANCE)
+    assert counts.tolist() == [1, 1, 1]
+    assert encoder.facts()["pooling"] == "first-token"
+
+
+def test_a_tokenizer_that_puts_nothing_first() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    with pytest.raises(EncoderError, match="'t5' puts no token before a text"):
+        encoder_of("t5", tokenizer=tokenizer, pooling="first-token")
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "reason"),
     [
@@ -163,7 +190,7 @@ def test_models_that_cannot_be_read_are_refused(
 def test_a_text_has_no_frames() -> None:
     with pytest.raises(EncoderError, match="cannot pool by all-frames") as caught:
         encoder_of("bert", pooling="all-frames")
-    assert caught.value.fix == "set extract.pooling to valid-frames or last-token"
+    assert caught.value.fix == "set extract.pooling to valid-frames or last-token or first-token"
 
 
 @pytest.mark.parametrize("case", ["llama", "bert"])

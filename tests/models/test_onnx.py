@@ -28,7 +28,8 @@ OTHERS: dict[str, Modality] = {
     "dinov2-large": "image",
 }  # fmt: skip
 """Of these only the graph as a whole is compared: even two of their layers take long."""
-LAST = [("llama-micro", "last-token")]
+ONE_TOKEN = [("llama-micro", {"pooling": "last-token"}), ("roberta-large", {"pooling": "first-token"}),
+             ("beit-micro", {"pool_class_token": "only"})]  # fmt: skip
 
 
 def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifier]]:
@@ -50,9 +51,9 @@ def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifie
     return encoder, members
 
 
-@pytest.mark.parametrize(("name", "pooling"), [*((name, "valid-frames") for name in ENCODERS), *LAST])
-def test_the_graph_equals_reading_and_pooling(name: str, pooling: str) -> None:
-    encoder, members = opened(name, pooling=pooling)
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in ENCODERS), *ONE_TOKEN])
+def test_the_graph_equals_reading_and_pooling(name: str, settings: dict[str, str]) -> None:
+    encoder, members = opened(name, **settings)
     graph = Graph(encoder, members, list(encoder.layers), "float32").eval()
     for index, size in enumerate(BATCHES):
         batch = module._batch(encoder, size, index)

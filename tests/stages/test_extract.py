@@ -243,6 +243,7 @@ def test_finished_sets_are_kept_and_interrupted_ones_resumed(
         ("llama-micro", {"pool_class_token": True}, True),
         ("llama-micro", {"normalize": "never"}, True),
         ("beit-micro", {"pool_class_token": True}, False),
+        ("beit-micro", {"pool_class_token": "only"}, False),
         ("beit-micro", {"final_norm": False}, False),
         ("beit-micro", {"pool_special_tokens": True}, True),
         ("beit-micro", {"max_batch_images": 1}, True),

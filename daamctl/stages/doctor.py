@@ -18,7 +18,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.fit.tracking import shown_store, store_uri
-from daamctl.methods import CLOSED_FORM, settings_of
+from daamctl.methods import CLOSED_FORM, METHODS, settings_of
 from daamctl.methods.settings import Sizes
 from daamctl.store.provenance import device_name, git_commit, versions
 
@@ -55,6 +55,8 @@ def examine(root: Path | None) -> list[tuple[str, str]]:
         lines = [("project", f"{root} (commit {git_commit(root) or 'none'})")]
     lines += _devices()
     lines.append(("versions", ", ".join(f"{name} {version}" for name, version in versions().items())))
+    if METHODS.added:
+        lines.append(("methods", "of packages: " + ", ".join(f"{name} ({one})" for name, one in METHODS.added.items())))
     disk = shutil.disk_usage(root or Path.cwd())
     lines.append(("disk", f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.1f} GB"))
     lines.append(("decoders", _decoders()))

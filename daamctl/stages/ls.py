@@ -52,7 +52,8 @@ def _method(name: str) -> list[tuple[str, str]]:
     """A method, and below it its variants with another decoder."""
     decoders = {full: full.removeprefix(f"{name}-") for full in variants(name)}
     others = [(full, f"The same with the {decoder.upper()} decoder.") for full, decoder in decoders.items()]
-    return [(name, METHODS.summary(name)), *others]
+    package = METHODS.package_of(name)
+    return [(name, f"{package} | {METHODS.summary(name)}" if package else METHODS.summary(name)), *others]
 
 
 def header(path: Path) -> str:

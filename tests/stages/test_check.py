@@ -76,7 +76,10 @@ def test_methods_of_another_package_are_known(project: Path, tmp_path: Path, mon
         "pipeline 'mine': methods: 'lora-r4' is also a fine-tuning method; the package that adds it must call it "
         "otherwise"
     ]
-    assert "peak" in CliRunner().invoke(app, ["ls", "methods"]).stdout
+    listed = [" ".join(line.split()) for line in CliRunner().invoke(app, ["ls", "methods"]).stdout.splitlines()]
+    assert any(line.startswith("peak my-fusions 0.1 | Highest value of each feature") for line in listed)
+    told = CliRunner().invoke(app, ["doctor"]).stdout
+    assert "of packages: peak (my-fusions 0.1), lora-r4 (my-fusions 0.1)" in " ".join(told.split())
 
 
 def test_each_way_of_fine_tuning_depends_on_its_own_settings(project: Path) -> None:

@@ -153,6 +153,23 @@ def test_folds_of_the_pipeline_are_those_of_the_protocol_that_they_follow(disjoi
         assert grouped.group_by(one.removesuffix("s")).agg(pl.col("group").n_unique())["group"].max() == 1
 
 
+def test_folds_of_speakers_are_those_of_the_pipeline_or_made_as_its_settings_say() -> None:
+    by_hand = corpus(group=pl.when(pl.col("speaker") < "s2").then(pl.lit("few")).otherwise(pl.lit("many")))
+    possible, why = partitions(by_hand, Config())
+    assert possible["speakers"][0].equals(by_hand["group"])
+    assert why["pipeline"] == "the folds of the pipeline share no speaker, so they are those of `speakers`"
+    shares = corpus(
+        group=pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("a")).otherwise(pl.lit("b")),
+        label=pl.col("speaker").replace_strict({"s0": "x", "s1": "x"}, default="y"),
+    )
+    for folds in ("corpus", "stratified"):
+        possible, why = partitions(shares, Config.model_validate({"download": {"folds": folds}}))
+        made = assign_groups(shares, 2, stratify=folds == "stratified")["group"]
+        assert possible["speakers"][0].equals(made)
+        assert "pipeline" not in why
+    assert not made.equals(assign_groups(shares, 2, stratify=False)["group"])
+
+
 def test_pairs_of_unknown_speakers_stay_the_folds_of_the_pipeline() -> None:
     alone = corpus(speaker=pl.col("utterance_id"), group=pl.lit(None, pl.String))
     clips = _group_by_sentence(alone, "text", DownloadConfig(disjoint="both", num_groups=3), str)

@@ -38,7 +38,7 @@ def command(
         typer.Argument(
             metavar="FILE FILE …",
             help="Predictions of each model, or NAME=FILE: CSV, JSON, Parquet, npz, a folder, or a quoted 'seed*.csv'; "
-            "or one file of all models.",
+            "RUN/METHOD of the project; or one file of all models.",
         ),
     ],
     items: Annotated[

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from daamctl.artifacts.predictions import Predictions, Verdict
-from daamctl.errors import ConfigError
+from daamctl.config import nearest_root
+from daamctl.errors import ConfigError, UnknownNameError
 from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
@@ -30,8 +31,8 @@ def run(
     """Read predictions and compare them.
 
     Args:
-        sources: files or folders (`read_predictions`), also as NAME=PATH, or tables (`_table`); or a mapping of names
-            to them; or one with the predictions of several models (`read_models`).
+        sources: files or folders (`read_predictions`), also as NAME=PATH, or RUN/METHOD of the project; or tables
+            (`_table`); or a mapping of names to them; or one with the predictions of several models (`read_models`).
         columns: what a column is -> its name, where it is not recognised.
         items: file with the labels and groups of the items.
         metric: which ranks the models, see `judge`.
@@ -51,8 +52,7 @@ def run(
         if isinstance(source, Path | str):
             given, separator, path = str(source).partition("=")
             is_named = name is None and separator != "" and not fitting(Path(source))
-            # a shell leaves the ~ of NAME=~/PATH as it is
-            named.append((given or None, expanded(path)) if is_named else (name, expanded(source)))
+            named.append((given or None, _place(path)) if is_named else (name, _place(source)))
         elif items is not None:
             raise ConfigError("`items` adds labels to files; join them to a table yourself")
         else:
@@ -74,6 +74,18 @@ def run(
         for number, name in zip(paths, names_of(list(paths.values())), strict=True):
             files[number] = replace(files[number], name=name)
     return judge(files, metric=metric, margin=margin, common=common), files
+
+
+def _place(given: Path | str) -> Path:
+    """Where a file or folder is; RUN/METHOD, if there is no such path, is the folder of a method of the project."""
+    path = expanded(given)  # a shell leaves the ~ of NAME=~/PATH as it is
+    if fitting(path) or path.is_absolute() or len(path.parts) != 2 or (root := nearest_root()) is None:
+        return path
+    folder = root / "data" / "train" / path
+    methods = [one.name for one in folder.parent.glob("*/")]
+    if methods and path.name not in methods:
+        raise UnknownNameError("method", path.name, methods, of=path.parts[0])
+    return folder if methods else path
 
 
 def _table(given: Any) -> pl.DataFrame:

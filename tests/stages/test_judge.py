@@ -24,7 +24,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import FIGURES
-from daamctl.errors import ArtifactError, ConfigError
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.reporting.document import Document
 from daamctl.reporting.judge import document, sentences
 from daamctl.stages import compare, judge
@@ -106,6 +106,16 @@ def test_it_agrees_with_compare_to_the_digit(project: Path) -> None:
         theirs = next(one for one in report.comparisons if one.metric == metric)
         for name in ("first_value", "second_value", "difference", "low", "high", "p", "units", "detectable", "wins"):
             assert getattr(ours, name) == getattr(theirs, name), name
+    # in the project, methods have names, and a file of this name comes first
+    assert vars(daamctl.judge(f"{run}/mha", f"second={run}/mean"))["models"] == ["mha", "second"]
+    with pytest.raises(UnknownNameError, match=f"^unknown method 'meen' of '{run}'\n  did you mean 'mean'"):
+        daamctl.judge(f"{run}/mha", f"{run}/meen")
+    with pytest.raises(ArtifactError, match="no file other/mean"):
+        daamctl.judge(f"{run}/mha", "other/mean")
+    (project / run).mkdir()
+    table(0.6, 1).write_csv(project / run / "mean")
+    with pytest.raises(ArtifactError, match=f"{run}/mean: unknown kind of file"):
+        daamctl.judge(f"{run}/mha", f"{run}/mean")
 
 
 def test_a_tier_holds_the_models_that_may_be_the_best() -> None:

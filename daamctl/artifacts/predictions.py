@@ -17,14 +17,17 @@ SCORED = ("auroc", "eer_accuracy")
 """Figures of scores of two classes."""
 COUNTED = "counted_accuracy"
 """The figure of errors that a scorer has counted."""
+MEAN = "mean"
+"""The mean of what every item scores, on any scale."""
 ERRORS = {
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",
     COUNTED: "errors",
     **dict.fromkeys(NUMBERS, "absolute errors"),
     **dict.fromkeys(SCORED, "shares of the other class on the wrong side"),
+    MEAN: "scores",
 }
-"""Figures for which items have errors, not a share of repeats that are right -> what these are."""
+"""Figures for which items have errors, or scores, not a share of repeats that are right -> what these are."""
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
     "group": pl.String(), "fold": pl.String(), "seed": pl.String(), "score": pl.Float64(),
@@ -133,7 +136,7 @@ class Verdict:
     def by(self, column: str, first: str, second: str) -> pl.DataFrame:
         """Wins, losses and mean difference of a pair within each label or group; the largest difference first."""
         gap = pl.col(first) - pl.col(second)
-        won, lost = only_right(first, second, errors=self.metric in ERRORS)
+        won, lost = only_right(first, second, self.metric)
         columns = [
             pl.len().alias("items"),
             won.sum().alias("wins"),
@@ -175,10 +178,11 @@ class Verdict:
         return next(number for number, tier in enumerate(self.tiers, 1) if model in tier)
 
 
-def only_right(first: str, second: str, *, errors: bool) -> tuple[pl.Expr, pl.Expr]:
-    """Whether only one model is right, and only the other; of errors, which has the smaller one."""
-    if errors:
-        return pl.col(first) < pl.col(second), pl.col(second) < pl.col(first)
+def only_right(first: str, second: str, metric: str) -> tuple[pl.Expr, pl.Expr]:
+    """Whether only one model is right, and only the other; or has the smaller error, or the higher score."""
+    if metric in ERRORS:
+        lower, higher = pl.col(first) < pl.col(second), pl.col(second) < pl.col(first)
+        return (higher, lower) if metric == MEAN else (lower, higher)
     right, other = pl.col(first) > 0.5, pl.col(second) > 0.5  # half of the repeats are not enough
     return right & ~other, other & ~right
 

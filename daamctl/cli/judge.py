@@ -23,6 +23,7 @@ class Metric(StrEnum):
     word_accuracy = "word-accuracy"
     character_accuracy = "character-accuracy"
     counted_accuracy = "counted-accuracy"
+    mean = "mean"
     ccc = "ccc"
     pearson = "pearson"
     spearman = "spearman"

@@ -176,6 +176,26 @@ class CharacterAccuracy(WordAccuracy):
         return " ".join(text.split())
 
 
+class MeanScore(FigureOfSums, FigureOfErrors):
+    """Mean of the predictions, which are scores of the items; there are no labels."""
+
+    primary: ClassVar[str] = "mean"
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """Numbers of items, and their scores."""
+        return np.ones((1, len(rows))), rows["prediction"].to_numpy()[None]
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """The scores."""
+        return predictions.to_numpy()
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`."""
+        number, scores = sums
+        return np.asarray(scores / np.maximum(number, 1))
+
+
 class Concordance(FigureOfSums, FigureOfErrors):
     """Lin's concordance correlation coefficient (1989), with variances over N."""
 
@@ -319,8 +339,8 @@ class EqualErrors(Auroc):
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
-        MacroF1, WeightedF1, EntityF1, CountedAccuracy, WordAccuracy, CharacterAccuracy, Concordance, Correlation,
-        RankCorrelation, Determination, Auroc, EqualErrors,
+        MacroF1, WeightedF1, EntityF1, MeanScore, CountedAccuracy, WordAccuracy, CharacterAccuracy, Concordance,
+        Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
     )
 }  # fmt: skip
 

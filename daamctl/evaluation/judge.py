@@ -14,7 +14,17 @@ from itertools import combinations
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import COUNTED, ERRORS, NUMBERS, SCORED, Predictions, Verdict, in_order, only_right
+from daamctl.artifacts.predictions import (
+    COUNTED,
+    ERRORS,
+    MEAN,
+    NUMBERS,
+    SCORED,
+    Predictions,
+    Verdict,
+    in_order,
+    only_right,
+)
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.sign_flip import sign_flip_floor
@@ -210,8 +220,8 @@ def _with_scores(
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED), FIGURES[figure.primary]
-    for column in ("label", "prediction"):
+    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED, MEAN), FIGURES[figure.primary]
+    for column in ("prediction",) if figure.primary == MEAN else ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()
         if figure.primary == COUNTED:
@@ -277,7 +287,7 @@ def _by_figure(
         )
         if tested:
             row = compare_trials(task, trials[first], trials[second], (first, second))
-        won, lost = only_right(first, second, errors=task.primary in ERRORS)
+        won, lost = only_right(first, second, task.primary)
         wins, losses = map(int, items.select(won.sum().alias("wins"), lost.sum().alias("losses")).row(0))
         found.append(replace(row, wins=wins, losses=losses, ties=len(items) - wins - losses))
     drawn = trial_intervals(task, list(trials.values())) if tested else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.predictions import COUNTED, ERRORS, ROWS, SCORED, Predictions, in_order
+from daamctl.artifacts.predictions import COUNTED, ERRORS, MEAN, ROWS, SCORED, Predictions, in_order
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -45,6 +45,10 @@ COUNTS = {
     "prediction": ("errors", "num_errors", "n_errors"),
 }
 """The same of files of counted errors; these names come first, but only with `--metric counted-accuracy`."""
+VALUES = (
+    "score", "value", "rating", "reward", "mos", "pesq", "stoi", "si_sdr", "sisdr", "bleu", "chrf", "comet",
+)  # fmt: skip
+"""Names of a column of scores on any scale, which come first with `--metric mean`."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
@@ -82,6 +86,11 @@ def of_table(
     counts = {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
     if metric == COUNTED:
         columns = counts | dict(columns)
+    if metric == MEAN:
+        named = [columns[role] for role in ("prediction", "correct") if role in columns]
+        value = next(iter([*named, *_named(frame, VALUES), *_candidates(frame, "correct")]), None)
+        columns = {role: name for role, name in columns.items() if role != "correct"}
+        columns |= {} if value is None else {"prediction": value}
     if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
         columns = {**columns, "prediction": predicted_name(label_name)}
         if columns["prediction"] not in frame.columns:
@@ -126,8 +135,11 @@ def of_table(
     notes = ["read: " + ", ".join(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
-    measured = metric in ERRORS and metric not in SCORED and "prediction" in taken
-    if "correct" not in columns and label is not None and (measured or _are_numbers(label, taken.get("prediction"))):
+    measured = metric in ERRORS and metric not in SCORED
+    are_no_classes = metric == MEAN or (
+        label is not None and (measured or _are_numbers(label, taken.get("prediction")))
+    )
+    if "correct" not in columns and "prediction" in taken and are_no_classes:
         correct = pl.Series([None] * len(frame))
         if absent := taken["prediction"].null_count():
             notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as empty")
@@ -157,6 +169,8 @@ def of_table(
             f"{what}: {_lacking(frame, found, taken)}",
             fix="rank the models by the counted errors: --metric counted-accuracy"
             if len(counts) == len(COUNTS)
+            else "rank the models by scores of items, on any scale: --metric mean"
+            if _named(frame, VALUES)
             else "name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(
@@ -323,7 +337,8 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     if wrong.any():
         raise ConfigError(
             f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{text_of(values).filter(wrong)[0]}' "
-            f"({int(wrong.sum())} of {len(values)} rows)"
+            f"({int(wrong.sum())} of {len(values)} rows)",
+            fix="of scores on any scale: --metric mean" if numbers.is_finite().all() else None,
         )
     return numbers
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, NUMBERS, Predictions, Verdict
+from daamctl.artifacts.predictions import ERRORS, MEAN, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
@@ -124,7 +124,7 @@ def item_kinds(metric: str) -> tuple[Kind, Kind]:
 
 def _unit(verdict: Verdict) -> str:
     """What follows the name of a figure in the head of a column."""
-    return "" if verdict.metric in NUMBERS else " (%)"
+    return "" if kinds_of(verdict.metric)[0] == "plain" else " (%)"
 
 
 def _pairs(verdict: Verdict) -> Table:
@@ -135,7 +135,8 @@ def _pairs(verdict: Verdict) -> Table:
             gap = Number(one.difference, signed, low=one.low, high=one.high)
             tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
-    won = ["First closer", "Second closer"]
+    better = "higher" if verdict.metric == MEAN else "closer"
+    won = [f"First {better}", f"Second {better}"]
     if verdict.metric not in ERRORS:
         won = ["Only the first right", "Only the second right"]
     columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", *won]
@@ -148,7 +149,10 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
         [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
-    columns = [name.capitalize(), "Items", "Difference of errors", f"{first} closer", f"{second} closer"]
+    better = "higher" if verdict.metric == MEAN else "closer"
+    columns = [name.capitalize(), "Items", "Difference of errors", f"{first} {better}", f"{second} {better}"]
+    if verdict.metric == MEAN:
+        columns[2] = "Difference"
     if verdict.metric not in ERRORS:
         columns[2:] = ["Difference", f"Only {first} right", f"Only {second} right"]
     return Table(column, f"By {name}, those that decide most first", columns, rows)

@@ -41,6 +41,8 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
         return pl.DataFrame(
             {"unit": unit, "label": label, "prediction": label + 2 * noise * own.normal(size=200)}
         ).with_columns(pl.col("prediction").round(1).rank())
+    if name == "mean":
+        return pl.DataFrame({"unit": unit, "label": None, "prediction": 20 + 9 * own.normal(noise, size=200)})
     if name == "counted_accuracy":
         label = shared.integers(1, 20, 200).astype(float)
         return pl.DataFrame({"unit": unit, "label": label, "prediction": own.poisson(noise * label).astype(float)})
@@ -75,6 +77,8 @@ def reference(name: str, rows: pl.DataFrame) -> float:
     if name == "eer_accuracy":
         wrong, right, _ = roc_curve(label, said, drop_intermediate=False)
         return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)
+    if name == "mean":
+        return float(said.mean())
     if name == "counted_accuracy":
         return float(1 - said.sum() / label.sum())
     if name.endswith("accuracy"):

@@ -849,6 +849,47 @@ def test_counted_errors_are_judged_by_their_rate() -> None:
     assert refused.value.fix == "rank the models by the counted errors: --metric counted-accuracy"
 
 
+@pytest.mark.parametrize("column", ["pesq", "graded"])
+def test_scores_on_any_scale_are_judged_by_their_mean(column: str) -> None:
+    base = table(0.5, 1).drop("label", "pred")
+    quality = np.random.default_rng(0).normal(30, 5, 240)
+    noise = [np.random.default_rng(seed).normal(0, 2, 240) for seed in (1, 2)]
+    one = base.with_columns(pl.Series(column, quality + noise[0] + 1))
+    other = base.with_columns(pl.Series(column, quality + noise[1]))
+    given = {} if column == "pesq" else {"correct": column}  # as a metric of a log is named
+    verdict = daamctl.judge({"x": one, "y": other}, metric="mean", margin=0.5, **given)
+    assert verdict.models == ["x", "y"]
+    assert verdict.values == {
+        "mean": {"x": pytest.approx(one[column].mean()), "y": pytest.approx(other[column].mean())}
+    }
+    assert verdict.notes == [f"read: item = utterance, prediction = {column}, group = speaker"]
+    gaps = by_speaker_mean(one, other, column)
+    pair = verdict.pair("x", "y")
+    assert pair.p == pytest.approx(paired_sign_flip(gaps)["p"])
+    assert pair.wins == int((one[column] > other[column]).sum())
+    lines = sentences(verdict)
+    assert re.fullmatch(r"x leads y by \+\d\.\d{3} of mean score \(3\d\.\d{3} and .*", lines[0])
+    assert lines[3] == f"x scores higher on {pair.wins} of 240 items, y on {pair.losses}."
+    page = str(document(verdict, []))
+    assert "Mean score" in page
+    assert "x higher" in page
+    assert "(%)" not in page
+    with pytest.raises(ConfigError) as refused:
+        daamctl.judge({"x": one, "y": other}, **given)
+    assert refused.value.fix is not None
+    assert refused.value.fix.endswith("scores of items, on any scale: --metric mean" if column == "pesq" else
+                                      "of scores on any scale: --metric mean")  # fmt: skip
+    silent = one.with_columns(pl.when(pl.col("speaker") == "s01").then(None).otherwise(column).alias(column))
+    with pytest.raises(ConfigError, match="mean score needs numbers, and 20 of 240 predictions are none"):
+        daamctl.judge({"x": one, "y": silent}, metric="mean", **given)
+
+
+def by_speaker_mean(one: pl.DataFrame, other: pl.DataFrame, column: str) -> np.ndarray:
+    """Difference of the mean of a column for every speaker."""
+    gap = one[column] - other[column]
+    return one.select("speaker", gap=gap).group_by("speaker").agg(pl.col("gap").mean())["gap"].to_numpy()
+
+
 def test_what_counted_errors_need() -> None:
     one = error_counts(0.1, 1)
     less = one.with_columns(pl.col("errors").cast(pl.Int64) - 1)

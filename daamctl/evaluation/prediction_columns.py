@@ -86,6 +86,8 @@ def of_table(
     counts = {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
     if metric == COUNTED:
         columns = counts | dict(columns)
+        # sums of the same seconds differ in their last digits between models
+        frame = frame.with_columns(pl.col(pl.Float64, pl.Float32).round(6))
     if metric == MEAN:
         named = [columns[role] for role in ("prediction", "correct") if role in columns]
         value = next(iter([*named, *_named(frame, VALUES), *_candidates(frame, "correct")]), None)

@@ -8,6 +8,7 @@ unpickled.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -253,6 +254,8 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _json(parsed_json(text), correct, path)
         if text.startswith("%WER"):
             return "SpeechBrain", _error_counts(text), ()
+        if text.startswith(",diarization error rate,"):
+            return "pyannote", _diarized(text), ()
         if (words := _tagged_words(text)) is not None:
             return "conlleval", words, ()
         if suffix == ".ark":
@@ -320,6 +323,25 @@ def _error_counts(text: str) -> pl.DataFrame:
     if not rows:
         raise ValueError("it has no line 'utterance, %WER ... [ errors / words, ...'")
     return pl.DataFrame(rows, ["item", "errors", "length"], orient="row")
+
+
+def _diarized(text: str) -> pl.DataFrame:
+    """Seconds of error and of speech of each recording, in a report of pyannote.metrics that pandas wrote as CSV.
+
+    Its head has two lines: what a column is, and whether it has percent.
+    """
+    names, units, *rows = csv.reader(io.StringIO(text))
+    at = {name: place for place, (name, unit) in enumerate(zip(names, units, strict=True)) if unit != "%"}
+    parts = [at[name] for name in ("false alarm", "missed detection", "confusion")]
+    return pl.DataFrame(
+        [
+            (row[0], sum(float(row[place]) for place in parts), float(row[at["total"]]))
+            for row in rows
+            if len(row) == len(names) and row[0] != "TOTAL" and any(row[1:])
+        ],
+        ["item", "errors", "length"],
+        orient="row",
+    )
 
 
 def _spoofing(text: str) -> pl.DataFrame | None:

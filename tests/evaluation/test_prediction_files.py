@@ -937,6 +937,29 @@ def test_counted_errors_of_meeteval(tmp_path: Path) -> None:
     assert found.rows.select("item", "label", "prediction").rows() == [("ses00", "80", "12"), ("ses01", "80", "9")]
 
 
+def test_seconds_of_wrong_speakers_of_pyannote(tmp_path: Path) -> None:
+    parts = ("correct", "false alarm", "missed detection", "confusion")
+    columns = [("diarization error rate", "%"), ("total", ""), *((name, unit) for name in parts for unit in ("", "%"))]
+    seconds = {  # of speech, and of its parts; a sum of the same turns may differ in its last digit
+        "ses00": (80.0, 70.0, 9.0, 8.0, 2.0),
+        "ses01": (85.77000000000001, 85.77, 0.0, 0.0, 0.0),
+        "TOTAL": (165.77, 155.77, 9.0, 8.0, 2.0),
+    }
+    values = [
+        (100 * sum(errors) / total, total, *(value for one in (right, *errors) for value in (one, 100 * one / total)))
+        for total, right, *errors in seconds.values()
+    ]
+    head = pd.MultiIndex.from_tuples(columns)
+    pd.DataFrame(values, index=pd.Index(seconds, name="item"), columns=head).to_csv(tmp_path / "der.csv")
+    found = read_predictions(tmp_path / "der.csv", metric="counted_accuracy")
+    assert found.tool == "pyannote"
+    read = found.rows.select("item", "label", "prediction").rows()
+    assert read == [("ses00", "80.0", "19"), ("ses01", "85.77", "0")]
+    (tmp_path / "der.csv").write_text(",diarization error rate,total\n,%,\nses00,1,2\n")
+    with pytest.raises(ArtifactError, match=r"der\.csv cannot be read: 'false alarm'"):
+        read_predictions(tmp_path / "der.csv", metric="counted_accuracy")
+
+
 def test_recognised_words_of_s3prl(tmp_path: Path) -> None:
     (tmp_path / "test-noLM-hyp.ark").write_text("u1 IT GOES\nu2 \nu3 ON\n")
     (tmp_path / "test-noLM-ref.ark").write_text("u2 SO\nu1 IT GOES ON\nu3 ON\n")

@@ -17,8 +17,8 @@ SCORED = ("auroc", "eer_accuracy")
 """Figures of scores of two classes."""
 COUNTED = "counted_accuracy"
 """The figure of errors that a scorer has counted."""
-MEAN = "mean"
-"""The mean of what every item scores, on any scale."""
+MEAN, LOSS = "mean", "mean_loss"
+"""The mean of what every item scores, on any scale, of which more is better; and of which less is."""
 ERRORS = {
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",
@@ -26,6 +26,7 @@ ERRORS = {
     **dict.fromkeys(NUMBERS, "absolute errors"),
     **dict.fromkeys(SCORED, "shares of the other class on the wrong side"),
     MEAN: "scores",
+    LOSS: "losses",
 }
 """Figures for which items have errors, or scores, not a share of repeats that are right -> what these are."""
 ROWS: dict[str, Any] = {

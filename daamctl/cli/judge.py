@@ -24,6 +24,7 @@ class Metric(StrEnum):
     character_accuracy = "character-accuracy"
     counted_accuracy = "counted-accuracy"
     mean = "mean"
+    mean_loss = "mean-loss"
     ccc = "ccc"
     pearson = "pearson"
     spearman = "spearman"

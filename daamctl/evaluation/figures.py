@@ -196,6 +196,16 @@ class MeanScore(FigureOfSums, FigureOfErrors):
         return np.asarray(scores / np.maximum(number, 1))
 
 
+class NegativeMeanLoss(MeanScore):
+    """Minus the mean of the predictions, which are losses of the items."""
+
+    primary: ClassVar[str] = "mean_loss"
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """Numbers of items, and their negative losses."""
+        return np.ones((1, len(rows))), -rows["prediction"].to_numpy()[None]
+
+
 class Concordance(FigureOfSums, FigureOfErrors):
     """Lin's concordance correlation coefficient (1989), with variances over N."""
 
@@ -339,8 +349,8 @@ class EqualErrors(Auroc):
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
-        MacroF1, WeightedF1, EntityF1, MeanScore, CountedAccuracy, WordAccuracy, CharacterAccuracy, Concordance,
-        Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
+        MacroF1, WeightedF1, EntityF1, MeanScore, NegativeMeanLoss, CountedAccuracy, WordAccuracy, CharacterAccuracy,
+        Concordance, Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
     )
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ import polars as pl
 from daamctl.artifacts.predictions import (
     COUNTED,
     ERRORS,
+    LOSS,
     MEAN,
     NUMBERS,
     SCORED,
@@ -220,8 +221,8 @@ def _with_scores(
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED, MEAN), FIGURES[figure.primary]
-    for column in ("prediction",) if figure.primary == MEAN else ("label", "prediction"):
+    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED, MEAN, LOSS), FIGURES[figure.primary]
+    for column in ("prediction",) if figure.primary in (MEAN, LOSS) else ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()
         if figure.primary == COUNTED:

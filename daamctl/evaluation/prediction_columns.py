@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.predictions import COUNTED, ERRORS, MEAN, ROWS, SCORED, Predictions, in_order
+from daamctl.artifacts.predictions import COUNTED, ERRORS, LOSS, MEAN, ROWS, SCORED, Predictions, in_order
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -45,10 +45,11 @@ COUNTS = {
     "prediction": ("errors", "num_errors", "n_errors"),
 }
 """The same of files of counted errors; these names come first, but only with `--metric counted-accuracy`."""
-VALUES = (
-    "score", "value", "rating", "reward", "mos", "pesq", "stoi", "si_sdr", "sisdr", "bleu", "chrf", "comet",
-)  # fmt: skip
-"""Names of a column of scores on any scale, which come first with `--metric mean`."""
+VALUES = {
+    MEAN: ("score", "value", "rating", "reward", "mos", "pesq", "stoi", "si_sdr", "sisdr", "bleu", "chrf", "comet"),
+    LOSS: ("loss", "nll", "log_loss", "cross_entropy", "rmse", "mae", "mse", "seconds", "latency"),
+}  # fmt: skip
+"""Metric -> names of a column of scores, or losses, on any scale, which come first there."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
@@ -88,9 +89,9 @@ def of_table(
         columns = counts | dict(columns)
         # sums of the same seconds differ in their last digits between models
         frame = frame.with_columns(pl.col(pl.Float64, pl.Float32).round(6))
-    if metric == MEAN:
+    if metric in VALUES:
         named = [columns[role] for role in ("prediction", "correct") if role in columns]
-        value = next(iter([*named, *_named(frame, VALUES), *_candidates(frame, "correct")]), None)
+        value = next(iter([*named, *_named(frame, VALUES[metric]), *_candidates(frame, "correct")]), None)
         columns = {role: name for role, name in columns.items() if role != "correct"}
         columns |= {} if value is None else {"prediction": value}
     if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
@@ -138,7 +139,7 @@ def of_table(
         f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
         for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
     measured = metric in ERRORS and metric not in SCORED
-    are_no_classes = metric == MEAN or (
+    are_no_classes = metric in VALUES or (
         label is not None and (measured or _are_numbers(label, taken.get("prediction")))
     )
     if "correct" not in columns and "prediction" in taken and are_no_classes:
@@ -172,7 +173,9 @@ def of_table(
             fix="rank the models by the counted errors: --metric counted-accuracy"
             if len(counts) == len(COUNTS)
             else "rank the models by scores of items, on any scale: --metric mean"
-            if _named(frame, VALUES)
+            if _named(frame, VALUES[MEAN])
+            else "rank the models by losses of items: --metric mean-loss"
+            if _named(frame, VALUES[LOSS])
             else "name the column with --label, --prediction or --correct; labels of another file: --items FILE",
         )
     rows = pl.DataFrame(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, MEAN, Predictions, Verdict
+from daamctl.artifacts.predictions import ERRORS, LOSS, MEAN, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
@@ -33,6 +33,8 @@ MOST = 5
 MOST_NEEDED = 100_000
 MOST_ROWS = 50
 """Items in a table of the page."""
+BETTER = {MEAN: "higher", LOSS: "lower"}
+"""What a model is where it is better than another, besides nearer to a label."""
 
 
 def sentences(verdict: Verdict) -> list[str]:
@@ -135,7 +137,7 @@ def _pairs(verdict: Verdict) -> Table:
             gap = Number(one.difference, signed, low=one.low, high=one.high)
             tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
-    better = "higher" if verdict.metric == MEAN else "closer"
+    better = BETTER.get(verdict.metric, "closer")
     won = [f"First {better}", f"Second {better}"]
     if verdict.metric not in ERRORS:
         won = ["Only the first right", "Only the second right"]
@@ -149,9 +151,9 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
         [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
-    better = "higher" if verdict.metric == MEAN else "closer"
+    better = BETTER.get(verdict.metric, "closer")
     columns = [name.capitalize(), "Items", "Difference of errors", f"{first} {better}", f"{second} {better}"]
-    if verdict.metric == MEAN:
+    if verdict.metric in BETTER:
         columns[2] = "Difference"
     if verdict.metric not in ERRORS:
         columns[2:] = ["Difference", f"Only {first} right", f"Only {second} right"]

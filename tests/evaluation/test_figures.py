@@ -41,7 +41,7 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
         return pl.DataFrame(
             {"unit": unit, "label": label, "prediction": label + 2 * noise * own.normal(size=200)}
         ).with_columns(pl.col("prediction").round(1).rank())
-    if name == "mean":
+    if name.startswith("mean"):
         return pl.DataFrame({"unit": unit, "label": None, "prediction": 20 + 9 * own.normal(noise, size=200)})
     if name == "counted_accuracy":
         label = shared.integers(1, 20, 200).astype(float)
@@ -79,6 +79,8 @@ def reference(name: str, rows: pl.DataFrame) -> float:
         return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)
     if name == "mean":
         return float(said.mean())
+    if name == "mean_loss":
+        return float(-said.mean())
     if name == "counted_accuracy":
         return float(1 - said.sum() / label.sum())
     if name.endswith("accuracy"):

@@ -884,6 +884,25 @@ def test_scores_on_any_scale_are_judged_by_their_mean(column: str) -> None:
         daamctl.judge({"x": one, "y": silent}, metric="mean", **given)
 
 
+def test_losses_are_judged_by_their_mean_too() -> None:
+    base, rng = table(0.5, 1).drop("label", "pred"), np.random.default_rng(0)
+    low = base.with_columns(nll=pl.Series(rng.exponential(1.0, 240)))
+    high = base.with_columns(nll=pl.Series(rng.exponential(1.5, 240)))
+    verdict = daamctl.judge({"x": high, "y": low}, metric="mean_loss")
+    assert verdict.models == ["y", "x"]
+    assert verdict.values["mean_loss"] == pytest.approx({"x": -high["nll"].mean(), "y": -low["nll"].mean()})
+    pair = verdict.pair("y", "x")
+    assert (pair.wins, pair.losses) == ((low["nll"] < high["nll"]).sum(), (high["nll"] < low["nll"]).sum())
+    lines = sentences(verdict)
+    assert re.match(r"y leads x by \+0\.\d{3} of negative mean loss \(−\d\.\d{3} and −\d\.\d{3}\), 95 % ", lines[0])
+    assert lines[3] == f"y has a lower loss on {pair.wins} of 240 items, x on {pair.losses}."
+    page = str(document(verdict, []))
+    assert "y lower" in page
+    with pytest.raises(ConfigError) as refused:
+        daamctl.judge({"x": high, "y": low})
+    assert refused.value.fix == "rank the models by losses of items: --metric mean-loss"
+
+
 def by_speaker_mean(one: pl.DataFrame, other: pl.DataFrame, column: str) -> np.ndarray:
     """Difference of the mean of a column for every speaker."""
     gap = one[column] - other[column]

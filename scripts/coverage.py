@@ -10,9 +10,13 @@ sentences with 1 to 3, that differ as speakers do: half of the errors are entiti
 half as many are made up. The fourth is of differences in figures that are no means, of two methods that are equally
 good, and of perplexities.
 
-The last table is of tests with a margin (docs/sources.md#shortest-encoder): how often a method that is worse by exactly
+The next table is of tests with a margin (docs/sources.md#shortest-encoder): how often a method that is worse by exactly
 the margin passes at a level of 5 %. It wins 1 % of the items, and loses as many and the margin; speakers have these
 rates times a number of their own, with a mean of 1 and a standard deviation of a half.
+
+The last table is of the equal error rates of two equally good systems of speaker verification
+(docs/sources.md#trials-of-speaker-verification): how often they are told apart at a level of 5 %. In a score, both
+speakers of a trial have a part of their own in each system.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from daamctl.artifacts.statistics import Interval
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import Sums, Task, task_of
 from daamctl.evaluation import engine
-from daamctl.evaluation.figures import Concordance, MacroF1
+from daamctl.evaluation.figures import Concordance, EqualErrors, MacroF1
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.evaluation.trials import compare_trials, trial_intervals
 
@@ -46,6 +50,9 @@ OTHERS = (10, 30, 100, 300)
 MARGINS, WON, OWN = (0.01, 0.02, 0.05), 0.01, 0.5
 COMPARED = ((1, 50), (1, 100), (1, 300), (1, 1000), (30, 8), (30, 20), (30, 50))
 """Items per unit, and number of units."""
+TRIALS = 2_000
+VERIFIED = ((12, 0.4), (40, 0.4), (40, 0.8), (100, 0.4))
+"""Number of speakers, and the standard deviation of their parts of a score; that of the rest is 1."""
 SPREADS = {0.4: 0.1, 0.75: 0.1, 0.95: 0.04, 0.99: 0.01}
 """Share of entities that are found -> its standard deviation."""
 
@@ -180,6 +187,23 @@ def passes(rng: np.random.Generator, items: int, units: int, margin: float) -> l
     return [flipped <= 0.05, scored <= 0.05]
 
 
+def told_apart(rng: np.random.Generator, speakers: int, spread: float) -> list[bool]:
+    """Whether two systems of speaker verification are told apart: over single trials, and over enrolled speakers."""
+    enrolled, target = rng.integers(0, speakers, TRIALS), rng.random(TRIALS) < 0.5
+    tested = np.where(target, enrolled, (enrolled + rng.integers(1, speakers, TRIALS)) % speakers)
+    shared, scores = rng.normal(0, 0.7, TRIALS), []
+    for _ in range(2):
+        part = rng.normal(0, spread, speakers)
+        scores.append(2.5 * target + part[enrolled] + part[tested] + shared + rng.normal(0, 0.7, TRIALS))
+    task, found = EqualErrors(**vars(task_of("embeddings"))), []
+    for unit in (np.arange(TRIALS), enrolled):
+        rows = [pl.DataFrame({"unit": unit, "label": target.astype(float), "prediction": one}) for one in scores]
+        first, second = ({0: task.sums(one)} for one in rows)
+        p = compare_trials(task, first, second, ("first", "second")).p
+        found.append(p is not None and p <= 0.05)
+    return found
+
+
 def covered(found: list[Interval | None], truths: list[float]) -> list[bool]:
     """Whether each interval contains the true value."""
     pairs = zip(found, truths, strict=True)
@@ -254,6 +278,11 @@ def main(rounds: int = 2_000, seed: int = 0) -> None:
     for items_each, number in COMPARED:
         hits = [[one for margin in MARGINS for one in passes(rng, items_each, number, margin)] for _ in range(rounds)]
         print_row(f"{number} items" if items_each == 1 else f"{number} speakers of {items_each} items", hits)
+    print("\n| | told apart over trials | over enrolled speakers |\n| --- | --- | --- |")
+    rng = np.random.default_rng(seed)
+    for speakers, spread in VERIFIED:
+        hits = [told_apart(rng, speakers, spread) for _ in range(rounds // 4)]
+        print_row(f"{speakers} speakers, {spread:g}", hits)
 
 
 if __name__ == "__main__":

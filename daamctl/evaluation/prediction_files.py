@@ -58,7 +58,7 @@ from daamctl.store.tables import (
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
-TEXTS = (".csv", ".tsv", ".txt", ".conll", ".ark", ".json", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".score", ".conll", ".ark", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
 ARROW = (".arrow", ".feather")
 SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
@@ -76,6 +76,10 @@ FOLDS = {
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
 KEYS = {"bonafide", "spoof"}
 """Labels of ASVspoof."""
+VOXCELEB = r"^(id\d{5})-.+_id\d{5}-"
+"""How s3prl names trials of VoxCeleb, with the enrolled speaker first."""
+TARGETS = {"1": "1", "0": "0", "target": "1", "nontarget": "0"}
+"""Labels of trials of speaker verification: is it the speaker who is enrolled?"""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 
@@ -260,9 +264,12 @@ def _open(path: Path, correct: str | None) -> Opened:
             return "conlleval", words, ()
         if suffix == ".ark":
             return _s3prl(path, text, " ")
-        if suffix == ".txt" and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
-            keys = _spoofing(text)
-            return _s3prl(path, text) if keys is None else ("ASVspoof", keys, ())
+        if suffix in (".txt", ".score") and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
+            if (keys := _spoofing(text)) is not None:
+                return "ASVspoof", keys, ()
+            if (trials := _verified(text)) is not None:
+                return "speaker verification", trials, ()
+            return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
             first = text.partition("\n")[0].lower().split(",")
             if len(first) == 4 and first[0] not in COLUMNS["item"]:  # else it has a head
@@ -363,6 +370,34 @@ def _spoofing(text: str) -> pl.DataFrame | None:
     found = {"item": columns[item], "label": columns[key]}
     found |= {"speaker": columns[0]} if item else {"prediction": columns[-1]}
     return pl.DataFrame(found)
+
+
+def _verified(text: str) -> pl.DataFrame | None:
+    """Trials of speaker verification, with their labels, scores or both; None: another file.
+
+    Lines are `label enrolled tested` as in the lists of VoxCeleb, `enrolled tested label` or `enrolled tested score` as
+    Kaldi has them, or `enrolled tested` and both, as SpeechBrain and WeSpeaker write them. Trials belong together by
+    the speaker who is enrolled (docs/sources.md#trials-of-speaker-verification): the first folder of a path, or the
+    name.
+    """
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    if not rows or {len(row) for row in rows} not in ({3}, {4}):
+        return None
+    columns = [pl.Series(column) for column in zip(*rows, strict=True)]
+    are_labels = [set(column.unique()) <= TARGETS.keys() for column in columns]
+    at = [0] if are_labels[0] and len(columns) == 3 else [*range(2, len(columns))]
+    enrolled, tested = (columns[place] for place in range(len(columns)) if place not in at)
+    labels = [place for place in at if are_labels[place]]
+    scores = [place for place in at if place not in labels]
+    if len(labels) > 1 or len(scores) > 1 or not all(one.str.contains("[A-Za-z]").all() for one in (enrolled, tested)):
+        return None
+    if any(columns[place].cast(pl.Float64, strict=False).null_count() for place in scores):
+        return None
+    ids = [one.str.replace(r"\.\w{2,4}$", "") for one in (enrolled, tested)]
+    found = {"item": ids[0] + " " + ids[1], "speaker": enrolled.str.replace("/.*$", "")}
+    found |= {"label": columns[labels[0]].replace(TARGETS)} if labels else {}
+    found |= {"prediction": columns[scores[0]]} if scores else {}
+    return pl.DataFrame(found).unique(maintain_order=True)
 
 
 def _csv(text: str) -> Opened:
@@ -528,6 +563,8 @@ def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
             before recognised words; None: an answer is one word.
     """
     frame = _pairs(text, "prediction", separator)
+    if frame["item"].str.contains(VOXCELEB).all():
+        frame = frame.with_columns(speaker=frame["item"].str.extract(VOXCELEB))
     truth = _truth_of(path)
     if truth == path or not truth.exists():
         return "s3prl", frame, ()

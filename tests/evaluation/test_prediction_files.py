@@ -960,6 +960,65 @@ def test_seconds_of_wrong_speakers_of_pyannote(tmp_path: Path) -> None:
         read_predictions(tmp_path / "der.csv", metric="counted_accuracy")
 
 
+ONE, TWO, OTHER = "id01/x1/00001.wav", "id01/x2/00002.wav", "id02/y1/00001.wav"
+TRIALS = [("1", ONE, TWO, "0.71"), ("0", ONE, OTHER, "-0.2"), ("0", OTHER, TWO, "0.05")]
+"""Label, enrolled, tested, score."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        ("{0} {1} {2}", "veri_test2.txt"),  # VoxCeleb
+        ("{1} {2} {3}", "x.txt"),  # Kaldi
+        ("{1} {2} {word}", "trials.txt"),
+        ("{1} {2} {3} {word}", "vox1_O.score"),  # WeSpeaker
+        ("{stem1} {stem2} {0} {3}", "scores.txt"),  # SpeechBrain
+    ],
+)
+def test_trials_of_speaker_verification(tmp_path: Path, layout: str, name: str) -> None:
+    lines = [
+        layout.format(*one, word="target" if one[0] == "1" else "nontarget", stem1=one[1][:-4], stem2=one[2][:-4])
+        for one in TRIALS
+    ]
+    path = tmp_path / name
+    path.write_text("\n".join([*lines, lines[0], ""]))  # a trial that stands twice counts once
+    if "3" not in layout:
+        with pytest.raises(ConfigError, match="have no prediction"):
+            rows(path)
+        scores = tmp_path / "scores.txt"
+        scores.write_text("".join(f"{one[1]} {one[2]} {one[3]}\n" for one in TRIALS))
+        found = read_predictions(scores, items=path)
+    elif layout == "{1} {2} {3}":
+        with pytest.raises(ConfigError, match="have no label"):
+            rows(path)
+        labels = tmp_path / "labels.txt"
+        labels.write_text("".join(f"{one[0]} {one[1]} {one[2]}\n" for one in TRIALS))
+        found = read_predictions(path, items=labels)
+    else:
+        found = rows(path)
+    assert (found.tool, found.group) == ("speaker verification", "speaker")
+    assert found.rows["item"].to_list() == [f"{one[1][:-4]} {one[2][:-4]}" for one in TRIALS]
+    assert found.rows["group"].to_list() == ["id01", "id01", "id02"]
+    assert found.rows["label"].to_list() == ["1", "0", "0"]
+    assert found.rows["prediction"].to_list() == ["0.71", "-0.2", "0.05"]
+
+
+def test_trials_of_s3prl_belong_together_by_the_enrolled_speaker(tmp_path: Path) -> None:
+    one, other = "id10270-5r_0-W-00001_id10270-8jEA-00008", "id10271-1gtz-00001_id10270-x_y-00004"
+    (tmp_path / "test_predict.txt").write_text(f"{one} 0.7\n{other} -0.1\n")
+    (tmp_path / "test_truth.txt").write_text(f"{one} 1\n{other} 0\n")
+    found = rows(tmp_path / "test_predict.txt")
+    assert (found.tool, found.group) == ("s3prl", "speaker")
+    assert found.rows["group"].to_list() == ["id10270", "id10271"]
+
+
+@pytest.mark.parametrize("line", ["u1 0 1", "a b c", "a b 1 0", "a b 0.5 0.7", "one line of five words", "a b 1 2 3"])
+def test_lines_that_are_no_trials(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.txt").write_text(f"{line}\n" * 2)
+    with pytest.raises(ArtifactError, match=r"line 1 has \d words; need an item and an answer"):
+        rows(tmp_path / "x.txt")
+
+
 def test_recognised_words_of_s3prl(tmp_path: Path) -> None:
     (tmp_path / "test-noLM-hyp.ark").write_text("u1 IT GOES\nu2 \nu3 ON\n")
     (tmp_path / "test-noLM-ref.ark").write_text("u2 SO\nu1 IT GOES ON\nu3 ON\n")

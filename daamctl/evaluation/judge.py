@@ -34,7 +34,7 @@ from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
-from daamctl.evaluation.prediction_columns import by_last_part
+from daamctl.evaluation.prediction_columns import by_last_part, groups_in_names
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"
@@ -77,6 +77,10 @@ def judge(
         raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
     rows, notes = _matched(files, common=common)
     group, word = _groups(rows, files)
+    if not any(file.group for file in files) and (named := groups_in_names(rows[0]["item"].unique())):
+        corpus, word, group = named
+        item, one = group.sort("item").row(0)
+        notes.append(f"{word}s are known from the names of {corpus}, e.g. {one} from {item}; --group names others")
     labels = _labels(rows, files)
     numbers = next((file for file in files if file.rows["correct"].null_count()), None)
     if numbers is not None and metric not in ERRORS:

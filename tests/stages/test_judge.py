@@ -174,6 +174,7 @@ def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: st
     assert found[2]["group"].to_list() == [who] * 6 + [others[who]] * 6
     assert groups_in_names(pl.Series([*items, "another"])) is None
     assert groups_in_names(pl.Series(items[::6])) is None  # each has its own
+    assert groups_in_names(pl.Series(["01-12-2025", "01-01-2026", "02-01-2026"])) is None  # dates
 
 
 def test_groups_that_only_names_tell_are_tested_and_said() -> None:

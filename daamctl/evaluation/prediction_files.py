@@ -393,7 +393,7 @@ def _verified(text: str) -> pl.DataFrame | None:
         return None
     if any(columns[place].cast(pl.Float64, strict=False).null_count() for place in scores):
         return None
-    ids = [one.str.replace(r"\.\w{2,4}$", "") for one in (enrolled, tested)]
+    ids = [one.str.replace(r"\.(?:wav|flac|m4a|mp3|npy)$", "") for one in (enrolled, tested)]
     found = {"item": ids[0] + " " + ids[1], "speaker": enrolled.str.replace("/.*$", "")}
     found |= {"label": columns[labels[0]].replace(TARGETS)} if labels else {}
     found |= {"prediction": columns[scores[0]]} if scores else {}

@@ -196,16 +196,14 @@ def of_table(
         if correct.is_between(0, 1, closed="none").any():
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
-        raise ConfigError(
-            f"{what}: {_lacking(frame, found, taken)}",
-            fix="rank the models by the counted errors: --metric counted-accuracy"
-            if len(counts) == len(COUNTS)
-            else "rank the models by scores of items, on any scale: --metric mean"
-            if _named(frame, VALUES[MEAN])
-            else "rank the models by losses of items: --metric mean-loss"
-            if _named(frame, VALUES[LOSS])
-            else "name the column with --label, --prediction or --correct; labels of another file: --items FILE",
-        )
+        fix = "name the column with --label, --prediction or --correct; labels of another file: --items FILE"
+        others = {
+            "counted errors: --metric counted-accuracy": len(counts) == len(COUNTS),
+            "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
+            "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
+        }
+        fix += "".join(f"; to rank by {metric}" for metric, is_there in others.items() if is_there)
+        raise ConfigError(f"{what}: {_lacking(frame, found, taken)}", fix=fix)
     rows = pl.DataFrame(
         {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},
         schema=ROWS,

@@ -889,7 +889,8 @@ def test_counted_errors_are_judged_by_their_rate() -> None:
     assert named.values["counted_accuracy"] == pytest.approx({"errors": 1 - rates["x"], "better": 1 - rates["y"]})
     with pytest.raises(ConfigError, match="have no prediction") as refused:
         daamctl.judge(tables)
-    assert refused.value.fix == "rank the models by the counted errors: --metric counted-accuracy"
+    assert refused.value.fix is not None
+    assert refused.value.fix.endswith("--items FILE; to rank by counted errors: --metric counted-accuracy")
 
 
 @pytest.mark.parametrize("column", ["pesq", "graded"])
@@ -920,8 +921,8 @@ def test_scores_on_any_scale_are_judged_by_their_mean(column: str) -> None:
     with pytest.raises(ConfigError) as refused:
         daamctl.judge({"x": one, "y": other}, **given)
     assert refused.value.fix is not None
-    assert refused.value.fix.endswith("scores of items, on any scale: --metric mean" if column == "pesq" else
-                                      "of scores on any scale: --metric mean")  # fmt: skip
+    assert refused.value.fix.endswith("of scores on any scale: --metric mean" if given else
+                                      "; to rank by scores on any scale: --metric mean")  # fmt: skip
     silent = one.with_columns(pl.when(pl.col("speaker") == "s01").then(None).otherwise(column).alias(column))
     with pytest.raises(ConfigError, match="mean score needs numbers, and 20 of 240 predictions are none"):
         daamctl.judge({"x": one, "y": silent}, metric="mean", **given)
@@ -943,7 +944,8 @@ def test_losses_are_judged_by_their_mean_too() -> None:
     assert "y lower" in page
     with pytest.raises(ConfigError) as refused:
         daamctl.judge({"x": high, "y": low})
-    assert refused.value.fix == "rank the models by losses of items: --metric mean-loss"
+    assert refused.value.fix is not None
+    assert refused.value.fix.endswith("--items FILE; to rank by losses: --metric mean-loss")
 
 
 def by_speaker_mean(one: pl.DataFrame, other: pl.DataFrame, column: str) -> np.ndarray:

@@ -197,12 +197,12 @@ def of_table(
             notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
     else:
         fix = "name the column with --label, --prediction or --correct; labels of another file: --items FILE"
-        others = {
+        ranked_by = {
             "counted errors: --metric counted-accuracy": len(counts) == len(COUNTS),
             "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
             "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
         }
-        fix += "".join(f"; to rank by {metric}" for metric, is_there in others.items() if is_there)
+        fix += "".join(f"; to rank by {how}" for how, is_there in ranked_by.items() if is_there)
         raise ConfigError(f"{what}: {_lacking(frame, found, taken)}", fix=fix)
     rows = pl.DataFrame(
         {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},

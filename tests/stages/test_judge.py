@@ -160,6 +160,10 @@ def test_without_groups_every_item_is_its_own() -> None:
         ("IEMOCAP", "Ses01F_script01_1b_M{0:03d}", "Ses01M", "speaker"),
         ("RAVDESS", "Actor_12/03-01-06-01-02-{0:02d}-12.wav", "12", "speaker"),
         ("CREMA-D", "1001_DFA_ANG_{1}{1}", "1001", "speaker"),
+        ("CREMA-D", "cremad-1001-DFA-ANG-{1}{1}", "1001", "speaker"),  # keys of EmoBox
+        ("EmoDB", "emodb-03a{0:02d}Wb", "03", "speaker"),
+        ("IEMOCAP", "iemocap-Ses01F_impro04_M{0:03d}", "Ses01M", "speaker"),
+        ("RAVDESS", "ravdess-03-01-07-02-02-{0:02d}-12", "12", "speaker"),
         ("MELD", "dia12_utt{0}.mp4", "dia12", "dialogue"),
     ],
 )

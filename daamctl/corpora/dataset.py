@@ -21,6 +21,7 @@ from daamctl.corpora.arrays import array_parts
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, filled, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
+from daamctl.data.item_names import groups_in_names
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path
 
@@ -32,6 +33,8 @@ ROWS = 64
 ROLES = ("label", "speaker", "group", "sentence")
 TAKEN = ("path", "text", "utterance_id", "index", "start_s", "end_s", "duration_s", "sampling_rate", "n_channels")
 """Columns that mean something else to a manifest."""
+NAME = "_name"
+"""Column of the names that files have in a data set, until the speakers are known."""
 STARTS = {
     b"RIFF": ".wav", b"FORM": ".aiff", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3",
     b"\xff\xf3": ".mp3", b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"GIF8": ".gif",
@@ -109,6 +112,10 @@ def unpack(
                     content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"
                     (new / row["path"]).write_bytes(content)
+                    if suffix in SUFFIXES["speech"] and "speaker" not in taken:  # everybody may be another one
+                        held = values[taken["path"]]
+                        row["speaker"] = row["path"]
+                        row[NAME] = held.get("path") if isinstance(held, Mapping) else None
                 rows.append(row | {name: _told(values[name], names[name]) for name in kept})
                 if len(parts) > 1:
                     rows[-1]["group"] = part.name
@@ -117,6 +124,12 @@ def unpack(
         if table.is_empty():
             what = "has one label alone" if several else "has a label"
             raise CorpusError(f"no item of {source} {what}", fix="name its column: --columns label=NAME")
+        if NAME in table.columns:
+            named = None if table[NAME].null_count() else groups_in_names(table[NAME])
+            if named and named[1] == "speaker":
+                table = table.with_columns(named[2]["group"].alias("speaker"))
+                taken |= {"speaker": f"the names of {named[0]}"}
+            table = table.drop(NAME)
         missing = len(rows) - len(table) - several
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
         doubts += [f"{counted(several, 'item')} with several labels left out: an item has one here"] if several else []

@@ -21,6 +21,7 @@ from daamctl.corpora.conll import part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.files import (
     JSON,
+    SUFFIXES,
     alike,
     check_named,
     is_file,
@@ -154,7 +155,9 @@ def table_of(
     usual = items.columns and items.has & {"path", "text"}
     paths = items.table["path"].cast(pl.String).drop_nulls() if "path" in items.table.columns else pl.Series()
     elsewhere = len(paths) > 0 and not is_file(source.parent / paths[0].strip().replace("\\", "/"))
-    return items if columns or relabelled or ("label" in items.has and (usual or elsewhere)) else None
+    is_sound = len(paths) > 0 and Path(paths[0]).suffix.lower() in SUFFIXES["speech"]
+    is_form = usual or elsewhere or (is_sound and "speaker" not in items.has)  # or it cannot be read as it is
+    return items if columns or relabelled or ("label" in items.has and is_form) else None
 
 
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:

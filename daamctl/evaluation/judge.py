@@ -28,13 +28,14 @@ from daamctl.artifacts.predictions import (
 )
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
+from daamctl.data.item_names import groups_in_names
 from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
-from daamctl.evaluation.prediction_columns import by_last_part, groups_in_names
+from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
 NO_FOLDS = ", and the folds differ"

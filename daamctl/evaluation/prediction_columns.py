@@ -65,36 +65,6 @@ RIGHT = {
 """Words, and Inspect's grades (correct, incorrect, no answer, partial), that say whether an answer is right."""
 
 
-WITHIN = r"^(?:.*/|[a-z]+-)?"
-"""What may stand before a name: folders, or the corpus in the keys of EmoBox."""
-NAMED = {
-    "LibriSpeech": ("speaker", r"(\d{1,5})-\d{3,6}-\d{4}$", "${1}"),
-    "VoxCeleb": ("speaker", r"(id\d{5})/[\w-]{11}/\d{5}$", "${1}"),
-    "VCTK": ("speaker", r"([ps]\d{1,3})_\d{3}(?:_mic\d)?$", "${1}"),
-    "Speech Commands": ("speaker", r"([0-9a-f]{8})_nohash_\d+$", "${1}"),
-    "EmoDB": ("speaker", r"(\d\d)[ab]\d\d[WLEAFTN][a-f]$", "${1}"),
-    "IEMOCAP": ("speaker", r"(Ses0\d)[FM]_(?:impro|script)\w*_([FM])\w{3}$", "${1}${2}"),
-    "RAVDESS": ("speaker", r"(?:\d\d-){6}(\d\d)$", "${1}"),
-    "CREMA-D": ("speaker", r"(1\d{3})[_-][A-Z]{3}[_-][A-Z]{3}[_-][A-Z]{1,2}$", "${1}"),
-    "MELD": ("dialogue", r"(dia\d+)_utt\d+$", "${1}"),
-}
-"""Corpus -> what its names of items have in common, the form of a name without its ending, and the part of it."""
-
-
-def groups_in_names(items: pl.Series) -> tuple[str, str, pl.DataFrame] | None:
-    """Groups that the names of a known corpus tell: its name, the word for a group, and the table of item and group.
-
-    None: it is not known, or no two items have a group in common.
-    """
-    names = items.str.replace(r"\.[A-Za-z]\w{1,4}$", "")
-    for corpus, (word, form, part) in NAMED.items():
-        if names.str.contains(WITHIN + form).all():
-            group = names.str.replace(WITHIN + form, part)
-            if 1 < group.n_unique() < len(items):
-                return corpus, word, pl.DataFrame({"item": items, "group": group})
-    return None
-
-
 def of_table(
     frame: pl.DataFrame, columns: Mapping[str, str], name: str, path: Path | None = None, *, metric: str = "accuracy"
 ) -> Predictions:

@@ -25,7 +25,6 @@ from daamctl.config import load_config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import FIGURES
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
-from daamctl.evaluation.prediction_columns import groups_in_names
 from daamctl.reporting.document import Document
 from daamctl.reporting.judge import document, sentences
 from daamctl.stages import compare, judge
@@ -147,38 +146,6 @@ def test_without_groups_every_item_is_its_own() -> None:
     alone = daamctl.judge(*(one.with_columns(speaker=pl.col("utterance")) for one in tables))
     assert (alone.design.unit, alone.design.n_units) == ("item", 240)
     assert alone.pair(*verdict.models) == verdict.pair(*verdict.models)
-
-
-@pytest.mark.parametrize(
-    ("corpus", "name", "who", "word"),
-    [
-        ("LibriSpeech", "672-122797-{0:04d}", "672", "speaker"),
-        ("VoxCeleb", "wav/id10270/5r0dWx_-7C8/{0:05d}.wav", "id10270", "speaker"),
-        ("VCTK", "p225/p225_{0:03d}_mic1.flac", "p225", "speaker"),
-        ("Speech Commands", "bed/0a7c2a8d_nohash_{0}.wav", "0a7c2a8d", "speaker"),
-        ("EmoDB", "wav/03a{0:02d}Fa.wav", "03", "speaker"),
-        ("IEMOCAP", "Ses01F_script01_1b_M{0:03d}", "Ses01M", "speaker"),
-        ("RAVDESS", "Actor_12/03-01-06-01-02-{0:02d}-12.wav", "12", "speaker"),
-        ("CREMA-D", "1001_DFA_ANG_{1}{1}", "1001", "speaker"),
-        ("CREMA-D", "cremad-1001-DFA-ANG-{1}{1}", "1001", "speaker"),  # keys of EmoBox
-        ("EmoDB", "emodb-03a{0:02d}Wb", "03", "speaker"),
-        ("IEMOCAP", "iemocap-Ses01F_impro04_M{0:03d}", "Ses01M", "speaker"),
-        ("RAVDESS", "ravdess-03-01-07-02-02-{0:02d}-12", "12", "speaker"),
-        ("MELD", "dia12_utt{0}.mp4", "dia12", "dialogue"),
-    ],
-)
-def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: str, who: str, word: str) -> None:
-    others = {"672": "84", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08", "Ses01M": "Ses02M",
-              "12": "07", "1001": "1002", "dia12": "dia3"}  # fmt: skip
-    other = name.replace(who, others[who]).replace("Ses01F", "Ses02F")
-    items = [form.format(number, "ABCDEF"[number % 6]) for form in (name, other) for number in range(6)]
-    found = groups_in_names(pl.Series(items))
-    assert found is not None
-    assert found[:2] == (corpus, word)
-    assert found[2]["group"].to_list() == [who] * 6 + [others[who]] * 6
-    assert groups_in_names(pl.Series([*items, "another"])) is None
-    assert groups_in_names(pl.Series(items[::6])) is None  # each has its own
-    assert groups_in_names(pl.Series(["01-12-2025", "01-01-2026", "02-01-2026"])) is None  # dates
 
 
 def test_groups_that_only_names_tell_are_tested_and_said() -> None:

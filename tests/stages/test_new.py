@@ -548,6 +548,46 @@ def test_pieces_of_recordings(project: Path, voices: Path) -> None:
     assert rows["end_s"].to_list()[:2] == ["0.1", "0.2"]
 
 
+SPOKEN = [f"{speaker:02d}a{text:02d}{code}a.wav" for speaker in (3, 8, 9, 10) for text in (1, 2) for code in "WL"]
+"""Names of EmoDB."""
+
+
+@pytest.mark.parametrize("head", ["path,label", "filename,emotion"])
+def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_path: Path, head: str) -> None:
+    for number, name in enumerate(SPOKEN):
+        write_wav(tmp_path / "wav" / name, number)
+    lines = [f"wav/{name},{'anger' if name[5] == 'W' else 'boredom'}" for name in SPOKEN]
+    (tmp_path / "t.csv").write_text("\n".join([head, *lines]))
+    made = new.run(project, "moods", tmp_path / "t.csv", encoder="wavlm-micro")
+    assert manifest_of(made)["speaker"].to_list() == [name[:2] for name in SPOKEN]
+    assert made.facts["columns"].endswith("speaker = the names of EmoDB")
+    assert made.facts["speakers"] == "4, with 4 items each"
+    # names that tell nothing: everybody may be another one, which is a doubt
+    for number, line in enumerate(lines):
+        (tmp_path / line.split(",")[0]).rename(tmp_path / "wav" / f"take{number}.wav")
+    others = [f"wav/take{number}.wav,{line.split(',')[1]}" for number, line in enumerate(lines)]
+    (tmp_path / "t.csv").write_text("\n".join([head, *others]))
+    made = new.run(project, "moods", tmp_path / "t.csv", encoder="wavlm-micro", force=True)
+    assert manifest_of(made)["speaker"].n_unique() == len(SPOKEN)
+    assert any(doubt.startswith("no speaker found in the names") for doubt in made.doubts)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_data_set_without_speakers(project: Path, tmp_path: Path, known: bool) -> None:
+    rows = []
+    for number, name in enumerate(SPOKEN):
+        write_wav(tmp_path / "one.wav", number)
+        held = {"bytes": (tmp_path / "one.wav").read_bytes(), "path": name if known else None}
+        rows.append({"audio": held, "emotion": "anger" if name[5] == "W" else "boredom"})
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "moods"))
+    made = new.run(project, "moods", tmp_path / "moods", encoder="wavlm-micro")
+    assert made.manifest is not None
+    speakers = manifest_of(made)["speaker"]
+    assert ("speaker = the names of EmoDB" in made.facts["columns"]) == known
+    assert any(doubt.startswith("no speaker found in the names") for doubt in made.doubts) == (not known)
+    assert speakers.to_list() == [f"{name[:2]}" for name in SPOKEN] if known else speakers.n_unique() == len(SPOKEN)
+
+
 def test_a_validation_part_takes_the_place_of_a_test_part(project: Path, tmp_path: Path) -> None:
     for number in range(12):
         write_wav(tmp_path / ("train", "val")[number > 7] / "ab"[number % 2] / f"x{number}.wav", number)

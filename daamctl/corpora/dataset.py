@@ -21,7 +21,7 @@ from daamctl.corpora.arrays import array_parts
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, filled, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
-from daamctl.data.item_names import groups_in_names
+from daamctl.data.item_names import speakers_in_names
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path
 
@@ -125,9 +125,8 @@ def unpack(
             what = "has one label alone" if several else "has a label"
             raise CorpusError(f"no item of {source} {what}", fix="name its column: --columns label=NAME")
         if NAME in table.columns:
-            named = None if table[NAME].null_count() else groups_in_names(table[NAME])
-            if named and named[1] == "speaker":
-                table = table.with_columns(named[2]["group"].alias("speaker"))
+            if named := speakers_in_names(table[NAME], table["label"]):
+                table = table.with_columns(named[1])
                 taken |= {"speaker": f"the names of {named[0]}"}
             table = table.drop(NAME)
         missing = len(rows) - len(table) - several

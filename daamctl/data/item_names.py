@@ -32,3 +32,16 @@ def groups_in_names(items: pl.Series) -> tuple[str, str, pl.DataFrame] | None:
             if 1 < group.n_unique() < len(items):
                 return corpus, word, pl.DataFrame({"item": items, "group": group})
     return None
+
+
+def speakers_in_names(items: pl.Series, labels: pl.Series) -> tuple[str, pl.Series] | None:
+    """The corpus whose names these are, and the speaker of every item, (N,).
+
+    None: they are not known, or each class has one speaker, as where speakers are the classes.
+    """
+    found = None if items.null_count() else groups_in_names(items)
+    if found is None or found[1] != "speaker":
+        return None
+    corpus, word, table = found
+    pairs = table.select(pl.col("group").alias(word), label=labels).unique()
+    return None if len(pairs) == labels.n_unique() else (corpus, table["group"].alias(word))

@@ -52,7 +52,7 @@ from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, wi
 from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
 from daamctl.data import audio
-from daamctl.data.item_names import groups_in_names
+from daamctl.data.item_names import speakers_in_names
 from daamctl.data.task import Task, task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.store.files import expanded, write_text
@@ -217,11 +217,10 @@ def _make(
             label, first = table.select("label", "text").row(0)
             facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
         items = _renamed(table, columns, folder, manifest.parent, root)
-        if "path" in items.columns and "speaker" not in (*columns, *table.columns) and not items["path"].null_count():
-            corpus_known, word, groups = groups_in_names(items["path"]) or ("", "", items)
-            if word == "speaker":
-                items = items.with_columns(groups["group"].alias(word))
-                columns = {**columns, word: f"the names of {corpus_known}"}
+        are_known = "path" not in items.columns or "speaker" in (*columns, *table.columns)
+        if not are_known and (spoken := speakers_in_names(items["path"], items["label"])):
+            items = items.with_columns(spoken[1])
+            columns = {**columns, "speaker": f"the names of {spoken[0]}"}
         table = relabelled(items, labels)
         write_text(manifest, table.write_csv())
         folder, written, corpus = manifest, manifest, MANIFEST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from daamctl.data.item_names import groups_in_names
+from daamctl.data.item_names import groups_in_names, speakers_in_names
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,15 @@ def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: st
     assert groups_in_names(pl.Series([*items, "another"])) is None
     assert groups_in_names(pl.Series(items[::6])) is None  # each has its own
     assert groups_in_names(pl.Series(["01-12-2025", "01-01-2026", "02-01-2026"])) is None  # dates
+
+
+def test_speakers_that_are_the_classes_are_none() -> None:
+    items = pl.Series([f"p{speaker}_{number:03d}" for speaker in (225, 226) for number in range(4)])
+    labels = pl.Series(["x", "y"] * 4, dtype=pl.String)
+    told = speakers_in_names(items, labels)
+    assert told is not None
+    assert told[0] == "VCTK"
+    assert told[1].to_list() == ["p225"] * 4 + ["p226"] * 4
+    assert speakers_in_names(items, pl.Series(["anna"] * 4 + ["berta"] * 4)) is None
+    assert speakers_in_names(pl.Series([*items[:-1], None]), labels) is None
+    assert speakers_in_names(pl.Series([f"dia{one % 2}_utt{one}" for one in range(8)]), labels) is None  # dialogues

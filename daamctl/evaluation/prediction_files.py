@@ -143,8 +143,11 @@ def read_models(
     else:
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
     if wide:
-        given_columns = [{**single, role: name} for role, names in wide.items() for name in names]
-        found = [of_table(frame, one, [*one.values()][-1], what, metric=metric) for one in given_columns]
+        found = [
+            of_table(frame, {**single, role: name}, name, what, metric=metric)
+            for role, names in wide.items()
+            for name in names
+        ]
     else:
         model = column_of(frame, "model", given, str(what))
         if model is None or frame[model].n_unique() < 2:

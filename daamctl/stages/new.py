@@ -217,8 +217,8 @@ def _make(
             label, first = table.select("label", "text").row(0)
             facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
         items = _renamed(table, columns, folder, manifest.parent, root)
-        are_known = "path" not in items.columns or "speaker" in (*columns, *table.columns)
-        if not are_known and (spoken := speakers_in_names(items["path"], items["label"])):
+        may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in (*columns, *table.columns)
+        if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
             items = items.with_columns(spoken[1])
             columns = {**columns, "speaker": f"the names of {spoken[0]}"}
         table = relabelled(items, labels)
@@ -295,7 +295,8 @@ def _listed(source: Path, corpus: str, origin: Path, *, whole: bool) -> tuple[Mo
         message = error.message.replace(str(source), str(origin))
         if not whole or origin.suffix.lower() not in (".csv", ".tsv", ".txt"):  # its lines are others
             message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
-        raise CorpusError(message, fix=error.fix and error.fix.replace("the manifest", str(origin))) from error
+        fix = (error.fix or "").replace("the manifest", str(origin)).replace(str(source), str(origin))
+        raise CorpusError(message, fix=fix or None) from error
     kinds: dict[str, Modality] = {
         "position": "tokens", "text": "text", "clip_id": "embeddings", "index": "image", "path": "speech"
     }  # fmt: skip

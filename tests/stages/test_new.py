@@ -562,6 +562,9 @@ def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_pa
     assert manifest_of(made)["speaker"].to_list() == [name[:2] for name in SPOKEN]
     assert made.facts["columns"].endswith("speaker = the names of EmoDB")
     assert made.facts["speakers"] == "4, with 4 items each"
+    (tmp_path / "t.csv").write_text("\n".join(["filename,what", *lines]))
+    with pytest.raises(CorpusError, match="lacks the columns label"):
+        new.run(project, "moods", tmp_path / "t.csv", columns={"path": "filename"}, encoder="wavlm-micro", force=True)
     # names that tell nothing: everybody may be another one, which is a doubt
     for number, line in enumerate(lines):
         (tmp_path / line.split(",")[0]).rename(tmp_path / "wav" / f"take{number}.wav")

@@ -17,8 +17,8 @@ SCORED = ("auroc", "eer_accuracy")
 """Figures of scores of two classes."""
 COUNTED = "counted_accuracy"
 """The figure of errors that a scorer has counted."""
-MEAN, LOSS = "mean", "mean_loss"
-"""The mean of what every item scores, on any scale, of which more is better; and of which less is."""
+VALUED = (MEAN, LOSS) = ("mean", "mean_loss")
+"""Figures of what every item scores, on any scale: the mean of what is the better the more, and the less."""
 ERRORS = {
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",

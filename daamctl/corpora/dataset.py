@@ -109,13 +109,11 @@ def unpack(
                     several += len(row["label"]) > 1
                     row["label"] = row["label"][0] if len(row["label"]) == 1 else None
                 if "path" in taken and row[label] is not None:
-                    content, suffix = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
+                    content, suffix, name = _file(values[taken["path"]], f"{source}: item {number} of {part.name}")
                     row["path"] = f"{start}-{number:06d}{suffix}"
                     (new / row["path"]).write_bytes(content)
                     if suffix in SUFFIXES["speech"] and "speaker" not in taken:  # everybody may be another one
-                        held = values[taken["path"]]
-                        row["speaker"] = row["path"]
-                        row[NAME] = held.get("path") if isinstance(held, Mapping) else None
+                        row |= {"speaker": row["path"], NAME: name}
                 rows.append(row | {name: _told(values[name], names[name]) for name in kept})
                 if len(parts) > 1:
                     rows[-1]["group"] = part.name
@@ -238,16 +236,17 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _file(held: Mapping[str, Any] | bytes | None, item: str) -> tuple[bytes, str]:
-    """Content and suffix of the file of an item, which may be beside the data set."""
+def _file(held: Mapping[str, Any] | bytes | None, item: str) -> tuple[bytes, str, str]:
+    """Content, suffix and name of the file of an item, which may be beside the data set and have no name."""
     held = {"bytes": held} if isinstance(held, bytes) else held
-    path = Path((held or {}).get("path") or "")
+    name = (held or {}).get("path") or ""
+    path = Path(name)
     known = path.suffix.lower() in (*SUFFIXES["speech"], *SUFFIXES["image"])
     content = (held or {}).get("bytes") or (path.read_bytes() if known and path.is_file() else None)
     if not content:
         raise CorpusError(f"{item} holds no file, and there is none at '{path}'", fix="save it with its files in it")
     if known:
-        return content, path.suffix.lower()
+        return content, path.suffix.lower(), name
     if content[8:12] == b"WEBP":
-        return content, ".webp"
-    return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), ".bin")
+        return content, ".webp", name
+    return content, next((suffix for start, suffix in STARTS.items() if content.startswith(start)), ".bin"), name

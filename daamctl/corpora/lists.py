@@ -154,8 +154,9 @@ def table_of(
     items = _items_of(read_table(source), columns, source)
     usual = items.columns and items.has & {"path", "text"}
     paths = items.table["path"].cast(pl.String).drop_nulls() if "path" in items.table.columns else pl.Series()
-    elsewhere = len(paths) > 0 and not is_file(source.parent / paths[0].strip().replace("\\", "/"))
-    is_sound = len(paths) > 0 and Path(paths[0]).suffix.lower() in SUFFIXES["speech"]
+    first = Path(paths[0].strip().replace("\\", "/")) if len(paths) else None
+    elsewhere = first is not None and not is_file(source.parent / first)
+    is_sound = first is not None and first.suffix.lower() in SUFFIXES["speech"]
     is_form = usual or elsewhere or (is_sound and "speaker" not in items.has)  # or it cannot be read as it is
     return items if columns or relabelled or ("label" in items.has and is_form) else None
 

@@ -43,5 +43,5 @@ def speakers_in_names(items: pl.Series, labels: pl.Series) -> tuple[str, pl.Seri
     if found is None or found[1] != "speaker":
         return None
     corpus, word, table = found
-    pairs = table.select(pl.col("group").alias(word), label=labels).unique()
+    pairs = table.select("group", label=labels).unique()
     return None if len(pairs) == labels.n_unique() else (corpus, table["group"].alias(word))

@@ -17,10 +17,9 @@ import polars as pl
 from daamctl.artifacts.predictions import (
     COUNTED,
     ERRORS,
-    LOSS,
-    MEAN,
     NUMBERS,
     SCORED,
+    VALUED,
     Predictions,
     Verdict,
     in_order,
@@ -34,7 +33,7 @@ from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
-from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors, WordAccuracy
 from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
@@ -226,8 +225,8 @@ def _with_scores(
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = figure.primary in (*SCORED, *NUMBERS, COUNTED, MEAN, LOSS), FIGURES[figure.primary]
-    for column in ("prediction",) if figure.primary in (MEAN, LOSS) else ("label", "prediction"):
+    numbers, metric = not issubclass(figure, WordAccuracy), FIGURES[figure.primary]
+    for column in ("prediction",) if figure.primary in VALUED else ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()
         if figure.primary == COUNTED:

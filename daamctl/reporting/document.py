@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from daamctl.artifacts.layer_sets import MeanOverRuns
-from daamctl.artifacts.predictions import LOSS, MEAN, NUMBERS
+from daamctl.artifacts.predictions import NUMBERS, VALUED
 from daamctl.artifacts.scores import Compared, Figure
 from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figure_spec import Picture
@@ -315,7 +315,7 @@ def points(difference: float | None) -> str:
 
 def kinds_of(metric: str) -> tuple[Kind, Kind]:
     """How a figure is shown, and a difference of it: shares in percent and points, agreement of numbers as it is."""
-    return ("plain", "signed") if metric in (*NUMBERS, MEAN, LOSS) else ("percent", "points")
+    return ("plain", "signed") if metric in (*NUMBERS, *VALUED) else ("percent", "points")
 
 
 def p_value(p: float | None) -> str:

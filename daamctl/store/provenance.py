@@ -116,10 +116,11 @@ def _source(module: str) -> str | None:
     spec = importlib.util.find_spec(top)
     if spec is None:
         return None
-    paths = [Path(folder, *rest) for folder in spec.submodule_search_locations or []]
-    files = [file for path in paths for file in ((path.with_suffix(".py"),) if rest else ()) + (path / "__init__.py",)]
-    if not rest and spec.origin is not None and spec.origin.endswith(".py"):
-        files.append(Path(spec.origin))
+    if rest:
+        paths = [Path(folder, *rest) for folder in spec.submodule_search_locations or []]
+        files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    else:
+        files = [Path(spec.origin)] if spec.origin is not None and spec.origin.endswith(".py") else []
     return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
 
 

@@ -64,17 +64,8 @@ def judge(
             for this metric.
         ArtifactError: see `compare_methods`.
     """
-    if len(files) < 2:
-        raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
-    if metric not in (metrics := (*Task.over_items, *FIGURES_OF_SUMS)):
-        raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(metrics)}")
-    figure = FIGURES_OF_SUMS.get(metric)
-    if margin is not None and not 0 <= margin <= 1:
-        raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
-    names = [file.name for file in files]
-    wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
-    if wrong is not None:
-        raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
+    _check(files, metric, margin)
+    names, figure = [file.name for file in files], FIGURES_OF_SUMS.get(metric)
     rows, notes = _matched(files, common=common)
     group, word = _groups(rows, files)
     if not any(file.group for file in files) and (named := groups_in_names(rows[0]["item"].unique())):
@@ -82,33 +73,15 @@ def judge(
         item, one = group.sort("item").row(0)
         notes.append(f"{word}s are known from the names of {corpus}, e.g. {one} from {item}; --group names others")
     labels = _labels(rows, files)
-    numbers = next((file for file in files if file.rows["correct"].null_count()), None)
-    if numbers is not None and metric not in ERRORS:
-        if labels["label"].n_unique() == 2:
-            raise ConfigError(
-                f"{numbers.name}: predictions are scores, not classes",
-                fix="rank the models by them: --metric auroc or eer-accuracy",
-            )
-        raise ConfigError(
-            f"{numbers.name}: labels and predictions are numbers, not classes",
-            fix="rank the models by agreement: --metric ccc, pearson, spearman or r2",
-        )
-    number = labels["label"].n_unique() if labels["label"].null_count() == 0 else 0
-    # labels that hardly repeat are answers, e.g. of a language model
-    has_classes = metric not in ERRORS and 2 <= number <= min(MOST_CLASSES, len(labels) // 2)
-    if metric != "accuracy" and metric not in ERRORS and not has_classes:
-        raise ConfigError(
-            f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to "
-            f"{min(MOST_CLASSES, len(labels) // 2)} are needed"
-        )
+    classes = _classes(labels, files, metric)
     if metric == "entity_f1" and word is None:
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
+    if classes and metric != "entity_f1" and all(map(is_tag, classes)):
+        notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
     if figure is not None and issubclass(figure, FigureOfErrors):
         if metric in SCORED:
-            rows, note = _with_scores(rows, labels, names, figure)
-            notes.append(note)
-            if (folds := max(table["fold"].n_unique() for table in rows)) > 1:
-                notes.append(f"scores of {folds} folds are ranked together, though their models may have other scales")
+            rows, told = _with_scores(rows, labels, names, figure)
+            notes += told
         else:
             rows = [_with_errors(table, labels, name, figure) for table, name in zip(rows, names, strict=True)]
     # only the words of this task are used, and which figures it has
@@ -116,32 +89,14 @@ def judge(
     task = replace(base, unknown="Which items belong together is not known")
     if figure is not None:
         task = figure(**vars(task))
-    elif not has_classes:
+    elif not classes:
         task = _Graded(**vars(task))
-    classes = {name: index for index, name in enumerate(sorted(labels["label"].unique()))} if has_classes else {}
-    if classes and metric != "entity_f1" and all(map(is_tag, classes)):
-        notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
-    tables = {}
-    for file, table in zip(files, rows, strict=True):
-        # an item may be tested in several folds and seeds: all of them are repeats, which are averaged
-        repeats = table.select(pl.struct("fold", "seed").rank("dense").cast(pl.Int64)).to_series()
-        known = table.select("item").join(group, on="item", how="left", maintain_order="left")["group"]
-        tables[file.name] = pl.DataFrame(
-            {
-                "item": table["item"],
-                "speaker": table["item"] if word is None else "group " + known,  # no item has this name
-                # a test over folds would need the training sizes, which no file tells
-                "fold": 0,
-                "seed": repeats,
-                "target": _codes(table, labels, classes),
-                "correct": table["correct"],
-                "n_test": 1,
-                "n_train": 1,
-            },
-            schema_overrides={**SCHEMA, "correct": pl.Float64},
-        )
+    tables = {
+        name: _comparable(table, labels, classes, None if word is None else group)
+        for name, table in zip(names, rows, strict=True)
+    }
     compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
-    items = _items(tables, labels if has_classes else labels.with_columns(label=None), group, word)
+    items = _items(tables, labels if classes else labels.with_columns(label=None), group, word)
     tested = family.design.unit is not None
     intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()} if tested else {}
     tests: dict[str, NonInferiority] = {}
@@ -160,8 +115,6 @@ def judge(
             tests = figure_not_worse(asked, trials, names[0], margin, ALPHA, tested=tested)
         compared = [*compared, *further]
         intervals = {name: {**intervals[name], metric: interval} for name, interval in drawn.items()}
-    # folds do not count here: their models may come from anywhere
-    design = replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS))
     values: dict[str, dict[str, float]] = {}
     for one in compared:
         values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
@@ -173,30 +126,111 @@ def judge(
     pairs = [one if place[one.first] < place[one.second] else one.turned() for one in compared]
     pairs.sort(key=lambda one: (place[one.first], place[one.second]))
     best = next(one for one in pairs if (one.metric, one.first, one.second) == (metric, *models[:2]))
-    needed = best.units_needed
-    if needed is not None and best.units is not None and best.p is not None:
-        level = ALPHA / (len(models) - 1)  # see `tie_tiers`
-        # with fewer units, no combination of signs is rare enough, however large the lead
-        needed = max(needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
-        needed = None if best.p <= level or needed <= best.units else needed
     return Verdict(
         models=models,
         values=values,
         intervals=intervals,
         metric=metric,
         pairs=pairs,
-        needed=needed,
+        needed=_units_needed(best, len(models)),
         not_worse={name: one for name, one in tests.items() if name != names[0]},
         margin=margin,
-        design=design,
+        # folds do not count here: their models may come from anywhere
+        design=replace(family.design, reason=family.design.reason.removesuffix(NO_FOLDS)),
         items=items,
         notes=[*notes, *_notes(files, [note.removesuffix(NO_FOLDS) for note in family.notes])],
     )
 
 
+def _check(files: Sequence[Predictions], metric: str, margin: float | None) -> None:
+    if len(files) < 2:
+        raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
+    if metric not in (metrics := (*Task.over_items, *FIGURES_OF_SUMS)):
+        raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(metrics)}")
+    if margin is not None and not 0 <= margin <= 1:
+        raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
+    names = [file.name for file in files]
+    wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
+    if wrong is not None:
+        raise ConfigError(f"'{wrong}' cannot be the name of a model, or is that of two", fix="name models: NAME=FILE")
+
+
+def _classes(labels: pl.DataFrame, files: Sequence[Predictions], metric: str) -> dict[str, int]:
+    """Labels and their numbers; empty if the labels are none of classes.
+
+    Raises:
+        ConfigError: the metric needs classes, or the predictions are numbers, which this metric does not read.
+    """
+    if metric in ERRORS:
+        return {}
+    number = labels["label"].n_unique()
+    numbers = next((file.name for file in files if file.rows["correct"].null_count()), None)
+    if numbers is not None:
+        if number == 2:
+            raise ConfigError(
+                f"{numbers}: predictions are scores, not classes",
+                fix="rank the models by them: --metric auroc or eer-accuracy",
+            )
+        raise ConfigError(
+            f"{numbers}: labels and predictions are numbers, not classes",
+            fix="rank the models by agreement: --metric ccc, pearson, spearman or r2",
+        )
+    number = 0 if labels["label"].null_count() else number
+    most = min(MOST_CLASSES, len(labels) // 2)  # labels that hardly repeat are answers, e.g. of a language model
+    if 2 <= number <= most:
+        return {name: index for index, name in enumerate(sorted(labels["label"].unique()))}
+    if metric != "accuracy":
+        raise ConfigError(
+            f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to {most} are needed"
+        )
+    return {}
+
+
+def _comparable(
+    table: pl.DataFrame, labels: pl.DataFrame, classes: Mapping[str, int], group: pl.DataFrame | None
+) -> pl.DataFrame:
+    """The rows of a model as `compare_methods` reads them.
+
+    Args:
+        group: item and group; None: every item is alone.
+    """
+    items = table.select("item")
+    unit, target = table["item"], pl.zeros(len(table), dtype=pl.Int64, eager=True)
+    if group is not None:  # no item has this name
+        unit = "group " + items.join(group, on="item", how="left", maintain_order="left")["group"]
+    if classes:
+        found = items.join(labels, on="item", how="left", maintain_order="left")["label"]
+        target = found.replace_strict(classes, return_dtype=pl.Int64)
+    return pl.DataFrame(
+        {
+            "item": table["item"],
+            "speaker": unit,
+            # a test over folds would need the training sizes, which no file tells
+            "fold": 0,
+            # an item may be tested in several folds and seeds: all of them are repeats, which are averaged
+            "seed": table.select(pl.struct("fold", "seed").rank("dense").cast(pl.Int64)).to_series(),
+            "target": target,
+            "correct": table["correct"],
+            "n_test": 1,
+            "n_train": 1,
+        },
+        schema_overrides={**SCHEMA, "correct": pl.Float64},
+    )
+
+
+def _units_needed(lead: Compared, models: int) -> int | None:
+    """Units that a verdict on the lead takes with 80 % power; None if it is given, or the number is not known."""
+    if lead.units_needed is None or lead.units is None or lead.p is None:
+        return lead.units_needed
+    level = ALPHA / (models - 1)  # see `tie_tiers`
+    # with fewer units, no combination of signs is rare enough, however large the lead
+    needed = max(lead.units_needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
+    return None if lead.p <= level or needed <= lead.units else needed
+
+
 def _with_scores(
     rows: Sequence[pl.DataFrame], labels: pl.DataFrame, names: Sequence[str], figure: type[FigureOfErrors]
-) -> tuple[list[pl.DataFrame], str]:
+) -> tuple[list[pl.DataFrame], list[str]]:
     """`_with_errors` of scores of two classes, whose labels are 0 and 1, and which class has the higher scores."""
     metric = FIGURES[figure.primary]
     pair = in_order(labels["label"].drop_nulls().unique())
@@ -219,7 +253,10 @@ def _with_scores(
     if not is_told and np.mean([table["correct"].mean() for table in tables]) > 0.5:
         pair.reverse()
         tables = [table.with_columns(label=1 - pl.col("label"), correct=1 - pl.col("correct")) for table in tables]
-    return tables, f"higher scores mean '{pair[1]}', not '{pair[0]}'"
+    told = [f"higher scores mean '{pair[1]}', not '{pair[0]}'"]
+    if (folds := max(table["fold"].n_unique() for table in tables)) > 1:
+        told.append(f"scores of {folds} folds are ranked together, though their models may have other scales")
+    return tables, told
 
 
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
@@ -415,14 +452,6 @@ def _labels(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> pl.Da
     """Item and label of all items; null where no file knows it."""
     known = _one_value([(file.name, table) for file, table in zip(files, rows, strict=True)], "label")
     return rows[0].select("item").unique().join(known, on="item", how="left")
-
-
-def _codes(table: pl.DataFrame, labels: pl.DataFrame, classes: Mapping[str, int]) -> pl.Series:
-    """Class number of the label of every row; 0 without classes."""
-    if not classes:
-        return pl.zeros(len(table), dtype=pl.Int64, eager=True)
-    found = table.select("item").join(labels, on="item", how="left", maintain_order="left")["label"]
-    return found.replace_strict(classes, return_dtype=pl.Int64)
 
 
 def _items(

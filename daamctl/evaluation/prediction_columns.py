@@ -84,16 +84,80 @@ def of_table(
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     frame = by_task(frame, columns, what)
-    counts = {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
-    if metric == COUNTED:
-        columns = counts | dict(columns)
-        # sums of the same seconds differ in their last digits between models
+    if metric == COUNTED:  # sums of the same seconds differ in their last digits between models
         frame = frame.with_columns(pl.col(pl.Float64, pl.Float32).round(6))
-    if metric in VALUES:
-        named = [columns[role] for role in ("prediction", "correct") if role in columns]
-        value = next(iter([*named, *_named(frame, VALUES[metric]), *_candidates(frame, "correct")]), None)
-        columns = {role: name for role, name in columns.items() if role != "correct"}
-        columns |= {} if value is None else {"prediction": value}
+    columns = _for_metric(frame, columns, metric)
+    found, taken = _roles(frame, columns, what)
+    read = [
+        f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
+        for role in COLUMNS
+        if role in taken or role == "item"
+    ]
+    label, prediction = taken.get("label"), None if "correct" in columns else taken.get("prediction")
+    measured = metric in ERRORS and metric not in SCORED
+    if prediction is not None and (
+        metric in VALUES or (label is not None and (measured or _are_numbers(label, prediction)))
+    ):
+        correct = pl.Series([None] * len(frame))
+        absent = prediction.null_count()
+        told = [f"{absent:,} of {len(frame):,} predictions are missing and count as empty"] if absent else []
+    elif prediction is not None and label is not None:
+        correct, told = _agree(label, prediction, what)
+    elif found["correct"] is not None:
+        correct, told = _fractions(frame[found["correct"]], found["correct"], what), []
+        read.append(f"correct = {found['correct']}")
+        if correct.is_between(0, 1, closed="none").any():
+            told = [f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1"]
+    else:
+        fix = "name the column with --label, --prediction or --correct; labels of another file: --items FILE"
+        ranked_by = {
+            "counted errors: --metric counted-accuracy": len(_counts(frame)) == len(COUNTS),
+            "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
+            "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
+        }
+        fix += "".join(f"; to rank by {how}" for how, is_there in ranked_by.items() if is_there)
+        raise ConfigError(f"{what}: {_lacking(frame, found, taken)}", fix=fix)
+    taken["correct"] = correct
+    rows = pl.DataFrame({role: taken.get(role, pl.Series([None] * len(frame))) for role in ROWS}, schema=ROWS)
+    by_order = found["item"] is None
+    if by_order:
+        rows, repeats = _numbered(rows)
+        told += repeats
+    missing = rows.filter(pl.col("item").is_null())
+    if len(missing):
+        raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
+    again = rows.filter(pl.struct("item", "fold", "seed").is_duplicated())
+    if len(again):
+        raise ConfigError(
+            f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
+            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
+        )
+    return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
+
+
+def _for_metric(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) -> Mapping[str, str]:
+    """The columns that were named, and those that this metric reads."""
+    if metric == COUNTED:
+        return _counts(frame) | dict(columns)
+    if metric not in VALUES:
+        return columns
+    named = [columns[role] for role in ("prediction", "correct") if role in columns]
+    value = next(iter([*named, *_named(frame, VALUES[metric]), *_candidates(frame, "correct")]), None)
+    others = {role: name for role, name in columns.items() if role != "correct"}
+    return others if value is None else {**others, "prediction": value}
+
+
+def _counts(frame: pl.DataFrame) -> dict[str, str]:
+    return {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
+
+
+def _roles(
+    frame: pl.DataFrame, columns: Mapping[str, str], what: str
+) -> tuple[dict[str, str | None], dict[str, pl.Series]]:
+    """Which column is what, None if there is none; and the values of those that can be used, as text.
+
+    Predictions may be those of the largest score; then there are differences of two scores, `score`, too.
+    """
     if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
         columns = {**columns, "prediction": predicted_name(label_name)}
         if columns["prediction"] not in frame.columns:
@@ -105,11 +169,12 @@ def of_table(
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
         raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")
-    listed = {role for role in ("label", "prediction") if (one := found[role]) is not None and _is_list(frame[one])}
     taken = {
         role: text_of(frame[column])
         for role, column in found.items()
-        if column is not None and role not in listed | {"correct"}
+        if column is not None
+        and role != "correct"
+        and not (role in ("label", "prediction") and _is_list(frame[column]))
     }
     label = taken.get("label")
     if label is not None and "prediction" not in columns:  # Weka calls the confidence prediction
@@ -135,70 +200,21 @@ def of_table(
         if len(classes) == 2:
             first, second = in_order(classes)
             taken["score"] = scores[second] - scores[first]
-    notes = ["read: " + ", ".join(
-        f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
-        for role in COLUMNS if role in taken or role == "item")]  # fmt: skip
-    measured = metric in ERRORS and metric not in SCORED
-    are_no_classes = metric in VALUES or (
-        label is not None and (measured or _are_numbers(label, taken.get("prediction")))
-    )
-    if "correct" not in columns and "prediction" in taken and are_no_classes:
-        correct = pl.Series([None] * len(frame))
-        if absent := taken["prediction"].null_count():
-            notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as empty")
-    elif "correct" not in columns and label is not None and "prediction" in taken:
-        # names of classes may have several words too, but repeat
-        are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
-        correct = _agree(label, taken["prediction"], what, may_all_differ=are_texts)
-        if absent := taken["prediction"].null_count():
-            notes.append(f"{absent:,} of {len(frame):,} predictions are missing and count as wrong")
-        others = taken["prediction"].filter(~taken["prediction"].is_in(label.unique().to_list())).drop_nulls()
-        if are_texts:
-            notes.append(
-                "labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy"
-            )
-        elif len(others):
-            names = first_few(others.unique().sort().to_list(), 3)
-            notes.append(f"{len(others):,} of {len(frame):,} predictions are no label of any item ({names})")
-        if taken["prediction"].n_unique() == 1 < label.n_unique():
-            notes.append(f"the prediction is '{taken['prediction'][0]}' for every item")
-    elif found["correct"] is not None:
-        correct = _fractions(frame[found["correct"]], found["correct"], what)
-        notes = [f"{notes[0]}, correct = {found['correct']}"]
-        if correct.is_between(0, 1, closed="none").any():
-            notes.append(f"accuracy is the mean of {found['correct']}, which also has values between 0 and 1")
-    else:
-        fix = "name the column with --label, --prediction or --correct; labels of another file: --items FILE"
-        ranked_by = {
-            "counted errors: --metric counted-accuracy": len(counts) == len(COUNTS),
-            "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
-            "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
-        }
-        fix += "".join(f"; to rank by {how}" for how, is_there in ranked_by.items() if is_there)
-        raise ConfigError(f"{what}: {_lacking(frame, found, taken)}", fix=fix)
-    rows = pl.DataFrame(
-        {role: correct if role == "correct" else taken.get(role, pl.Series([None] * len(frame))) for role in ROWS},
-        schema=ROWS,
-    )
-    by_order = found["item"] is None
-    if by_order:
-        # other seeds repeat the items, in the same order, if their labels agree; else they tested other items
-        parts = rows.partition_by("fold", "seed")
-        alike = not rows["label"].null_count() and len({tuple(part["label"]) for part in parts}) == 1
-        number = pl.int_range(1, pl.len() + 1).cast(pl.String)
-        rows = rows.with_columns(item=number.over("fold", "seed") if alike else number)
-        if alike and len(parts) > 1:
-            notes.append(f"{len(parts)} repeats of the same {len(parts[0]):,} rows: their labels agree in order")
-    missing = rows.filter(pl.col("item").is_null())
-    if len(missing):
-        raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
-    again = rows.filter(pl.struct("item", "fold", "seed").is_duplicated())
-    if len(again):
-        raise ConfigError(
-            f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
-            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
-        )
-    return Predictions(name, "table", rows, found["group"], by_order, tuple(notes))
+    return found, taken
+
+
+def _numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Rows without names of items, named by their number, and a note on repeats.
+
+    Other seeds repeat the items, in the same order, if their labels agree; else they tested other items.
+    """
+    parts = rows.partition_by("fold", "seed")
+    alike = not rows["label"].null_count() and len({tuple(part["label"]) for part in parts}) == 1
+    number = pl.int_range(1, pl.len() + 1).cast(pl.String)
+    if not alike or len(parts) == 1:
+        return rows.with_columns(item=number), []
+    told = f"{len(parts)} repeats of the same {len(parts[0]):,} rows: their labels agree in order"
+    return rows.with_columns(item=number.over("fold", "seed")), [told]
 
 
 def _lacking(frame: pl.DataFrame, found: Mapping[str, str | None], taken: Mapping[str, pl.Series]) -> str:
@@ -311,19 +327,31 @@ def _are_numbers(label: pl.Series, prediction: pl.Series | None) -> bool:
     return 2 * prediction.is_in(label.unique().to_list()).sum() < len(label)
 
 
-def _agree(label: pl.Series, prediction: pl.Series, what: str, *, may_all_differ: bool) -> pl.Series:
-    """1 where the prediction is the label, else 0; an item without a prediction is wrong."""
-    unknown = label.null_count()
+def _agree(label: pl.Series, prediction: pl.Series, what: str) -> tuple[pl.Series, list[str]]:
+    """1 where the prediction is the label, else 0, also for an item without a prediction; and what is noteworthy."""
+    unknown, absent = label.null_count(), prediction.null_count()
     if unknown:
         raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
+    # names of classes may have several words too, but repeat
+    are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
     known, said = set(label.unique()), set(prediction.drop_nulls().unique())
-    if not known & said and not may_all_differ:
+    if not known & said and not are_texts:
         raise ConfigError(
             f"{what}: no prediction ({first_few(sorted(said), 5)}) is among the labels ({first_few(sorted(known), 5)})",
             fix="write both in the same way, as names or as numbers; what is measured, not classified, is ranked by "
             "agreement: --metric ccc",
         )
-    return (label == prediction).fill_null(value=False).cast(pl.Float64)
+    told = [f"{absent:,} of {len(label):,} predictions are missing and count as wrong"] if absent else []
+    if are_texts:
+        told.append("labels are texts, and only equal ones are right; for the word error rate: --metric word-accuracy")
+    elif others := said - known:
+        number = prediction.is_in(sorted(others)).sum()
+        told.append(
+            f"{number:,} of {len(label):,} predictions are no label of any item ({first_few(sorted(others), 3)})"
+        )
+    if prediction.n_unique() == 1 < label.n_unique():
+        told.append(f"the prediction is '{prediction[0]}' for every item")
+    return (label == prediction).fill_null(value=False).cast(pl.Float64), told
 
 
 def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:

@@ -8,7 +8,7 @@ trained. Writes `data/ablate/<run>/<set>-<method>/fold*/`, layers.parquet and ab
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
@@ -87,69 +87,106 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         notes += _method_notes(method, config, features, sets)
         sets = {ALL: features.layers, **sets}
     trained = [method, *counterparts(method)[:1]] if sets and method else []
-    folder = layout.stage("ablate")
-    folder.mkdir(parents=True, exist_ok=True)
-    folds: dict[str, dict[str, list[Fold]]] = {one: {} for one in trained}
-    with closing(make_tracker(layout.root, enabled=track)) as tracker:
-        for one in trained:
-            for name, layers in sets.items():
-                target = folder / f"{name}-{one}"
-                folds[one][name] = train_on_layers(
-                    one, features, layers, target, layout, config, tracker, force=force
-                )  # fmt: skip
-        wanted = {f"{name}-{one}" for name in sets for one in trained}
-        remove_others(folder, wanted, folders=True)
-        own = folds.get(method or "", {})
-        send_missing(tracker, [fold for name in sets if name != ALL for fold in own[name]])
-    unit = config.evaluate.unit
+    folds = _train(trained, sets, layout, config, features, force=force, track=track)
+    folder, own = layout.stage("ablate"), folds.get(method or "", {})
     found = Ablation(
         run=layout.run_name,
         method=method,
         label=own[ALL][0].label if own else method or "",
-        unit=unit,
+        unit=config.evaluate.unit,
         modality=features.head.modality,
         embeddings_key=features.head.key,
         notes=notes,
-        rows=[row for one in trained for name in sets for row in run_rows(name, sets[name], folds[one][name], unit)],
+        rows=[
+            row
+            for one, parts in folds.items()
+            for name, layers in sets.items()
+            for row in run_rows(name, layers, parts[name], config.evaluate.unit)
+        ],
         rank_by=rank_by,
         probe=next(iter(trained[1:]), None),
         ranking=order,
         marks={},
         contrasts=[],
-        cautions=[],
+        cautions=cautions,
     )
-    for name, part in own.items():
-        beside = {one: folds[one][name] for one in trained[1:]}
-        judged = judge(part, beside, unit=unit, margin=config.evaluate.margin)
-        found.marks[name] = judged.mark
-        if judged.mark:
-            level = over_runs(found.probed(name).values()).mean
-            probe = "" if level is None else f"; {found.probe} reaches {100 * level:.1f} % on the same layers"
-            cautions.append(
-                f"{'baseline' if name == ALL else name}: {judged.mark}: {'; '.join(judged.reasons)}. Training, rather "
-                f"than the layers, may explain this figure{probe}."
-            )
-    pairs = {f"highest-{k} minus lowest-{k}": (f"highest-{k}", f"lowest-{k}") for k in ks}
-    pairs |= {name: (set_name(PRESETS[name][0]), set_name(PRESETS[name][1])) for name in settings.presets}
-    for name, (high, low) in pairs.items() if sets else ():
-        gap = over_runs(minus(found.runs(high), found.runs(low)).values())
-        other = over_runs(minus(found.probed(high), found.probed(low)).values())
-        caution = contradiction(name, gap, other)
-        verdict: Literal["yes", "no", "not judged"] = "not judged"
-        if caution:
-            cautions.append(caution)
-            verdict = "yes"
-        elif not found.marks[high] and not found.marks[low] and min(gap.n, other.n) > 1:
-            verdict = "no"
-        found.contrasts.append(Contrast(name, high, low, verdict))
+    _add_marks(found, folds, config.evaluate.margin)
+    if sets:
+        pairs = {f"highest-{k} minus lowest-{k}": (f"highest-{k}", f"lowest-{k}") for k in ks}
+        pairs |= {name: (set_name(PRESETS[name][0]), set_name(PRESETS[name][1])) for name in settings.presets}
+        _add_contrasts(found, pairs)
     for caution in cautions:
         log.warning(caution)
     tests = alone_tests(rank_by or "", score, {layers: found.runs(name) for name, layers in found.sets.items()})
     everything = chain.from_iterable(part for each in folds.values() for part in each.values())
-    write_layer_sets(folder / ABLATION, replace(found, tests=tests, cautions=cautions), everything)
+    write_layer_sets(folder / ABLATION, replace(found, tests=tests), everything)
     if not sets:
         log.info("ablate: nothing to train. %s", " ".join(notes) or "No layers are chosen (ablate.k, ablate.layers).")
     return folder / ABLATION
+
+
+def _train(
+    methods: Sequence[str],
+    sets: Mapping[str, tuple[int, ...]],
+    layout: Layout,
+    config: Config,
+    features: Features,
+    *,
+    force: bool,
+    track: bool,
+) -> dict[str, dict[str, list[Fold]]]:
+    """Train methods on sets of layers, and remove what an earlier run has trained on others.
+
+    Returns:
+        Method -> set -> folds. Those of the first method are tracked.
+    """
+    folder = layout.stage("ablate")
+    folder.mkdir(parents=True, exist_ok=True)
+    folds: dict[str, dict[str, list[Fold]]] = {one: {} for one in methods}
+    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+        for one in methods:
+            for name, layers in sets.items():
+                target = folder / f"{name}-{one}"
+                folds[one][name] = train_on_layers(
+                    one, features, layers, target, layout, config, tracker, force=force
+                )  # fmt: skip
+        remove_others(folder, {f"{name}-{one}" for name in sets for one in methods}, folders=True)
+        own = folds[methods[0]] if methods else {}
+        send_missing(tracker, [fold for name, part in own.items() if name != ALL for fold in part])
+    return folds
+
+
+def _add_marks(found: Ablation, folds: Mapping[str, Mapping[str, list[Fold]]], margin: float) -> None:
+    """Mark the sets on which the method was not trained well, with a caution each."""
+    for name, part in folds.get(found.method or "", {}).items():
+        beside = {one: parts[name] for one, parts in folds.items() if one != found.method}
+        judged = judge(part, beside, unit=found.unit, margin=margin)
+        found.marks[name] = judged.mark
+        if judged.mark:
+            level = over_runs(found.probed(name).values()).mean
+            probe = "" if level is None else f"; {found.probe} reaches {100 * level:.1f} % on the same layers"
+            found.cautions.append(
+                f"{'baseline' if name == ALL else name}: {judged.mark}: {'; '.join(judged.reasons)}. Training, rather "
+                f"than the layers, may explain this figure{probe}."
+            )
+
+
+def _add_contrasts(found: Ablation, pairs: Mapping[str, tuple[str, str]]) -> None:
+    """Compare sets of high and of low importance, with a caution where the probe contradicts the method.
+
+    Args:
+        pairs: name of the difference -> the two sets.
+    """
+    for name, (high, low) in pairs.items():
+        gap = over_runs(minus(found.runs(high), found.runs(low)).values())
+        other = over_runs(minus(found.probed(high), found.probed(low)).values())
+        verdict: Literal["yes", "no", "not judged"] = "not judged"
+        if caution := contradiction(name, gap, other):
+            found.cautions.append(caution)
+            verdict = "yes"
+        elif not found.marks[high] and not found.marks[low] and min(gap.n, other.n) > 1:
+            verdict = "no"
+        found.contrasts.append(Contrast(name, high, low, verdict))
 
 
 def _rank(

@@ -50,7 +50,7 @@ from daamctl.corpora.files import (
 )
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
 from daamctl.corpora.images import image_problem
-from daamctl.corpora.lists import NO_TEST_PART, corpus_of, table_of
+from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.data import audio
 from daamctl.data.item_names import speakers_in_names
 from daamctl.data.task import Task, task_of
@@ -113,6 +113,30 @@ class NewPipeline:
     pattern: str
     facts: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Found:
+    """Items, before the files that they name are read.
+
+    Args:
+        corpus: what reads them at `download`.
+        source: the file that it reads; None: a manifest that is still to be written.
+        files: folder that the paths of the rows are relative to.
+        facts, doubts: see `NewPipeline`.
+        text: name of the column that the texts have where they come from.
+        pattern: what names of files were read by; None: a list names the items.
+    """
+
+    corpus: str
+    source: Path | None
+    files: Path
+    modality: Modality
+    rows: pl.DataFrame
+    facts: dict[str, str]
+    doubts: list[str]
+    text: str = "text"
+    pattern: NamePattern | None = None
 
 
 @dataclass
@@ -187,8 +211,6 @@ def _make(
 ) -> NewPipeline:
     """The work of `run`."""
     path = root / PIPELINES_DIR / f"{name}.yaml"
-    facts: dict[str, str] = {}
-    doubts: list[str] = []
     if pattern is None:
         folder = _unwrapped(folder)
         lists = [folder / one for one in LISTS if (folder / one).is_file()]
@@ -197,44 +219,26 @@ def _make(
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
     corpus = None if held else corpus_of(folder)
-    listed = None if held or pattern is not None else table_of(folder, corpus, columns, relabelled=bool(labels))
-    corpus = None if listed is not None else corpus
-    if ((held or listed is not None) and pattern is not None) or (
-        corpus is not None and (pattern is not None or labels)
-    ):
+    table = None if held or pattern is not None else table_of(folder, corpus, columns, relabelled=bool(labels))
+    as_it_is = corpus is not None and table is None
+    if (as_it_is and (pattern is not None or labels)) or (held and pattern is not None):
         raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
-    if columns and not held and listed is None:
+    if columns and not held and table is None:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
-    given, made = folder, manifest.with_suffix("") if held else manifest
-    _check_name(name, [path] if corpus else [path, made], force=force)
-    written = None  # the table, where none was given
+    made = manifest.with_suffix("") if held else manifest
+    _check_name(name, [path] if as_it_is else [path, made], force=force)
     if held:
-        folder, columns, doubts = unpack(folder, made, columns, labels)
-        corpus, written = corpus_of(folder), folder
-    elif listed is not None:
-        table, columns, doubts, named = listed
-        if not named:
-            label, first = table.select("label", "text").row(0)
-            facts = {"columns": f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"}
-        items = _renamed(table, columns, folder, manifest.parent, root)
-        may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in (*columns, *table.columns)
-        if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
-            items = items.with_columns(spoken[1])
-            columns = {**columns, "speaker": f"the names of {spoken[0]}"}
-        table = relabelled(items, labels)
-        write_text(manifest, table.write_csv())
-        folder, written, corpus = manifest, manifest, MANIFEST
-    if others := [f"{role} = {one}" for role, one in columns.items() if role != one]:
-        facts["columns"] = ", ".join(others)
-    known, files = None, folder
-    if corpus is not None:
-        modality, rows = _listed(folder, corpus, given, whole=not doubts)
-        files = folder.parent
+        listed, columns, doubts = unpack(folder, made, columns, labels)
+        found = _listed(listed, corpus_of(listed) or MANIFEST, folder, columns, doubts)
+    elif table is not None:
+        found = _tabled(table, folder, manifest, root, labels)
+    elif corpus is not None:
+        found = _listed(folder, corpus, folder, {}, [])
     else:
-        modality, rows, known, told = _found_in(folder, pattern, labels)
-        doubts += told
+        found = _found_in(folder, pattern, labels)
+    rows, modality, facts, doubts = found.rows, found.modality, found.facts, found.doubts
     if modality in ("speech", "image"):
-        rows, sound, told = _examined(files, rows, modality, listed=None if corpus is None else given)
+        rows, sound, told = _examined(found.files, rows, modality, listed=None if found.pattern else folder)
         facts |= sound
         doubts += told
     if rows["label"].n_unique() < 2:
@@ -242,32 +246,32 @@ def _make(
             f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
         )
     if modality != "tokens":
-        option = "--columns label=NAME" if known is None else "--pattern"
-        check_labels(rows, str(given), f"say where the class is: {option}")
-    source = manifest if known else Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps its name)
-    place = source.relative_to(root) if source.is_relative_to(root) else source
-    download: dict[str, Any] = {"corpus": corpus or MANIFEST, "source": place.as_posix()}
-    folds, train = _fold_settings(rows, modality)
-    download |= folds
+        option = "--pattern" if found.pattern else "--columns label=NAME"
+        check_labels(rows, str(folder), f"say where the class is: {option}")
     task = task_of(modality)
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
     doubts += _group_doubts(rows) + _class_doubts(rows, modality, task)
-    read = columns.get("text", "text")
-    if modality == "text" and read in (pair := text_pair([read, *rows.drop("text").columns])):
-        doubts.append(f"of the texts only '{read}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
+    if modality == "text" and found.text in (pair := text_pair([found.text, *rows.drop("text").columns])):
+        doubts.append(f"of the texts only '{found.text}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
     if modality == "embeddings" and encoder is not None:
         raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
-    extract = {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]}
-    settings = {"download": download, "extract": extract, "train": train}
+    source = Path(os.path.abspath(found.source)) if found.source else manifest  # noqa: PTH100 (a link keeps its name)
+    place = source.relative_to(root) if source.is_relative_to(root) else source
+    folds, train = _fold_settings(rows, modality)
+    settings = {
+        "download": {"corpus": found.corpus, "source": place.as_posix(), **folds},
+        "extract": {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]},
+        "train": train,
+    }
     text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
-    if known:
+    if found.source is None:
         write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
-        written = manifest
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
     facts |= _facts(rows, task)
-    return NewPipeline(path, written, known.text if known else "", facts, doubts)
+    written = None if as_it_is else found.source or manifest
+    return NewPipeline(path, written, found.pattern.text if found.pattern else "", facts, doubts)
 
 
 def _unwrapped(folder: Path) -> Path:
@@ -280,12 +284,30 @@ def _unwrapped(folder: Path) -> Path:
     return folder
 
 
-def _listed(source: Path, corpus: str, origin: Path, *, whole: bool) -> tuple[Modality, pl.DataFrame]:
-    """Kind and rows of a list, without the columns that it leaves to us.
+def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: Mapping[str, str]) -> _Found:
+    """Items of a table, which is written as the manifest."""
+    columns = table.columns
+    items = _renamed(table.table, columns, source, manifest.parent, root)
+    may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in table.has
+    if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
+        items = items.with_columns(spoken[1])
+        columns = {**columns, "speaker": f"the names of {spoken[0]}"}
+    write_text(manifest, relabelled(items, labels).write_csv())
+    found = _listed(manifest, MANIFEST, source, columns, table.doubts)
+    if not table.named and "columns" not in found.facts:
+        label, first = table.table.select("label", "text").row(0)
+        told = f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"
+        found.facts["columns"] = told
+    return found
+
+
+def _listed(source: Path, corpus: str, origin: Path, columns: Mapping[str, str], doubts: list[str]) -> _Found:
+    """Items of a list, without the columns that it leaves to us.
 
     Args:
         origin: what the list was made of, which messages name, because the list is removed then; or the list itself.
-        whole: whether the list has all rows of that.
+        columns: our columns -> those of the origin.
+        doubts: on what the list was made of; without any, it has all rows of that.
     """
     try:
         rows = CORPORA.load(corpus).prepare(source)
@@ -293,7 +315,7 @@ def _listed(source: Path, corpus: str, origin: Path, *, whole: bool) -> tuple[Mo
         if source == origin:
             raise
         message = error.message.replace(str(source), str(origin))
-        if not whole or origin.suffix.lower() not in (".csv", ".tsv", ".txt"):  # its lines are others
+        if doubts or origin.suffix.lower() not in (".csv", ".tsv", ".txt"):  # its lines are others
             message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
         fix = (error.fix or "").replace("the manifest", str(origin)).replace(str(source), str(origin))
         raise CorpusError(message, fix=fix or None) from error
@@ -304,7 +326,10 @@ def _listed(source: Path, corpus: str, origin: Path, *, whole: bool) -> tuple[Mo
     item = "sentence" if modality == "tokens" else "utterance_id"
     own = rows["speaker"].n_unique() == len(rows) or (rows["speaker"] == rows[item]).all()
     given = {"speaker": not own, "group": rows["group"].null_count() == 0}
-    return modality, rows.drop([name for name, is_given in given.items() if not is_given])
+    rows = rows.drop([name for name, is_given in given.items() if not is_given])
+    others = [f"{role} = {one}" for role, one in columns.items() if role != one]
+    facts = {"columns": ", ".join(others)} if others else {}
+    return _Found(corpus, source, source.parent, modality, rows, facts, doubts, text=columns.get("text", "text"))
 
 
 def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
@@ -380,10 +405,8 @@ def _endings(files: Sequence[Path]) -> tuple[str, str]:
     return first_few([f"{ending} ({number})" for ending, number in endings.most_common()]), convert
 
 
-def _found_in(
-    folder: Path, pattern: str | None, labels: Mapping[str, str]
-) -> tuple[Modality, pl.DataFrame, NamePattern, list[str]]:
-    """Kind and rows of the files below a folder, the pattern that they were read by, and doubts."""
+def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _Found:
+    """The files below a folder, of the kind of which there are most."""
     modality, found, others = _scan(folder, Path(pattern or "").suffix.lower())
     doubts = []
     aside = [one for one in found if UNLABELLED & {part.lower() for part in Path(one).parts[:-1]}]
@@ -422,7 +445,7 @@ def _found_in(
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told
-    return modality, rows, known, doubts
+    return _Found(MANIFEST, None, folder, modality, rows, {}, doubts, pattern=known)
 
 
 def _rows(

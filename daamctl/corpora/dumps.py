@@ -112,42 +112,7 @@ def import_vectors(
         raise CorpusError(f"the layers must ascend, got {', '.join(map(str, layers))}")
     if out.suffix != ".parquet":
         raise CorpusError(f"the output must be a .parquet file, got {out}")
-    rows: pl.DataFrame | None = None
-    named = True  # else the items have an order alone
-    if (source / HEAR).is_file():
-        items, rows = _hear(source)
-    elif source.suffix in TABLES and source.is_file():
-        items, rows, named = _rows(source)
-    else:
-        items, rows, named = _items(source)
-        if table is None and source.is_dir():  # a table counts more than JSON beside the files
-            rows = _described(source, list(items))
-    if table is not None:
-        given = read_table(table, fix=f"give {TABLE}")
-        if not named:
-            if len(given) != len(items):
-                raise CorpusError(
-                    f"{source} has {len(items)} items without names, and {table} {len(given)} rows",
-                    fix="give a table with a row for each item, in the same order",
-                )
-            log.info("the items have no names: the rows of %s are taken in their order", table)
-            given = given if "id" in given.columns else given.with_columns(id=pl.Series(list(items)))
-            items = dict(zip(given["id"].cast(pl.String), items.values(), strict=True))
-            rows = rows if rows is None else rows.with_columns(id=pl.Series(list(items)))
-        if "id" not in given.columns:
-            raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
-        tell_unused(table, given.columns, COLUMNS)
-        given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
-        given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
-        if rows is not None:
-            own = [name for name in rows.columns if name != "id"]
-            # an item whose label nobody tells is left out
-            kept: Literal["left", "inner"] = "left" if "label" in own else "inner"
-            given = rows.join(given.drop(own, strict=False), on="id", how=kept, maintain_order="left")
-        rows = given
-    if rows is None or "label" not in rows.columns or rows.is_empty():
-        fix = f"give {TABLE}" if named else "give --table items.csv, a row for each item in the same order, with label"
-        raise CorpusError(f"{table or source} does not tell the labels of the items, in a column label", fix=fix)
+    items, rows = _listed(source, table)
     names: list[str] = rows["id"].to_list()
     looked_at = [_array_of(items[item](), f"{source}: {item}") for item in names[:LOOKED_AT]]
     order = axes or looked_at[0][1] or _order([tuple(array.shape) for array, _, _ in looked_at], source)
@@ -190,6 +155,47 @@ def import_vectors(
 
 Items = dict[str, Callable[[], Any]]
 """Name of each item -> function that reads it."""
+
+
+def _listed(source: Path, table: Path | None) -> tuple[Items, pl.DataFrame]:
+    """Items of a dump, and a row for each that has a label, as the dump itself or a table tells it."""
+    rows: pl.DataFrame | None = None
+    named = True  # else the items have an order alone
+    if (source / HEAR).is_file():
+        items, rows = _hear(source)
+    elif source.suffix in TABLES and source.is_file():
+        items, rows, named = _rows(source)
+    else:
+        items, rows, named = _items(source)
+        if table is None and source.is_dir():  # a table counts more than JSON beside the files
+            rows = _described(source, list(items))
+    if table is not None:
+        given = read_table(table, fix=f"give {TABLE}")
+        if not named:
+            if len(given) != len(items):
+                raise CorpusError(
+                    f"{source} has {len(items)} items without names, and {table} {len(given)} rows",
+                    fix="give a table with a row for each item, in the same order",
+                )
+            log.info("the items have no names: the rows of %s are taken in their order", table)
+            given = given if "id" in given.columns else given.with_columns(id=pl.Series(list(items)))
+            items = dict(zip(given["id"].cast(pl.String), items.values(), strict=True))
+            rows = rows if rows is None else rows.with_columns(id=pl.Series(list(items)))
+        if "id" not in given.columns:
+            raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
+        tell_unused(table, given.columns, COLUMNS)
+        given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
+        given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
+        if rows is not None:
+            own = [name for name in rows.columns if name != "id"]
+            # an item whose label nobody tells is left out
+            kept: Literal["left", "inner"] = "left" if "label" in own else "inner"
+            given = rows.join(given.drop(own, strict=False), on="id", how=kept, maintain_order="left")
+        rows = given
+    if rows is None or "label" not in rows.columns or rows.is_empty():
+        fix = f"give {TABLE}" if named else "give --table items.csv, a row for each item in the same order, with label"
+        raise CorpusError(f"{table or source} does not tell the labels of the items, in a column label", fix=fix)
+    return items, rows
 
 
 def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:

@@ -17,7 +17,7 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -61,15 +61,8 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
         return None
     text = read_text(path)
     lines = [line for line in lines_of(text) if line.strip()]
-    found = [FASTTEXT.fullmatch(line) for line in lines] if text.startswith("__label__") else []
-    if found and all(found):
-        pairs = [(one[1].rstrip(","), one[2]) for one in found if one is not None]
-        if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
-            raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")
+    if (pairs := _marked(lines, path)) is not None:
         return pl.DataFrame(pairs, schema=["label", "text"], orient="row")
-    at = [AT_END.fullmatch(line) for line in lines]
-    if at and all(at) and 2 <= len({one[2] for one in at if one is not None}) <= len(at) // 2:
-        return pl.DataFrame([one.groups() for one in at if one is not None], schema=["text", "label"], orient="row")
     tabs = bool(lines) and all("\t" in line for line in lines)
     separator, quote = ("\t", None) if tabs else (separator_of(text), '"')
     try:
@@ -81,25 +74,52 @@ def read_unnamed(path: Path) -> pl.DataFrame | None:
     if len(table) < 4 or not 2 <= table.width <= MOST_OTHERS:
         return None
     recurring = [column.name for column in table if _recurs(column)]
-    for place in (0, table.width - 1) if table.width <= MOST_COLUMNS and not any(table.null_count().row(0)) else ():
-        labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
-        others = [one for one in others if not (one.is_unique().all() and one.str.contains(ID).all())]
-        # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column;
-        # of two columns that recur, nothing tells which is the label
-        if [labels.name] == recurring and any(" " in one[0].strip() for one in others):
-            text_of = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
-            return pl.DataFrame({"label": _named(labels, path.parent / CLASSES), "text": text_of})
+    classes = path.parent / CLASSES
+    if (found := _label_and_texts(table, recurring)) is not None:
+        return found.with_columns(_named(found["label"], classes))
     # one text and one label among columns of other things, e.g. a number, a label and a text
     full = [column for column in table if not column.null_count()]
     long = [column for column in full if len(column[0].split()) > 2 and 2 * column.n_unique() > len(column)]
     short = [column for column in full if len(column[0].split()) <= 2 and column.name in recurring]
     if len(long) != 1 or len(short) != 1:
         return None
-    table = pl.DataFrame({"label": _named(short[0], path.parent / CLASSES), "text": long[0]})
+    table = pl.DataFrame({"label": _named(short[0], classes), "text": long[0]})
     single = table.filter(~pl.col("label").str.contains(SEVERAL))
     if several := len(table) - len(single):
         log.warning("%s: %s with several labels left out: an item has one here", path, counted(several, "item"))
     return single
+
+
+def _marked(lines: Sequence[str], path: Path) -> list[tuple[str, str]] | None:
+    """Label and text of lines that mark the label, at their beginning or end; None: they are no such lines."""
+    found = [FASTTEXT.fullmatch(line) for line in lines]
+    if found and all(found):
+        pairs = [(one[1].rstrip(","), one[2]) for one in found if one is not None]
+        if several := next((number for number, (_, rest) in enumerate(pairs, 1) if FASTTEXT.match(rest)), None):
+            raise CorpusError(f"{path}:{several}: an item has several labels; it must have one")
+        return pairs
+    found = [AT_END.fullmatch(line) for line in lines]
+    pairs = [(one[2], one[1]) for one in found if one is not None]
+    return pairs if len(pairs) == len(lines) and 2 <= len(dict(pairs)) <= len(lines) // 2 else None
+
+
+def _label_and_texts(table: pl.DataFrame, recurring: list[str]) -> pl.DataFrame | None:
+    """`label` and `text` of a table whose first or last column is the label, beside texts; None: it is another one.
+
+    Args:
+        recurring: columns that may be labels.
+    """
+    if table.width > MOST_COLUMNS or any(table.null_count().row(0)):
+        return None
+    for place in (0, table.width - 1):
+        labels, others = table.to_series(place), [one for index, one in enumerate(table) if index != place]
+        others = [one for one in others if not (one.is_unique().all() and one.str.contains(ID).all())]
+        # the first line is an item: its label recurs, and what stands beside it is a text, unlike the name of a column;
+        # of two columns that recur, nothing tells which is the label
+        if [labels.name] == recurring and any(" " in one[0].strip() for one in others):
+            text_of = pl.select(pl.concat_str([one.str.strip_chars() for one in others], separator=" ")).to_series()
+            return pl.DataFrame({"label": labels, "text": text_of})
+    return None
 
 
 def _recurs(column: pl.Series) -> bool:
@@ -181,44 +201,43 @@ def read_kaldi(parts: Mapping[str, Path]) -> pl.DataFrame:
     """
     tables = []
     for name, folder in parts.items():
-        recordings = _pairs(folder / SCP)
-        if not recordings:
-            raise CorpusError(f"{folder / SCP} has no lines with a name and a file")
-        if piped := next((one for one in recordings.values() if one.endswith("|")), None):
-            raise CorpusError(
-                f"{folder / SCP} has a command, '{piped}', not a file", fix="write the recordings to files"
-            )
-        files = [path.name for path in sorted(folder.glob("utt2*")) if path.name.removeprefix("utt2") not in NO_LABELS]
-        if len(files) != 1:
-            what = f"{first_few(files)}: which are the labels?" if files else "no labels, such as utt2emo or utt2lang"
-            raise CorpusError(
-                f"{folder} has {what}", fix="leave one file utt2<label> there, a line `utterance label` each"
-            )
-        labels = _pairs(folder / files[0])
-        pieces = {key: value.split() for key, value in _pairs(folder / "segments").items()}
-        if wrong := [key for key, piece in pieces.items() if len(piece) != 3 or piece[0] not in recordings]:
-            raise CorpusError(f"{folder / 'segments'} has no recording, begin and end of {first_few(wrong)}")
-        missing = sorted(set(pieces or recordings) - labels.keys())
-        if missing:
-            raise CorpusError(f"{folder / files[0]} lacks {first_few(missing)}")
-        columns = {
-            "utterance_id": list(pieces or recordings),
-            "path": [recordings[pieces[one][0] if pieces else one] for one in pieces or recordings],
-            "label": [labels[one] for one in pieces or recordings],
-        }
-        if speakers := _pairs(folder / "utt2spk"):
-            columns["speaker"] = [speakers.get(one, one) for one in columns["utterance_id"]]
-        if pieces:
-            columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": [one[2] for one in pieces.values()]}
-        if name:
-            columns["group"] = [name] * len(columns["path"])
-        first = Path(columns["path"][0])
-        top = next((above for above in (folder, *folder.absolute().parents) if (above / first).is_file()), None)
-        if top is None:
-            raise CorpusError(f"{folder / SCP} names {first}, which is in no folder above", fix="correct the paths")
-        columns["path"] = [str((top / one).absolute()) for one in columns["path"]]
-        tables.append(pl.DataFrame(columns))
+        table = _kaldi_folder(folder)
+        tables.append(table.with_columns(group=pl.lit(name)) if name else table)
     return pl.concat(tables, how="diagonal")
+
+
+def _kaldi_folder(folder: Path) -> pl.DataFrame:
+    recordings = _pairs(folder / SCP)
+    if not recordings:
+        raise CorpusError(f"{folder / SCP} has no lines with a name and a file")
+    if piped := next((one for one in recordings.values() if one.endswith("|")), None):
+        raise CorpusError(f"{folder / SCP} has a command, '{piped}', not a file", fix="write the recordings to files")
+    files = [path.name for path in sorted(folder.glob("utt2*")) if path.name.removeprefix("utt2") not in NO_LABELS]
+    if len(files) != 1:
+        what = f"{first_few(files)}: which are the labels?" if files else "no labels, such as utt2emo or utt2lang"
+        raise CorpusError(f"{folder} has {what}", fix="leave one file utt2<label> there, a line `utterance label` each")
+    labels = _pairs(folder / files[0])
+    pieces = {key: value.split() for key, value in _pairs(folder / "segments").items()}
+    if wrong := [key for key, piece in pieces.items() if len(piece) != 3 or piece[0] not in recordings]:
+        raise CorpusError(f"{folder / 'segments'} has no recording, begin and end of {first_few(wrong)}")
+    utterances = list(pieces or recordings)
+    if missing := sorted(set(utterances) - labels.keys()):
+        raise CorpusError(f"{folder / files[0]} lacks {first_few(missing)}")
+    paths = [recordings[pieces[one][0] if pieces else one] for one in utterances]
+    first = Path(paths[0])
+    top = next((above for above in (folder, *folder.absolute().parents) if (above / first).is_file()), None)
+    if top is None:
+        raise CorpusError(f"{folder / SCP} names {first}, which is in no folder above", fix="correct the paths")
+    columns = {
+        "utterance_id": utterances,
+        "path": [str((top / one).absolute()) for one in paths],
+        "label": [labels[one] for one in utterances],
+    }
+    if speakers := _pairs(folder / "utt2spk"):
+        columns["speaker"] = [speakers.get(one, one) for one in utterances]
+    if pieces:
+        columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": [one[2] for one in pieces.values()]}
+    return pl.DataFrame(columns)
 
 
 def _pairs(path: Path) -> dict[str, str]:

@@ -130,25 +130,8 @@ def run(
                     trial = trial_of(fusion, tuned, seed)
                     name = f"{fusion}-finetuned" if tuned else fusion
                     place, work = folder / name / f"seed{seed}", unfinished / f"{name}-seed{seed}"
-                    artifact = Artifact(place / TRAINING, MaskedTraining, keys=[trial.key], work=work, what=trial.what)
-                    done = None if force else artifact.keep()
-                    if done is None:
-                        log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
-                        with artifact.lock():
-                            events = fit_and_save([trial], work, trial.key, load_state(work, trial.key))
-                            (result,) = [event.trained for event in events if isinstance(event, Finished)]
-                            done = MaskedTraining(
-                                key=trial.key,
-                                dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
-                                epoch=int(result.last["epoch"] or 0),
-                                added=result.facts["added"],
-                                trained=result.facts["trained"],
-                            )
-                            with artifact.make() as new:
-                                write_parquet(new / NLL, pa.table({"nll": result.facts["nll"]}))
-                                artifact.seal(new, done)
+                    found.setdefault((fusion, tuned), []).append(_trained(trial, place, work, force=force))
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
-                    found.setdefault((fusion, tuned), []).append(done)
                     nll.setdefault((fusion, tuned), []).append(values)
         names, numbers, positions = map(list, zip(*tokens, strict=True))
         write_parquet(folder / TOKENS, pa.table({"article": names, "block": numbers, "position": positions}))
@@ -171,6 +154,28 @@ def run(
     quoted = [(name, printed(part), read_claims().dwatt[name][0]) for name, part in rows.items()]
     write_report(root / "data" / "report" / f"mlm-{label}", document(summary, quoted))
     return results.path
+
+
+def _trained(trial: MaskedTrial, place: Path, work: Path, *, force: bool) -> MaskedTraining:
+    """The training in the folder `place`, which is made if it is not there, or with `force`."""
+    artifact = Artifact(place / TRAINING, MaskedTraining, keys=[trial.key], work=work, what=trial.what)
+    if not force and (done := artifact.keep()) is not None:
+        return done
+    log.info("%s, %s: seed %d", trial.name, "fine-tuned" if trial.finetune else "frozen", trial.seed)
+    with artifact.lock():
+        events = fit_and_save([trial], work, trial.key, load_state(work, trial.key))
+        (result,) = [event.trained for event in events if isinstance(event, Finished)]
+        done = MaskedTraining(
+            key=trial.key,
+            dev=[float(entry["dev_loss"] or 0.0) for entry in result.history],
+            epoch=int(result.last["epoch"] or 0),
+            added=result.facts["added"],
+            trained=result.facts["trained"],
+        )
+        with artifact.make() as new:
+            write_parquet(new / NLL, pa.table({"nll": result.facts["nll"]}))
+            artifact.seal(new, done)
+    return done
 
 
 def _label(encoder: str, name: str | None) -> str:

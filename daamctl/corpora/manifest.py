@@ -163,38 +163,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED[modality] if name not in found]
     if missing:
-        shown = ", ".join(found)[:200]
-        if not shown.isprintable():
-            raise CorpusError(f"{path} is not a text table", fix=GET_IT)
-        note = ""
-        lacking = ", ".join(missing).replace("path", "path (or text)")
-        renamed = renames(missing, found)
-        complete = len(renamed) == len(missing)
-        if complete:
-            left = [name for name in found if name not in renamed.values()]
-            renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
-        guessed = {} if complete else _by_values(rows.drop(_LINE))
-        content = CONTENT[modality]
-        is_lacking = {"label": "label" in missing, content: content in missing and content not in renamed}
-        guessed = {role: other for role, other in guessed.items() if is_lacking.get(role, is_lacking[content])}
-        columns = guessed or {role: "COLUMN" for role in missing if role != "speaker"}
-        named = ",".join(f"{role}={other}" for role, other in (columns | renamed).items())
-        how = ", by their values perhaps so" if guessed.keys() - renamed.keys() else ""
-        name_them = f"name them{how}: daamctl new NAME --from {path} --columns {quote(named)}"
-        texts = " (of texts: text=COLUMN,label=COLUMN; a path from columns: 'path=wav/{COLUMN}.wav')"
-        write = f"; or {GET_IT}"
-        fix = name_them + ("" if how else f"{texts if 'path' in missing else ''}{write}")
-        is_item = any(len(name) > 60 or name.isdecimal() for name in found) or len(found) == 1
-        if len(missing) == len(REQUIRED[modality]) and is_item:
-            note = ", which look like items"
-            fix = f"write the names of the columns into the first line; {GET_IT}"
-        packed = alike("path", found)
-        if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
-            lacking += f", and '{packed}' holds the files themselves"
-            fix = f"make a pipeline of it as it is: daamctl new NAME --from {path}"
-        elif renamed:
-            fix = f"{renaming(renamed)}, or {name_them}" + ("" if complete or how else write)
-        faults.add(f"lacks the columns {lacking}; it has {shown}{note}", fix)
+        faults.add(*_lacking(rows.drop(_LINE), missing, modality, path))
     if CONTENT[modality] in missing:
         vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
         numbered = [name for name in found if name[-1:].isdecimal()]
@@ -211,6 +180,42 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     if rows.is_empty():
         faults.add("has no rows", GET_IT)
     return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
+
+
+def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: Path) -> tuple[str, str]:
+    """What is told of missing columns, and what helps: other names for columns that may be these."""
+    found, content = rows.columns, CONTENT[modality]
+    shown = ", ".join(found)[:200]
+    if not shown.isprintable():
+        raise CorpusError(f"{path} is not a text table", fix=GET_IT)
+    told = f"lacks the columns {', '.join(missing).replace('path', 'path (or text)')}"
+    renamed = renames(missing, found)
+    complete = len(renamed) == len(missing)
+    if complete:
+        left = [name for name in found if name not in renamed.values()]
+        renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
+    guessed = {} if complete else _by_values(rows)
+    is_lacking = {"label": "label" in missing, content: content in missing and content not in renamed}
+    guessed = {role: other for role, other in guessed.items() if is_lacking.get(role, is_lacking[content])}
+    columns = guessed or {role: "COLUMN" for role in missing if role != "speaker"}
+    named = ",".join(f"{role}={other}" for role, other in (columns | renamed).items())
+    how = ", by their values perhaps so" if guessed.keys() - renamed.keys() else ""
+    name_them = f"name them{how}: daamctl new NAME --from {path} --columns {quote(named)}"
+    packed = alike("path", found)
+    if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
+        told += f", and '{packed}' holds the files themselves; it has {shown}"
+        return told, f"make a pipeline of it as it is: daamctl new NAME --from {path}"
+    write = f"; or {GET_IT}"
+    if renamed:
+        return f"{told}; it has {shown}", f"{renaming(renamed)}, or {name_them}" + ("" if complete or how else write)
+    if len(missing) == len(REQUIRED[modality]) and (
+        len(found) == 1 or any(len(name) > 60 or name.isdecimal() for name in found)
+    ):
+        fix = f"write the names of the columns into the first line; {GET_IT}"
+        return f"{told}; it has {shown}, which look like items", fix
+    texts = " (of texts: text=COLUMN,label=COLUMN; a path from columns: 'path=wav/{COLUMN}.wav')"
+    fix = name_them if how else f"{name_them}{texts if 'path' in missing else ''}{write}"
+    return f"{told}; it has {shown}", fix
 
 
 def _by_values(rows: pl.DataFrame) -> dict[str, str]:

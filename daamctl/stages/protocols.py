@@ -167,9 +167,29 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     reference = next(iter(possible))
     chosen = [name for name in possible if not names or name in (*names, reference)]
     folds = {name: folds_of(name, possible, features.clips, config) for name in chosen}
-    cells = [(name, probe) for name in chosen for probe in PROBES]
+    tables = _probed(layout, config, features, folds)
+    result = Protocols(
+        run=layout.run_name,
+        embeddings_key=features.head.key,
+        item=task.unit(config.evaluate.unit),
+        reference=reference,
+        texts={name: PROTOCOLS[name].text for name in chosen},
+        sources={name: PROTOCOLS[name].source for name in chosen},
+        absent={} if names else absent,
+        rows=_scores(tables, folds, reference, task),
+    )
+    folder = layout.stage("protocols")
+    write_protocols(folder, result)
+    return write_report(folder, document(result))
+
+
+def _probed(
+    layout: Layout, config: Config, features: Features, folds: Mapping[str, list[Fold]]
+) -> dict[tuple[str, str], pl.DataFrame]:
+    """Protocol and probe -> table of its predictions, with the column `seconds`; kept for the next time."""
+    cells = [(name, probe) for name in folds for probe in PROBES]
     tables: dict[tuple[str, str], pl.DataFrame] = {}
-    seconds, targets = {}, features.targets().numpy()
+    targets = features.targets().numpy()
     work = layout.work / "protocols" / layout.run_name
     keys = {name: _key(own, features, config) for name, own in folds.items()}
     use_free_cores()
@@ -189,16 +209,21 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
                     table.write_ipc_stream(temporary)
             else:
                 bar.advance(len(folds[name]))
-            seconds[name, probe] = table["seconds"][0]
-            tables[name, probe] = table.drop("seconds")
+            tables[name, probe] = table
+    return tables
+
+
+def _scores(
+    tables: Mapping[tuple[str, str], pl.DataFrame], folds: Mapping[str, list[Fold]], reference: str, task: Task
+) -> list[ProtocolScore]:
+    """Figures of every probe under every protocol, and their differences to the reference for the same probe."""
     rows: list[ProtocolScore] = []
-    for name, probe in cells:
-        protocol, own = PROTOCOLS[name], tables[name, probe]
+    for (name, probe), own in tables.items():
+        protocol = PROTOCOLS[name]
         # each alone: protocols may test other items
         intervals = method_intervals({name: own}, task=task)[name]
-        # the price of a protocol is its difference to the reference, for the same probe
         # also with a protocol that trains on as many items: else the size of the training part is part of the price
-        pairs = [(one, tables[one, probe]) for one in (reference, *PRICES.get(name, ())) if one in chosen]
+        pairs = [(one, tables[one, probe]) for one in (reference, *PRICES.get(name, ())) if one in folds]
         gaps = [(against, *_compared(own, other, task)) for against, other in pairs if against != name]
         for metric in task.over_items:
             interval = intervals.metrics.get(metric)
@@ -215,7 +240,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
                 "trained": float(
                     np.mean([len(part.train) + (len(part.dev) if part.held else 0) for part in folds[name]])
                 ),
-                "seconds": seconds[name, probe],
+                "seconds": own["seconds"][0],
                 "source_probe": probe == protocol.own,
             }
             found = [(against, one) for against, *every in gaps for one in every if one.metric == metric]
@@ -226,19 +251,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
                 )
                 for against, one in found
             ] or [ProtocolScore(**cell)]  # fmt: skip
-    result = Protocols(
-        run=layout.run_name,
-        embeddings_key=features.head.key,
-        item=task.unit(config.evaluate.unit),
-        reference=reference,
-        texts={name: PROTOCOLS[name].text for name in chosen},
-        sources={name: PROTOCOLS[name].source for name in chosen},
-        absent={} if names else absent,
-        rows=rows,
-    )
-    folder = layout.stage("protocols")
-    write_protocols(folder, result)
-    return write_report(folder, document(result))
+    return rows
 
 
 def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.Series]], dict[str, str]]:

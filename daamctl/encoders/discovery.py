@@ -98,9 +98,20 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     # the output of SEW is an upsampled layer: then the library's hidden states must tell that the layers are right
     if not _same(normed, end) and not (theirs and _same(states[-1], theirs[-1])):
         raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
-    theirs = theirs or states  # the library may return none
+    if theirs:  # the library may return none
+        _check_states(states, normed, list(theirs), what, of_timm=bool(of_timm))
+    return ModelLayers(layers, norm, states, normed, _same(normed, end))
+
+
+def _check_states(states: list[Tensor], normed: Tensor, theirs: list[Tensor], what: str, *, of_timm: bool) -> None:
+    """Refuse layers that do not reproduce the library's hidden states.
+
+    Args:
+        states, normed: see `ModelLayers`.
+        of_timm: whether the library's are timm's: without the input of the first layer, and without class tokens.
+    """
     positions = slice(None)
-    if of_timm:  # without the input of the first layer, and without class tokens
+    if of_timm:
         theirs = [states[0], *(by_position(state, channels_last=False) for state in theirs)]
         positions = slice(-theirs[-1].shape[1], None)
     if len(theirs) != len(states):
@@ -113,7 +124,6 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
         last = number == len(states) - 1  # the library's may be before or after the norm
         if not (_same(ours[:, positions], known[:, positions]) or (last and _same(normed, known))):
             raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
-    return ModelLayers(layers, norm, states, normed, _same(normed, end))
 
 
 def timm_layers(model: Any) -> list[str]:

@@ -7,7 +7,8 @@ import polars as pl
 WITHIN = r"^(?:.*/|[a-z]+-)?"
 """What may stand before a name: folders, or the corpus in the keys of EmoBox."""
 NAMED = {
-    "LibriSpeech": ("speaker", r"(\d{1,5})-\d{3,6}-\d{4}$", "${1}"),
+    # perhaps with the speaker before it, as ESPnet writes it, or a number behind it, as Lhotse does
+    "LibriSpeech": ("speaker", r"(?:\d{1,5}-)??(\d{1,5})-\d{3,6}-\d{4}(?:-\d+)?$", "${1}"),
     "VoxCeleb": ("speaker", r"(id\d{5})/[\w-]{11}/\d{5}$", "${1}"),
     "VCTK": ("speaker", r"([ps]\d{1,3})_\d{3}(?:_mic\d)?$", "${1}"),
     "Speech Commands": ("speaker", r"([0-9a-f]{8})_nohash_\d+$", "${1}"),

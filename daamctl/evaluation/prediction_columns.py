@@ -18,16 +18,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
         "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
         "file_name", "path", "wav", "name", "sample_id", "item_id", "task_id", "instance_id", "question_id",
-        "doc_id", "row_id", "index", "idx", "unnamed:_0", "",
+        "doc_id", "row_id", "audio_filepath", "index", "idx", "unnamed:_0", "",
     ),
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
         "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
-        "emo", "emotion",
+        "emo", "emotion", "ref",
     ),
     "prediction": (
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
         "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
+        "pred_text", "pred_str",
     ),
     "correct": METRICS,
     "group": (
@@ -45,6 +46,8 @@ COUNTS = {
     "prediction": ("errors", "num_errors", "n_errors"),
 }
 """The same of files of counted errors; these names come first, but only with `--metric counted-accuracy`."""
+TRANSCRIPTS = ("text", "sentence", "transcript", "transcription")
+"""Columns that have what was said, beside `pred_text`, `pred_str`, `hyp` or `hypothesis`."""
 VALUES = {
     MEAN: ("score", "value", "rating", "reward", "mos", "pesq", "stoi", "si_sdr", "sisdr", "bleu", "chrf", "comet"),
     LOSS: ("loss", "nll", "log_loss", "cross_entropy", "rmse", "mae", "mse", "seconds", "latency"),
@@ -166,6 +169,10 @@ def _roles(
                 fix="name another, or the file that has the labels: --items FILE",
             )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
+    answer = str(found["prediction"]).lower()
+    if found["label"] is None and answer in ("pred_text", "pred_str", "hyp", "hypothesis"):
+        found["label"] = next(iter(_named(frame, TRANSCRIPTS)), None)
+        found["group"] = None if found["group"] == found["label"] else found["group"]
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
         raise ConfigError(f"{what} has several columns named {twice[0]}", fix="remove or rename all but one of them")

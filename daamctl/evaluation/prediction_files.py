@@ -1,14 +1,11 @@
 """Predictions that any tool made: one row per tested item, whatever file they are in.
 
-Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of daamctl, s3prl, EmoBox, nkululeko,
-detectors of spoofed speech, the Hugging Face Trainer, MTEB, lm-evaluation-harness, Inspect, lighteval, HELM,
-OpenCompass, Every Eval Ever, OpenAI's Evals, promptfoo and SWE-bench. docs/judge.md shows each of them. Nothing is
-unpickled.
+Reads CSV, TSV, JSON, JSON lines, Parquet, Feather and npz files, and the outputs of many tools (docs/judge.md). Logs of
+language models are read by `sample_logs`, lines of text by `text_layouts`. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -17,8 +14,9 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ import polars as pl
 import pyarrow as pa
 
 from daamctl.artifacts.predictions import Predictions
-from daamctl.data.spans import is_tag, word_id
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
@@ -42,6 +39,7 @@ from daamctl.evaluation.prediction_columns import (
     text_of,
 )
 from daamctl.evaluation.sample_logs import MODEL, Opened
+from daamctl.evaluation.text_layouts import of_lines
 from daamctl.store.files import fitting, is_pattern
 from daamctl.store.tables import (
     decoded,
@@ -58,8 +56,12 @@ from daamctl.store.tables import (
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
-TEXTS = (".csv", ".tsv", ".txt", ".score", ".conll", ".ark", ".json", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".score", ".conll", ".ark", ".trn", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
+PLAIN = (".txt", ".score", ".trn", "")
+"""Kinds of files that may have lines of words."""
+JSON_LINES = re.compile(r"\s*\{.*\}\s*\n\s*\{")
+"""How NeMo's `.json` begins."""
 ARROW = (".arrow", ".feather")
 SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
 ZSTANDARD = 93
@@ -74,12 +76,10 @@ FOLDS = {
     "test_*predict.txt": r"test_(?:fold)?(\w*?)_?predict()",
 }
 """Files of the folds in a folder, of daamctl and of s3prl -> where their fold and seed are."""
-KEYS = {"bonafide", "spoof"}
-"""Labels of ASVspoof."""
 VOXCELEB = r"^(id\d{5})-.+_id\d{5}-"
 """How s3prl names trials of VoxCeleb, with the enrolled speaker first."""
-TARGETS = {"1": "1", "0": "0", "target": "1", "nontarget": "0"}
-"""Labels of trials of speaker verification: is it the speaker who is enrolled?"""
+WITHOUT_NAMES = ("s3prl", "sclite", "Kaldi")
+"""Tools in whose lines nothing tells whether they are labels or predictions."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 
@@ -178,7 +178,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str) -> pl.DataFrame:
     """The table with the labels and groups of its items, which are in another file."""
-    _, other, _ = _open(items, None)
+    kind, other, _ = _open(items, None)
+    if kind in WITHOUT_NAMES and "label" not in other.columns:
+        other = other.rename({"prediction": "label"}, strict=False)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
     given = columns.get("item")  # in one of the files, or both
     here = column_of(frame, "item", None if "item" in theirs and given not in frame.columns else given, str(path))
@@ -233,11 +235,12 @@ def _open(path: Path, correct: str | None) -> Opened:
     if packed := suffix == ".gz" and inner in TEXTS:
         suffix = inner
     is_pipe = suffix == "" and path.is_fifo()  # as <(jq -c ... FILE) is
-    if suffix not in SUFFIXES and not is_pipe:
-        raise ArtifactError(
-            f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
-            fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
-        )
+    unknown = ArtifactError(
+        f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
+        fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
+    )
+    if suffix not in (*SUFFIXES, ""):
+        raise unknown
     try:
         if suffix == ".parquet":
             return _parquet(read_any_parquet(path), correct, path)
@@ -255,23 +258,17 @@ def _open(path: Path, correct: str | None) -> Opened:
         text = decoded(gzip.decompress(content) if packed else content)
         if is_pipe:
             suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
-        if suffix in (".jsonl", ".ndjson"):
+        if suffix in (".jsonl", ".ndjson") or (suffix == ".json" and JSON_LINES.match(text)):
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
             return _json(parsed_json(text), correct, path)
-        if text.startswith("%WER"):
-            return "SpeechBrain", _error_counts(text), ()
-        if text.startswith(",diarization error rate,"):
-            return "pyannote", _diarized(text), ()
-        if (words := _tagged_words(text)) is not None:
-            return "conlleval", words, ()
+        if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
+            return found[0], _with_truth(path, found[1], _lines), ()
+        if suffix == "" and any(len(line.split()) not in (0, 2) for line in text.splitlines()):
+            raise unknown
         if suffix == ".ark":
             return _s3prl(path, text, " ")
-        if suffix in (".txt", ".score") and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
-            if (keys := _spoofing(text)) is not None:
-                return "ASVspoof", keys, ()
-            if (trials := _verified(text)) is not None:
-                return "speaker verification", trials, ()
+        if suffix in PLAIN and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
             return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
             first = text.partition("\n")[0].lower().split(",")
@@ -305,102 +302,6 @@ def _beside(path: Path) -> str | None:
     names = sorted(one.name for one in path.parent.glob("*"))
     found = [name for name in names if Path(name.removesuffix(".gz")).suffix in SUFFIXES]
     return f"in {path.parent}: {first_few(found, 8)}" if found else None
-
-
-def _tagged_words(text: str) -> pl.DataFrame | None:
-    """Words in lines, their true and predicted tags last, with an empty line after each sentence; None: another file.
-
-    This is what conlleval reads, and flair writes.
-    """
-    rows: list[tuple[str, str, str, str]] = []
-    sentence, position = 0, 0
-    for line in text.splitlines():
-        word = line.split()
-        if not word or word[0] == "-DOCSTART-":
-            sentence, position = sentence + (position > 0), 0
-            continue
-        if len(word) < 3 or not (is_tag(word[-2]) and is_tag(word[-1])):
-            return None
-        name = f"{sentence:06d}"
-        rows.append((word_id(name, position), name, word[-2], word[-1]))
-        position += 1
-    return pl.DataFrame(rows, ["item", "sentence", "label", "prediction"], orient="row") if rows else None
-
-
-def _error_counts(text: str) -> pl.DataFrame:
-    """Errors and words of each utterance, which SpeechBrain writes above the alignment."""
-    rows = re.findall(r"^(\S+), %WER \S+ \[ (\d+) / (\d+), ", text, re.MULTILINE)
-    if not rows:
-        raise ValueError("it has no line 'utterance, %WER ... [ errors / words, ...'")
-    return pl.DataFrame(rows, ["item", "errors", "length"], orient="row")
-
-
-def _diarized(text: str) -> pl.DataFrame:
-    """Seconds of error and of speech of each recording, in a report of pyannote.metrics that pandas wrote as CSV.
-
-    Its head has two lines: what a column is, and whether it has percent.
-    """
-    names, units, *rows = csv.reader(io.StringIO(text))
-    at = {name: place for place, (name, unit) in enumerate(zip(names, units, strict=True)) if unit != "%"}
-    parts = [at[name] for name in ("false alarm", "missed detection", "confusion")]
-    return pl.DataFrame(
-        [
-            (row[0], sum(float(row[place]) for place in parts), float(row[at["total"]]))
-            for row in rows
-            if len(row) == len(names) and row[0] != "TOTAL" and any(row[1:])
-        ],
-        ["item", "errors", "length"],
-        orient="row",
-    )
-
-
-def _spoofing(text: str) -> pl.DataFrame | None:
-    """Lines with the key of a trial, bonafide or spoof, of ASVspoof or of detectors made for it; None: another file.
-
-    The keys have `speaker item ... key ...`, the outputs of detectors `item attack key score`.
-    """
-    rows = {number: line.split() for number, line in enumerate(text.splitlines(), 1) if line.strip()}
-    first = next(iter(rows.values()), [])
-    if len(first) < 4 or not KEYS & set(first):
-        return None
-    key, item = next(at for at, word in enumerate(first) if word in KEYS), int(len(first) > 4)
-    for number, row in rows.items():
-        if len(row) != len(first) or row[key] not in KEYS:
-            raise ValueError(
-                f"line {number} has not {len(first)} words, or none of {' and '.join(sorted(KEYS))} where others do"
-            )
-    columns = [pl.Series(column) for column in zip(*rows.values(), strict=True)]
-    found = {"item": columns[item], "label": columns[key]}
-    found |= {"speaker": columns[0]} if item else {"prediction": columns[-1]}
-    return pl.DataFrame(found)
-
-
-def _verified(text: str) -> pl.DataFrame | None:
-    """Trials of speaker verification, with their labels, scores or both; None: another file.
-
-    Lines are `label enrolled tested` as in the lists of VoxCeleb, `enrolled tested label` or `enrolled tested score` as
-    Kaldi has them, or `enrolled tested` and both, as SpeechBrain and WeSpeaker write them. Trials belong together by
-    the speaker who is enrolled (docs/sources.md#trials-of-speaker-verification): the first folder of a path, or the
-    name.
-    """
-    rows = [line.split() for line in text.splitlines() if line.strip()]
-    if not rows or {len(row) for row in rows} not in ({3}, {4}):
-        return None
-    columns = [pl.Series(column) for column in zip(*rows, strict=True)]
-    are_labels = [set(column.unique()) <= TARGETS.keys() for column in columns]
-    at = [0] if are_labels[0] and len(columns) == 3 else [*range(2, len(columns))]
-    enrolled, tested = (columns[place] for place in range(len(columns)) if place not in at)
-    labels = [place for place in at if are_labels[place]]
-    scores = [place for place in at if place not in labels]
-    if len(labels) > 1 or len(scores) > 1 or not all(one.str.contains("[A-Za-z]").all() for one in (enrolled, tested)):
-        return None
-    if any(columns[place].cast(pl.Float64, strict=False).null_count() for place in scores):
-        return None
-    ids = [one.str.replace(r"\.(?:wav|flac|m4a|mp3|npy)$", "") for one in (enrolled, tested)]
-    found = {"item": ids[0] + " " + ids[1], "speaker": enrolled.str.replace("/.*$", "")}
-    found |= {"label": columns[labels[0]].replace(TARGETS)} if labels else {}
-    found |= {"prediction": columns[scores[0]]} if scores else {}
-    return pl.DataFrame(found).unique(maintain_order=True)
 
 
 def _csv(text: str) -> Opened:
@@ -554,8 +455,9 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
 
 
 def _truth_of(path: Path) -> Path:
-    """The file of labels that s3prl writes beside predictions."""
-    return path.with_name(path.name.replace("predict", "truth").replace("-hyp", "-ref"))
+    """The file of labels that s3prl, ESPnet and fairseq write beside predictions."""
+    name = re.sub(r"^hypo?\.", "ref.", path.name)
+    return path.with_name(name.replace("predict", "truth").replace("-hyp", "-ref"))
 
 
 def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
@@ -565,19 +467,30 @@ def _s3prl(path: Path, text: str, separator: str | None = None) -> Opened:
         separator: behind which everything is one answer: a comma of intents, `item,action,object,location`, or a space
             before recognised words; None: an answer is one word.
     """
-    frame = _pairs(text, "prediction", separator)
+    frame = _pairs(text, separator)
     if frame["item"].str.contains(VOXCELEB).all():
         frame = frame.with_columns(speaker=frame["item"].str.extract(VOXCELEB))
+    return "s3prl", _with_truth(path, frame, partial(_pairs, separator=separator)), ()
+
+
+def _with_truth(path: Path, frame: pl.DataFrame, read: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
+    """The table with the labels of a second file, whose answers are the labels, if there is one."""
     truth = _truth_of(path)
-    if truth == path or not truth.exists():
-        return "s3prl", frame, ()
-    labels = _pairs(truth.read_text(encoding="utf-8-sig"), "label", separator)
+    if "label" in frame.columns or truth == path or not truth.exists():
+        return frame
+    labels = read(decoded(truth.read_bytes())).select("item", label="prediction")
     if set(labels["item"]) != set(frame["item"]):
         raise ValueError(f"{truth.name} has other items")
-    return "s3prl", frame.join(labels, on="item"), ()
+    return frame.join(labels, on="item", maintain_order="left")
 
 
-def _pairs(text: str, second: str, separator: str | None) -> pl.DataFrame:
+def _lines(text: str) -> pl.DataFrame:
+    if (found := of_lines(text, plain=True)) is None:
+        raise ValueError("its lines are neither 'utterance words' nor 'words (utterance)'")
+    return found[1]
+
+
+def _pairs(text: str, separator: str | None) -> pl.DataFrame:
     lines = [line for line in text.splitlines() if line.strip()]
     if separator == " ":
         lines = [f"{line.strip()} " for line in lines]  # of an item, perhaps without a word
@@ -585,7 +498,7 @@ def _pairs(text: str, second: str, separator: str | None) -> pl.DataFrame:
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
         raise ValueError(f"line {wrong} has {len(rows[wrong - 1])} words; need an item and an answer")
-    return pl.DataFrame(rows, {"item": pl.String(), second: pl.String()}, orient="row")
+    return pl.DataFrame(rows, {"item": pl.String(), "prediction": pl.String()}, orient="row")
 
 
 def _fitting(pattern: Path, correct: str | None) -> Opened:
@@ -619,6 +532,12 @@ def _folder(path: Path) -> Opened:
             parts.append(frame.with_columns(pl.lit(one).alias(role) for role, one in numbers.items() if one))
         if parts:
             return tool, pl.concat(parts), notes
+    if (path / "text").is_file():  # of Kaldi
+        frame = _lines(decoded((path / "text").read_bytes()))
+        if (speakers := path / "utt2spk").is_file():
+            known = _pairs(decoded(speakers.read_bytes()), None).rename({"prediction": "speaker"})
+            frame = frame.join(known, on="item", how="left", maintain_order="left")
+        return "Kaldi", frame, ()
     raise ArtifactError(
         f"{path}: no predictions of folds in this folder", fix=f"give a file, or a folder with {' or '.join(FOLDS)}"
     )

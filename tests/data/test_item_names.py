@@ -12,6 +12,8 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
     ("corpus", "name", "who", "word"),
     [
         ("LibriSpeech", "672-122797-{0:04d}", "672", "speaker"),
+        ("LibriSpeech", "672-672-122797-{0:04d}", "672", "speaker"),
+        ("LibriSpeech", "84-1211-{0:04d}-1234", "84", "speaker"),
         ("VoxCeleb", "wav/id10270/5r0dWx_-7C8/{0:05d}.wav", "id10270", "speaker"),
         ("VCTK", "p225/p225_{0:03d}_mic1.flac", "p225", "speaker"),
         ("Speech Commands", "bed/0a7c2a8d_nohash_{0}.wav", "0a7c2a8d", "speaker"),
@@ -27,7 +29,7 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
     ],
 )
 def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: str, who: str, word: str) -> None:
-    others = {"672": "84", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08", "Ses01M": "Ses02M",
+    others = {"672": "84", "84": "1089", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08", "Ses01M": "Ses02M",
               "12": "07", "1001": "1002", "dia12": "dia3"}  # fmt: skip
     other = name.replace(who, others[who]).replace("Ses01F", "Ses02F")
     items = [form.format(number, "ABCDEF"[number % 6]) for form in (name, other) for number in range(6)]

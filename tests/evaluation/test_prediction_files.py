@@ -1019,6 +1019,22 @@ def test_lines_that_are_no_trials(tmp_path: Path, line: str) -> None:
         rows(tmp_path / "x.txt")
 
 
+@pytest.mark.parametrize("said", ["text", "sentence"])
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+def test_recognised_words_of_nemo(tmp_path: Path, ending: str, said: str) -> None:
+    """NeMo calls a file with an object in each line .json."""
+    records = [
+        {"audio_filepath": f"/wav/{item}.wav", "duration": 1.5, said: text, "pred_text": heard}
+        for item, text, heard in (("u1", "it goes", "it does"), ("u2", "on", ""))
+    ]
+    path = tmp_path / f"predictions{ending}"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    found = read_predictions(path, metric="word_accuracy")
+    read = found.rows.select("item", "label", "prediction").rows()
+    assert read == [("/wav/u1.wav", "it goes", "it does"), ("/wav/u2.wav", "on", None)]
+    assert found.group is None
+
+
 def test_recognised_words_of_s3prl(tmp_path: Path) -> None:
     (tmp_path / "test-noLM-hyp.ark").write_text("u1 IT GOES\nu2 \nu3 ON\n")
     (tmp_path / "test-noLM-ref.ark").write_text("u2 SO\nu1 IT GOES ON\nu3 ON\n")

@@ -29,8 +29,8 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
     ],
 )
 def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: str, who: str, word: str) -> None:
-    others = {"672": "84", "84": "1089", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08", "Ses01M": "Ses02M",
-              "12": "07", "1001": "1002", "dia12": "dia3"}  # fmt: skip
+    others = {"672": "84", "84": "1089", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08",
+              "Ses01M": "Ses02M", "12": "07", "1001": "1002", "dia12": "dia3"}  # fmt: skip
     other = name.replace(who, others[who]).replace("Ses01F", "Ses02F")
     items = [form.format(number, "ABCDEF"[number % 6]) for form in (name, other) for number in range(6)]
     found = groups_in_names(pl.Series(items))

@@ -9,6 +9,13 @@ WITHIN = r"^(?:.*/|[a-z]+-)?"
 NAMED = {
     # perhaps with the speaker before it, as ESPnet writes it, or a number behind it, as Lhotse does
     "LibriSpeech": ("speaker", r"(?:\d{1,5}-)??(\d{1,5})-\d{3,6}-\d{4}(?:-\d+)?$", "${1}"),
+    "MLS": ("speaker", r"(\d{1,5})_\d{1,5}_\d{6}$", "${1}"),
+    "AISHELL": ("speaker", r"[A-Z]{3}\d{3}(S\d{4})W\d{4}(?:-\d+)?$", "${1}"),
+    "TIMIT": ("speaker", r"([MF][A-Z]{3}\d)[_/]S[AIX]\d{1,4}$", "${1}"),
+    "AMI": ("speaker", r"AMI_[A-Z]{2}\d{4}[a-d]?_\w{3}_([MF][A-Z]{2}\d{3})_\d{7}_\d{7}$", "${1}"),
+    "Switchboard": ("speaker", r"((?:sw0|en_)\d{4}-[AB])_\d{6}-\d{6}$", "${1}"),
+    "TED-LIUM": ("talk", r"([A-Z]\w+_\d{4}[A-Z]*)-\d{7}-\d{7}(?:-\d+)?$", "${1}"),
+    "GigaSpeech": ("recording", r"([A-Z]{3}\d{10})_S\d{7}(?:-\d+)?$", "${1}"),
     "VoxCeleb": ("speaker", r"(id\d{5})/[\w-]{11}/\d{5}$", "${1}"),
     "VCTK": ("speaker", r"([ps]\d{1,3})_\d{3}(?:_mic\d)?$", "${1}"),
     "Speech Commands": ("speaker", r"([0-9a-f]{8})_nohash_\d+$", "${1}"),
@@ -16,6 +23,9 @@ NAMED = {
     "IEMOCAP": ("speaker", r"(Ses0\d)[FM]_(?:impro|script)\w*_([FM])\w{3}$", "${1}${2}"),
     "RAVDESS": ("speaker", r"(?:\d\d-){6}(\d\d)$", "${1}"),
     "CREMA-D": ("speaker", r"(1\d{3})[_-][A-Z]{3}[_-][A-Z]{3}[_-][A-Z]{1,2}$", "${1}"),
+    "MSP-Podcast": ("podcast", r"(MSP-PODCAST_\d{4})_\d{4}(?:_\d+)*$", "${1}"),
+    "ESC-50": ("recording", r"[1-5]-(\d+)-[A-Z]-\d{1,2}$", "${1}"),
+    "UrbanSound8K": ("recording", r"(\d+)-\d-\d{1,2}-\d{1,3}$", "${1}"),
     "MELD": ("dialogue", r"(dia\d+)_utt\d+$", "${1}"),
 }
 """Corpus -> what its names of items have in common, the form of a name without its ending, and the part of it."""

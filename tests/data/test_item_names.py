@@ -14,6 +14,18 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
         ("LibriSpeech", "672-122797-{0:04d}", "672", "speaker"),
         ("LibriSpeech", "672-672-122797-{0:04d}", "672", "speaker"),
         ("LibriSpeech", "84-1211-{0:04d}-1234", "84", "speaker"),
+        ("MLS", "4800_10003_{0:06d}", "4800", "speaker"),
+        ("AISHELL", "wav/test/S0764/BAC009S0764W{0:04d}.wav", "S0764", "speaker"),
+        ("TIMIT", "TEST/DR4/FADG0/SI{0}", "FADG0", "speaker"),
+        ("TIMIT", "FADG0_SX{0}", "FADG0", "speaker"),
+        ("AMI", "AMI_EN2001a_H00_MEE068_{0:07d}_0000594", "MEE068", "speaker"),
+        ("Switchboard", "sw02001-A_{0:06d}-001156", "sw02001-A", "speaker"),
+        ("Switchboard", "en_4156-A_{0:06d}-030248", "en_4156-A", "speaker"),
+        ("TED-LIUM", "AimeeMullins_2009P-{0:07d}-0002881", "AimeeMullins_2009P", "talk"),
+        ("GigaSpeech", "YOU0000000315_S{0:07d}-17", "YOU0000000315", "recording"),
+        ("MSP-Podcast", "MSP-PODCAST_0002_{0:04d}.wav", "MSP-PODCAST_0002", "podcast"),
+        ("ESC-50", "audio/1-100032-{1}-0.wav", "100032", "recording"),
+        ("UrbanSound8K", "fold5/100032-3-0-{0}.wav", "100032", "recording"),
         ("VoxCeleb", "wav/id10270/5r0dWx_-7C8/{0:05d}.wav", "id10270", "speaker"),
         ("VCTK", "p225/p225_{0:03d}_mic1.flac", "p225", "speaker"),
         ("Speech Commands", "bed/0a7c2a8d_nohash_{0}.wav", "0a7c2a8d", "speaker"),
@@ -30,7 +42,10 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
 )
 def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: str, who: str, word: str) -> None:
     others = {"672": "84", "84": "1089", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08",
-              "Ses01M": "Ses02M", "12": "07", "1001": "1002", "dia12": "dia3"}  # fmt: skip
+              "Ses01M": "Ses02M", "12": "07", "4800": "67",
+              "S0764": "S0765", "FADG0": "MABW0", "MEE068": "FEE005", "sw02001-A": "sw02001-B",
+              "en_4156-A": "en_4156-B", "AimeeMullins_2009P": "BillGates_2010", "YOU0000000315": "POD0000000004",
+              "MSP-PODCAST_0002": "MSP-PODCAST_0113", "100032": "7061", "1001": "1002", "dia12": "dia3"}  # fmt: skip
     other = name.replace(who, others[who]).replace("Ses01F", "Ses02F")
     items = [form.format(number, "ABCDEF"[number % 6]) for form in (name, other) for number in range(6)]
     found = groups_in_names(pl.Series(items))

@@ -53,6 +53,9 @@ VALUES = {
     LOSS: ("loss", "nll", "log_loss", "cross_entropy", "rmse", "mae", "mse", "seconds", "latency"),
 }  # fmt: skip
 """Metric -> names of a column of scores, or losses, on any scale, which come first there."""
+INDEX = ("index", "Unnamed: 0", "")
+TASKS = ("task", "task_name", "dataset", "dataset_name", "benchmark")
+"""Names of a column of items, if each of its values stands once and none but an index of rows is called as usual."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
@@ -92,7 +95,7 @@ def of_table(
     columns = _for_metric(frame, columns, metric)
     found, taken = _roles(frame, columns, what)
     read = [
-        f"{role} = {(found[role] if role in taken else 'row number') or 'class of the largest score'}"
+        f"{role} = {_told(found[role], role, is_there=role in taken)}"
         for role in COLUMNS
         if role in taken or role == "item"
     ]
@@ -138,6 +141,13 @@ def of_table(
     return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
 
 
+def _told(name: str | None, role: str, *, is_there: bool) -> str:
+    """What a role was read from."""
+    if name is None or not is_there:
+        return "class of the largest score" if is_there else "row number"
+    return name or "the column without a name"
+
+
 def _for_metric(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) -> Mapping[str, str]:
     """The columns that were named, and those that this metric reads."""
     if metric == COUNTED:
@@ -169,6 +179,8 @@ def _roles(
                 fix="name another, or the file that has the labels: --items FILE",
             )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
+    if found["item"] in (None, *INDEX) and "item" not in columns:
+        found["item"] = next((one for one in _named(frame, TASKS) if frame[one].is_unique().all()), found["item"])
     answer = str(found["prediction"]).lower()
     if found["label"] is None and answer in ("pred_text", "pred_str", "hyp", "hypothesis"):
         found["label"] = next(iter(_named(frame, TRANSCRIPTS)), None)
@@ -270,6 +282,20 @@ def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> s
             raise ConfigError(f"{what} has no column '{given}'; it has {first_few(frame.columns, 12)}")
         return given
     return next(iter(_candidates(frame, role)), None)
+
+
+def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) -> list[str]:
+    """Columns of scores that are called after models or tasks; none where a column has a usual name.
+
+    Args:
+        columns, metric: see `read_predictions`.
+    """
+    if metric not in VALUES or columns.keys() & {"prediction", "correct"} or _named(frame, VALUES[metric]):
+        return []
+    roles = {columns.get(role, *_candidates(frame, role)[:1]) for role in COLUMNS}
+    if {*_candidates(frame, "prediction"), *_candidates(frame, "correct")}:
+        return []
+    return [name for name in _numeric(frame) if name not in roles]
 
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:

@@ -36,6 +36,7 @@ from daamctl.evaluation.prediction_columns import (
     column_of,
     of_table,
     predicted_name,
+    scores_without_names,
     text_of,
 )
 from daamctl.evaluation.sample_logs import MODEL, Opened
@@ -80,6 +81,11 @@ VOXCELEB = r"^(id\d{5})-.+_id\d{5}-"
 """How s3prl names trials of VoxCeleb, with the enrolled speaker first."""
 WITHOUT_NAMES = ("s3prl", "sclite", "Kaldi")
 """Tools in whose lines nothing tells whether they are labels or predictions."""
+SUMMARY = re.compile(
+    r"(?i)(?:^|[\W_])(?:rank(?:ing)?|mean|average|avg|overall|total|param(?:eter)?s?|size|dimensions?|tokens|memory|context|"
+    r"length|year|cost|price|votes)(?:$|[\W_])"
+)
+"""What columns of a leaderboard are called that are no tasks."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 
@@ -142,6 +148,11 @@ def read_models(
         tool, frame, notes = _read(source, single, items)
     else:
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
+    model = column_of(frame, "model", given, str(what))
+    values = [] if wide else scores_without_names(frame, single, metric)
+    if len(values) > 1 and (model is None or frame[model].is_unique().all()):
+        frame, note = _leaderboard(frame, values, model)
+        notes, model, single = (*notes, note), model or MODEL, {**single, "prediction": "score"}
     if wide:
         found = [
             of_table(frame, {**single, role: name}, name, what, metric=metric)
@@ -149,12 +160,11 @@ def read_models(
             for name in names
         ]
     else:
-        model = column_of(frame, "model", given, str(what))
         if model is None or frame[model].n_unique() < 2:
             raise ConfigError(
                 f"a comparison needs predictions of two models or more, got 1 in {what}",
                 fix="give another file, or name the columns of several models: --prediction A --prediction B, or the "
-                "one that says whose a row is: --model",
+                "one that says whose a row is: --model; columns of scores, called after models: --metric mean",
             )
         owners = text_of(frame[model])
         if absent := owners.null_count():
@@ -163,6 +173,23 @@ def read_models(
         found = [of_table(part, single, str(name), what, metric=metric) for (name,), part in parts.items()]
         notes = (f"whose a row is: {model}", *notes)
     return [replace(one, tool=tool, notes=(*one.notes, *notes)) for one in found]
+
+
+def _leaderboard(frame: pl.DataFrame, scores: list[str], model: str | None) -> tuple[pl.DataFrame, str]:
+    """A row for each model and item, of a table with columns of scores, and a note.
+
+    Args:
+        scores: columns called after the models or, if each row is of a model, after the items.
+        model: the column that says whose a row is.
+    """
+    columns = [name for name in scores if model is None or not SUMMARY.search(name)]
+    left = [name for name in scores if name not in columns]
+    others = [name for name in frame.columns if name not in (*scores, MODEL, "score")] if model is None else [model]
+    called = MODEL if model is None else "item"
+    # not every model has a score for every item
+    rows = frame.unpivot(columns, index=others, variable_name=called, value_name="score").drop_nulls("score")
+    told = f"; left out: {first_few(left, 4)}" if left else ""
+    return rows, f"each of {len(columns)} columns is of one {called}: {first_few(columns, 3)}{told}"
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

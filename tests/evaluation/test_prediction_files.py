@@ -1019,6 +1019,40 @@ def test_lines_that_are_no_trials(tmp_path: Path, line: str) -> None:
         rows(tmp_path / "x.txt")
 
 
+SCORES = pd.DataFrame({"a": [61.5, 70.0, 80.25], "b": [60.0, 71.0, None]}, pd.Index(["x", "y", "z"], name="task_name"))
+"""Scores of two models on three tasks."""
+BOARDS = {
+    "long": (SCORES.melt(ignore_index=False, var_name="model_name", value_name="score").reset_index(), None),
+    "wide": (SCORES.reset_index(), "each of 2 columns is of one model: a, b"),
+    "leaderboard": (
+        SCORES.T.reset_index(names="Model").assign(**{"Rank (Borda)": 1, "Mean (Task)": 70.6, "max_tokens": 512}),
+        "each of 3 columns is of one item: x, y, z; left out: Rank (Borda), Mean (Task), max_tokens",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize("kind", BOARDS)
+def test_scores_of_models_on_tasks(tmp_path: Path, kind: str, index: bool) -> None:
+    table, note = BOARDS[kind]
+    table.to_csv(tmp_path / "x.csv", index=index)  # pandas writes the numbers of the rows, too
+    first, second = read_models(tmp_path / "x.csv", metric="mean")
+    assert [first.name, second.name] == ["a", "b"]
+    assert first.rows.select("item", "prediction").rows() == [("x", "61.5"), ("y", "70.0"), ("z", "80.25")]
+    assert note is None or note in first.notes
+    if kind == "long":  # where an empty cell may be an error
+        assert second.rows["prediction"].to_list() == ["60", "71", None]
+    else:
+        assert second.rows.select("item", "prediction").rows() == [("x", "60"), ("y", "71")]
+
+
+@pytest.mark.parametrize("metric", ["mean", "mean_loss"])
+def test_columns_of_scores_that_are_called_as_usual_are_of_one_model(tmp_path: Path, metric: str) -> None:
+    (tmp_path / "x.csv").write_text("item,score,loss,other\nx,0.5,2,3\ny,0.6,1,3\n")
+    with pytest.raises(ConfigError, match="two models or more, got 1 in"):
+        read_models(tmp_path / "x.csv", metric=metric)
+
+
 @pytest.mark.parametrize("said", ["text", "sentence"])
 @pytest.mark.parametrize("ending", [".json", ".jsonl"])
 def test_recognised_words_of_nemo(tmp_path: Path, ending: str, said: str) -> None:

@@ -19,7 +19,7 @@ and a rare item does not count as a whole class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import mean
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family, Interval, NonInferiority
 from daamctl.artifacts.terms import counted, listed
+from daamctl.compute.progress import progress
 from daamctl.data.metrics import ClassIds
 from daamctl.data.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 from daamctl.data.task import FIGURES, TASKS, Task
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from daamctl.artifacts.results import Fold
 
 MIN_SPEAKERS = 5
+MANY_PAIRS = 200
+"""So many comparisons take seconds."""
 FIXED = {"target": "target", "speaker": "speaker", "n_test": "test-clip count", "n_train": "training-clip count"}
 """Column -> its name in errors. An item must have the same values in all seeds and methods. The counts are among them
 because n_test / n_train corrects every test over folds."""
@@ -171,7 +174,7 @@ def compare_methods(
         pairs = [(reference, method) for method in tables if method != reference]
     runs = {method: accuracies_of(table) if same_folds else {} for method, table in tables.items()}
     rows = []
-    for first, second in pairs:
+    for first, second in with_progress(pairs):
         both = _wins(correct[first], correct[second]) | _ahead(runs[first], runs[second])
         for name in task.over_items:
             row = _compare(correct[first], correct[second], data, name, alpha, seed) | both
@@ -406,6 +409,17 @@ def paired_columns(
         row |= {"low": interval.low, "high": interval.high}
         row |= {"interval": interval.method, "resamples": interval.resamples}
     return row
+
+
+def with_progress(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The pairs one by one, with a progress bar if they take seconds."""
+    if len(pairs) < MANY_PAIRS:
+        yield from pairs
+        return
+    with progress(len(pairs), "comparing", "pairs") as bar:
+        for pair in pairs:
+            yield pair
+            bar.advance()
 
 
 def item_weights(number: int, classes: ClassIds | None) -> Floats:

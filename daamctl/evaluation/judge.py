@@ -32,7 +32,7 @@ from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
-from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm
+from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm, with_progress
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors, WordAccuracy
 from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
@@ -322,7 +322,7 @@ def _by_figure(
         raise ConfigError(f"{task.metric} needs as many repeats of every model; {told}")
     values = {name: mean_figure(task, own.values()) for name, own in trials.items()}
     found = []
-    for first, second in combinations(trials, 2):
+    for first, second in with_progress(list(combinations(trials, 2))):
         one, two = values[first], values[second]
         row = Compared(
             first=first, second=second, metric=task.primary, first_value=one, second_value=two, difference=one - two

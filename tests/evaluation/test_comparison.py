@@ -1,6 +1,7 @@
 """Paired comparisons on synthetic items: independent figures, refusals, and what happens without speakers."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from scipy import optimize, stats
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Design, Family
+from daamctl.compute.progress import Progress
 from daamctl.config import Config
 from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.evaluation import comparison
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.scoring import items_of
@@ -548,3 +551,18 @@ def test_not_worse_without_units():
     table = make_table(0.7, folds=1).with_columns(pl.lit(None, pl.String).alias("speaker"))
     _, found = not_worse({"all": table, "few": table}, reference="all", margin=0.02)
     assert (found["few"].p, found["few"].low, found["few"].difference) == (None, None, 0)
+
+
+@pytest.mark.parametrize("number", [3, 250])
+def test_many_pairs_are_counted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    @contextmanager
+    def progress(total: int, what: str, unit: str):
+        begun.append(total)
+        yield Progress(total, what, unit)
+
+    monkeypatch.setattr(comparison, "progress", progress)
+    pairs = [("a", str(one)) for one in range(number)]
+    assert list(comparison.with_progress(pairs)) == pairs
+    assert begun == ([] if number == 3 else [250])

@@ -136,7 +136,17 @@ def test_a_bad_line_is_told(name: str, text: str, message: str, tmp_path: Path) 
         read_predictions(tmp_path / name)
 
 
-@pytest.mark.parametrize("text", ["item label prediction\nu1 a b\nu2 a a b\n", "u1 a b\nu1 a\n", "u1 a b\nu2 c d\n"])
+@pytest.mark.parametrize("names", [("None-0", "None-1"), ("ann-1", "bob-1"), ("ann-1", "ann-2", "bob")])
+def test_names_that_tell_no_speakers(names: tuple[str, ...], tmp_path: Path) -> None:
+    """All are of one, each is of another, or one has no part before a hyphen."""
+    (tmp_path / "hyp.trn").write_text("".join(f"some words ({name})\n" for name in names))
+    (tmp_path / "ref.trn").write_text("".join(f"some more words ({name})\n" for name in names))
+    assert read_predictions(tmp_path / "hyp.trn", metric="word_accuracy").group is None
+
+
+@pytest.mark.parametrize(
+    "text", ["item label prediction\nu1 a b\nu2 a a b\n", "u1 a b\nu1 a\n", "u1 a b\nu2 c d\n", "u1 a\nu2\n"]
+)
 def test_other_lines_are_not_taken_for_texts(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(ArtifactError, match=r"line \d has \d words; need an item and an answer"):

@@ -77,6 +77,8 @@ def check_labels(rows: pl.DataFrame, what: str, fix: str) -> None:
         CorpusError: there are more labels than one for two items.
     """
     labels = rows["label"].unique().sort().to_list()
+    if pl.Series(labels).cast(pl.Float64, strict=False).null_count() == 0:
+        fix += "; numbers to predict become classes in a column of your own, e.g. low, middle and high"
     if len(labels) > max(2, len(rows) / 2):  # two classes of one item are refused for their folds, or their number
         raise CorpusError(
             f"{what}: {len(rows)} items have {len(labels)} different labels ({first_few(labels, 3)}); a class needs "

@@ -1193,7 +1193,10 @@ def test_labels_that_are_no_classes_are_refused(project: Path) -> None:
     message = r"9 items have 5 different labels \(0.0, 0.142857.*, 0.285714.* and 2 more\); a class needs several items"
     with pytest.raises(CorpusError, match=message) as refused:
         new.run(project, "mine", table)
-    assert refused.value.fix == "say where the class is: --columns label=NAME"
+    assert refused.value.fix == (
+        "say where the class is: --columns label=NAME; numbers to predict become classes in a column of your own, e.g. "
+        "low, middle and high"
+    )
     (project / "pipelines/mine.yaml").write_text("download: {corpus: manifest, source: texts.csv}\n", encoding="utf-8")
     config = load_config(project, "mine")
     with pytest.raises(CorpusError, match=message):

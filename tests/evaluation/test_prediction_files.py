@@ -1046,6 +1046,16 @@ def test_scores_of_models_on_tasks(tmp_path: Path, kind: str, index: bool) -> No
         assert second.rows.select("item", "prediction").rows() == [("x", "60"), ("y", "71")]
 
 
+def test_tasks_name_the_items_only_where_nothing_else_does(tmp_path: Path) -> None:
+    for text, items in (
+        ("id,task,score\na,x,0.5\nb,y,0.6\n", ["a", "b"]),
+        (",task,score\n0,x,0.5\n1,y,0.6\n", ["x", "y"]),
+        ("task,score\nx,0.5\nx,0.6\n", ["1", "2"]),  # of two questions
+    ):
+        (tmp_path / "x.csv").write_text(text)
+        assert read_predictions(tmp_path / "x.csv", metric="mean").rows["item"].to_list() == items
+
+
 @pytest.mark.parametrize("metric", ["mean", "mean_loss"])
 def test_columns_of_scores_that_are_called_as_usual_are_of_one_model(tmp_path: Path, metric: str) -> None:
     (tmp_path / "x.csv").write_text("item,score,loss,other\nx,0.5,2,3\ny,0.6,1,3\n")

@@ -19,7 +19,8 @@ KEYS = {"bonafide", "spoof"}
 """Labels of ASVspoof."""
 TARGETS = {"1": "1", "0": "0", "target": "1", "nontarget": "0"}
 """Labels of trials of speaker verification: is it the speaker who is enrolled?"""
-SCLITE = re.compile(r"(.*?)\s*\(([^\s()]+)\)\s*")
+SCLITE = re.compile(r"(.*?)\s*\(([^\s()]*[^\W\d][^\s()]*|\d+-[^\s()]+)\)\s*")
+"""Words and the name of an utterance, which is not only a number, such as a confidence."""
 RECOGNISED = {
     "icefall": re.compile(r"(.+?):\t(ref|hyp)=(.*)"),
     "Kaldi": re.compile(r"(\S+)\s+(ref|hyp)(?:\s+(.*))?"),

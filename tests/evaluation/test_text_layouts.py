@@ -136,7 +136,7 @@ def test_a_bad_line_is_told(name: str, text: str, message: str, tmp_path: Path) 
         read_predictions(tmp_path / name)
 
 
-@pytest.mark.parametrize("names", [("None-0", "None-1"), ("ann-1", "bob-1"), ("ann-1", "ann-2", "bob")])
+@pytest.mark.parametrize("names", [("None-0", "None-1"), ("7-1", "8-1"), ("ann-1", "bob-1"), ("ann-1", "ann-2", "bob")])
 def test_names_that_tell_no_speakers(names: tuple[str, ...], tmp_path: Path) -> None:
     """All are of one, each is of another, or one has no part before a hyphen."""
     (tmp_path / "hyp.trn").write_text("".join(f"some words ({name})\n" for name in names))
@@ -145,7 +145,14 @@ def test_names_that_tell_no_speakers(names: tuple[str, ...], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["item label prediction\nu1 a b\nu2 a a b\n", "u1 a b\nu1 a\n", "u1 a b\nu2 c d\n", "u1 a\nu2\n"]
+    "text",
+    [
+        "item label prediction\nu1 a b\nu2 a a b\n",
+        "u1 a b\nu1 a\n",
+        "u1 a b\nu2 c d\n",
+        "u1 a\nu2\n",
+        "u1 a (0.9)\nu2 b (0.7)\n",
+    ],
 )
 def test_other_lines_are_not_taken_for_texts(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text(text)

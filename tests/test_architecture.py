@@ -279,6 +279,7 @@ ENGINE = {
                 "lists",
                 "unnamed",
                 "dumps",
+                "kaldi_archive",
                 "sources",
                 "tags",
                 "vector_file",

@@ -2,8 +2,8 @@
 
 A dump is a folder with one file per item, perhaps with a JSON file beside each that says what it is, one file with one
 entry per item, one with arrays whose first axis counts the items, a table (Parquet, CSV, JSON) with a column of
-vectors, or one for each layer, or a column for each feature, a file of answers of OpenAI's batches, or a task folder of
-HEAR's evaluation kit.
+vectors, or one for each layer, or a column for each feature, a file of answers of OpenAI's batches, an archive of
+Kaldi, or a task folder of HEAR's evaluation kit.
 An item is one array, a list of arrays, one per layer, or arrays by name, of which those are taken that name a layer.
 """
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
 from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, read_text, renames, tell_unused
+from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
@@ -206,11 +207,13 @@ def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
         if len(found) < len(files) or not found:
             raise CorpusError(f"{source} has {'several files of an item' if found else f'no files {KINDS}'}")
         return found, None, True
+    if source.is_file() and source.suffix in ENDINGS:
+        return dict(read_archive(source)), None, True
     if source.is_file() and source.suffix not in KINDS and tarfile.is_tarfile(source):
         fix = f"unpack it: mkdir vectors && tar -xf {source} -C vectors; then daamctl import-vectors vectors"
         raise CorpusError(f"{source} is an archive", fix=fix)
     if source.suffix not in KINDS or not source.exists():
-        allowed = f"a folder of files, or {', '.join((*KINDS, *TABLES))}"
+        allowed = f"a folder of files, or {', '.join((*KINDS, *ENDINGS, *TABLES))}"
         raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
     whole = _read(source)
     if (stacked := _stacked(whole)) is not None:

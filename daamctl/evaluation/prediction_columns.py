@@ -213,6 +213,8 @@ def _roles(
                 f"{what}: is '{found['label']}' or '{rival}' the true label?",
                 fix="name it with --label, and the other with --prediction",
             )
+    if found["prediction"] is None and len(unnamed := answers_without_names(frame, columns)) == 1:
+        found["prediction"], taken["prediction"] = unnamed[0], text_of(frame[unnamed[0]])
     if "prediction" not in taken and (scores := _class_scores(frame, label, what)) is not None:
         classes = pl.Series(scores.columns)
         taken["prediction"] = text_of(scores["1"]) if len(classes) == 1 else classes[scores.to_numpy().argmax(axis=1)]
@@ -290,12 +292,34 @@ def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric
     Args:
         columns, metric: see `read_predictions`.
     """
-    if metric not in VALUES or columns.keys() & {"prediction", "correct"} or _named(frame, VALUES[metric]):
+    if metric not in VALUES or _named(frame, VALUES[metric]):
         return []
-    roles = {columns.get(role, *_candidates(frame, role)[:1]) for role in COLUMNS}
-    if {*_candidates(frame, "prediction"), *_candidates(frame, "correct")}:
+    return [name for name in _without_role(frame, columns) if frame[name].dtype.is_numeric()]
+
+
+def answers_without_names(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Columns that are called after models: their values are all labels, which are names; none where one is as usual.
+
+    Args:
+        columns: see `read_predictions`.
+    """
+    label = columns.get("label", next(iter(_candidates(frame, "label")), None))
+    if label not in frame.columns or _is_list(frame[label]):
         return []
-    return [name for name in _numeric(frame) if name not in roles]
+    labels = text_of(frame[label]).drop_nulls().unique()
+    if len(labels) < 2 or not labels.cast(pl.Float64, strict=False).is_null().all():  # numbers may be anything
+        return []
+    others = {name: text_of(frame[name]) for name in _without_role(frame, columns) if frame[name].dtype == pl.String}
+    return [name for name, one in others.items() if one.n_unique() > 1 and one.is_in(labels.to_list()).all()]
+
+
+def _without_role(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Columns whose names say nothing; none if an answer, or whether it is right, has a usual name or is named."""
+    usual = {role: _candidates(frame, role) for role in COLUMNS}
+    if columns.keys() & {"prediction", "correct"} or usual["prediction"] or usual["correct"]:
+        return []
+    known = {*columns.values(), *(name for names in usual.values() for name in names)}
+    return [name for name in frame.columns if name not in known]
 
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:

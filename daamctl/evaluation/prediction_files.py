@@ -31,6 +31,7 @@ from daamctl.evaluation import sample_logs
 from daamctl.evaluation.prediction_columns import (
     COLUMNS,
     SCORES,
+    answers_without_names,
     by_last_part,
     by_task,
     column_of,
@@ -150,6 +151,9 @@ def read_models(
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
     model = column_of(frame, "model", given, str(what))
     values = [] if wide else scores_without_names(frame, single, metric)
+    answers = answers_without_names(frame, single) if model is None and not wide else []
+    if len(answers) > 1:
+        wide = {"prediction": answers}
     if len(values) > 1 and (model is None or frame[model].is_unique().all()):
         frame, note = _leaderboard(frame, values, model)
         notes, model, single = (*notes, note), model or MODEL, {**single, "prediction": "score"}

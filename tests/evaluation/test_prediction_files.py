@@ -1046,6 +1046,35 @@ def test_scores_of_models_on_tasks(tmp_path: Path, kind: str, index: bool) -> No
         assert second.rows.select("item", "prediction").rows() == [("x", "60"), ("y", "71")]
 
 
+def test_answers_in_columns_that_are_called_after_models(tmp_path: Path) -> None:
+    head, rows = "id,label,emotion,split,bert", ["a,joy,joy,test,joy", "b,fear,fear,test,", "c,joy,joy,test,fear"]
+    (tmp_path / "one.csv").write_text("\n".join([head, *rows]))
+    found = read_predictions(tmp_path / "one.csv")
+    assert found.rows["prediction"].to_list() == ["joy", None, "fear"]
+    assert found.notes[0] == "read: item = id, label = label, prediction = bert"
+    (tmp_path / "two.csv").write_text(
+        "\n".join([f"{head},gpt", *(f"{row},joy" for row in rows[:2]), f"{rows[2]},fear"])
+    )
+    with pytest.raises(ConfigError, match=r"the columns .* have no prediction"):  # of two, one must be chosen
+        read_predictions(tmp_path / "two.csv")
+    assert [one.name for one in read_models(tmp_path / "two.csv")] == ["bert", "gpt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,label,sex\na,0,0\nb,1,1\nc,1,0\n",  # numbers may mean anything
+        "id,label,split\na,joy,joy\nb,fear,joy\n",  # the same for all
+        "id,label,note\na,joy,joy\nb,fear,anger\n",
+        "id,label,note\na,joy,joy\nb,joy,fear\n",
+    ],
+)
+def test_other_columns_are_no_answers(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ConfigError, match="have no prediction"):
+        read_predictions(tmp_path / "x.csv")
+
+
 def test_tasks_name_the_items_only_where_nothing_else_does(tmp_path: Path) -> None:
     for text, items in (
         ("id,task,score\na,x,0.5\nb,y,0.6\n", ["a", "b"]),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -65,12 +66,12 @@ PLAIN = (".txt", ".score", ".trn", "")
 JSON_LINES = re.compile(r"\s*\{.*\}\s*\n\s*\{")
 """How NeMo's `.json` begins."""
 ARROW = (".arrow", ".feather")
-SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".eval")
+SUFFIXES = (*TEXTS, ".parquet", *ARROW, ".npz", ".npy", ".eval")
 ZSTANDARD = 93
 """Number of this compression in zip files."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError,
-    zipfile.BadZipFile, zlib.error, pa.ArrowException, pl.exceptions.PolarsError,
+    MemoryError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, pa.ArrowException, pl.exceptions.PolarsError,
 )  # fmt: skip
 """What damaged files, and files of another content, raise."""
 FOLDS = {
@@ -207,24 +208,35 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [f"{index} {path.stem}" for index, path in enumerate(paths, 1)]  # the same file twice
 
 
-def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str) -> pl.DataFrame:
-    """The table with the labels and groups of its items, which are in another file."""
+def _with_items(
+    frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str
+) -> tuple[pl.DataFrame, list[str]]:
+    """The table with the labels and groups of its items, which are in another file, and notes."""
     kind, other, _ = _open(items, None)
-    if kind in WITHOUT_NAMES and "label" not in other.columns:
+    if (kind in WITHOUT_NAMES or other.columns == ["prediction"]) and "label" not in other.columns:
         other = other.rename({"prediction": "label"}, strict=False)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
     given = columns.get("item")  # in one of the files, or both
     here = column_of(frame, "item", None if "item" in theirs and given not in frame.columns else given, str(path))
     there = column_of(other, "item", theirs.get("item"), str(items))
-    if here is None or there is None:
-        raise ConfigError(f"{path if here is None else items} has no column of items", fix="name it with --item")
     if (label := columns.get("label")) in other.columns and label == columns.get("prediction"):
         frame = frame.rename({label: predicted_name(label)}, strict=False)
-    added = {"item": text_of(other[there])}
+    added = {} if there is None else {"item": text_of(other[there])}
     for role in ("label", "group"):
         column = column_of(other, role, theirs.get(role), str(items))
         if column is not None and column not in (there, *frame.columns):
             added[column] = other[column]
+    if here is None and len(frame) == len(other):
+        told = [f"rows without names of items are those of {items.name}, in its order"]
+        return frame.with_columns(**added), told
+    if here is None:
+        raise ConfigError(
+            f"{path} has {len(frame)} rows without names of items, and {items} {len(other)}; without names, both "
+            "need the same items in the same order",
+            fix="name them with --item",
+        )
+    if there is None:
+        raise ConfigError(f"{items} has no column of items", fix="name it with --item")
     known = pl.DataFrame(added)
     again = known.filter(pl.col("item").is_duplicated())
     if len(again):
@@ -240,14 +252,17 @@ def _with_items(frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[s
             f"{items} lacks {len(lacking)} of the {len(frame)} items of {path}, e.g. '{lacking[here][0]}'"
         )
     frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
-    return frame.rename({here: theirs.get("item", here)})
+    return frame.rename({here: theirs.get("item", here)}), []
 
 
 def _read(path: Path, columns: Mapping[str, str], items: Path | None) -> Opened:
     """What is in a file or folder, as one table, with the labels of another file."""
     tool, frame, notes = _open(path, columns.get("correct"))
     frame = by_task(frame, columns, str(path))
-    return tool, frame if items is None else _with_items(frame, path, items, columns, tool), notes
+    if items is None:
+        return tool, frame, notes
+    frame, told = _with_items(frame, path, items, columns, tool)
+    return tool, frame, (*notes, *told)
 
 
 def _open(path: Path, correct: str | None) -> Opened:
@@ -279,6 +294,14 @@ def _open(path: Path, correct: str | None) -> Opened:
             return "table", _arrow(path), ()
         if suffix == ".npz":
             return _npz(path)
+        if suffix == ".npy":
+            array = np.load(path, allow_pickle=False)
+            if array.ndim == 0 or array.size == 0:
+                raise ValueError(f"the array has the shape {array.shape}, not a row for each item")
+            array = array.reshape(len(array), -1)
+            if array.shape[1] == 1:
+                return "table", pl.DataFrame({"prediction": array[:, 0]}), ()
+            return "table", pl.DataFrame({"predictions": array.tolist()}), ()
         if suffix == ".eval":
             with zipfile.ZipFile(path) as archive:
                 has_header = "header.json" in archive.namelist()  # written at the end
@@ -300,6 +323,9 @@ def _open(path: Path, correct: str | None) -> Opened:
         if suffix == ".ark":
             return _s3prl(path, text, " ")
         if suffix in PLAIN and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
+            words = [line.split() for line in text.splitlines()]
+            if words and all(len(row) == 1 for row in words):  # one answer in each line, as of TweetEval
+                return "table", pl.DataFrame({"prediction": [row[0] for row in words]}), ()
             return _s3prl(path, text)
         if path.name.endswith("predict.csv") and _truth_of(path).exists():
             first = text.partition("\n")[0].lower().split(",")

@@ -757,6 +757,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "u4.json": ('{"submitted_ids": [], "resolved_ids": []}', "no row"),
     "w.npz": (b"", "cannot be read"),
     "x.npz": (b"\x93NUMPY", "cannot be read"),
+    "x.npy": (b"\x93NUMPY\x01\x00\x0a\x00{'shape': (\n", "cannot be read"),
     "y.json": ("[" * 100_000, "cannot be read"),
     "z.json": ('[{"id": 1, "correct": {"a": 1}}]', "have no prediction"),
     "v.csv": ("item,label,pred\n1,a,a,a\n2,a,a\n", "cannot be read"),
@@ -1044,6 +1045,41 @@ def test_scores_of_models_on_tasks(tmp_path: Path, kind: str, index: bool) -> No
         assert second.rows["prediction"].to_list() == ["60", "71", None]
     else:
         assert second.rows.select("item", "prediction").rows() == [("x", "60"), ("y", "71")]
+
+
+LINES = {
+    "p.txt": "joy\nfear\n",
+    "y.txt": "joy\njoy\n",
+    "y.csv": "id,speaker,label,other\na,s1,joy,1\nb,s2,joy,2\n",
+}
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers", "scores"])
+@pytest.mark.parametrize("items", ["y.txt", "y.npy", "y.csv"])
+def test_answers_in_the_order_of_the_labels(kind: str, items: str, tmp_path: Path) -> None:
+    for name, text in LINES.items():
+        (tmp_path / name).write_text(text if kind == "classes" else text.replace("joy", "0").replace("fear", "1"))
+    np.save(tmp_path / "y.npy", np.array(["joy", "joy"] if kind == "classes" else [0, 0]))
+    np.save(tmp_path / "p.npy", np.array([0, 1] if kind == "numbers" else [[2.0, 1.0], [-3.0, 1.5]]))
+    path = tmp_path / ("p.txt" if kind == "classes" else "p.npy")
+    found = read_predictions(path, items=tmp_path / items)
+    assert found.rows["correct"].to_list() == [1, 0]
+    assert found.notes[-1] == f"rows without names of items are those of {items}, in its order"
+    named = items == "y.csv"
+    assert found.by_order is not named
+    assert found.rows["item"].to_list() == (["a", "b"] if named else ["1", "2"])
+    assert found.group == ("speaker" if named else None)
+
+
+def test_as_many_answers_as_labels_are_needed(tmp_path: Path) -> None:
+    for name, text in LINES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "p.txt").write_text("joy\nfear\njoy\n")
+    with pytest.raises(ConfigError, match=r"p.txt has 3 rows without names of items, and .*y.txt 2; without names"):
+        read_predictions(tmp_path / "p.txt", items=tmp_path / "y.txt")
+    (tmp_path / "n.csv").write_text("id,prediction\na,joy\n")
+    with pytest.raises(ConfigError, match=r"y.txt has no column of items"):
+        read_predictions(tmp_path / "n.csv", items=tmp_path / "y.txt")
 
 
 def test_answers_in_columns_that_are_called_after_models(tmp_path: Path) -> None:

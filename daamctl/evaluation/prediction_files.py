@@ -115,7 +115,7 @@ def read_predictions(
         ConfigError: a column is missing, or says nothing usable.
     """
     columns = dict(columns or {})
-    tool, frame, notes = _read(path, columns, items)
+    tool, frame, notes = _read(path, columns, items, metric)
     model = column_of(frame, "model", None, str(path))
     told = [] if model is None else text_of(frame[model].unique()).to_list()
     name = name or (told[0] if len(told) == 1 else None) or names_of([path])[0]
@@ -147,7 +147,7 @@ def read_models(
     given = single.pop("model", None)
     what = source if isinstance(source, Path) else Path("the table")
     if isinstance(source, Path):
-        tool, frame, notes = _read(source, single, items)
+        tool, frame, notes = _read(source, single, items, metric)
     else:
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
     model = column_of(frame, "model", given, str(what))
@@ -209,10 +209,10 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def _with_items(
-    frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str
+    frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str, metric: str
 ) -> tuple[pl.DataFrame, list[str]]:
     """The table with the labels and groups of its items, which are in another file, and notes."""
-    kind, other, _ = _open(items, None)
+    kind, other, _ = _texts(items, metric) or _open(items, None)
     if (kind in WITHOUT_NAMES or other.columns == ["prediction"]) and "label" not in other.columns:
         other = other.rename({"prediction": "label"}, strict=False)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
@@ -255,14 +255,29 @@ def _with_items(
     return frame.rename({here: theirs.get("item", here)}), []
 
 
-def _read(path: Path, columns: Mapping[str, str], items: Path | None) -> Opened:
+def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: str) -> Opened:
     """What is in a file or folder, as one table, with the labels of another file."""
-    tool, frame, notes = _open(path, columns.get("correct"))
+    tool, frame, notes = _texts(path, metric) or _open(path, columns.get("correct"))
     frame = by_task(frame, columns, str(path))
     if items is None:
         return tool, frame, notes
-    frame, told = _with_items(frame, path, items, columns, tool)
+    frame, told = _with_items(frame, path, items, columns, tool, metric)
     return tool, frame, (*notes, *told)
+
+
+def _texts(path: Path, metric: str) -> Opened | None:
+    """A text in each line, where texts are compared; None: it is another file."""
+    if metric not in ("word_accuracy", "character_accuracy") or path.suffix != ".txt" or not path.is_file():
+        return None
+    try:
+        text = decoded(path.read_bytes())
+        lines = [line.strip() for line in text.splitlines()]
+        are_columns = "\t" in text or {*re.split("[,;]", lines[0].lower())} & {"item", "id", *COLUMNS["prediction"]}
+        if are_columns or of_lines(text, plain=True) is not None or all(len(line.split()) == 2 for line in lines):
+            return None
+    except (OSError, ValueError, IndexError):  # which `_open` tells
+        return None
+    return "table", pl.DataFrame({"prediction": lines}, {"prediction": pl.String()}), ()
 
 
 def _open(path: Path, correct: str | None) -> Opened:

@@ -108,6 +108,27 @@ def test_lines_of_words_and_the_labels_of_a_second_file(tmp_path: Path) -> None:
     assert found.rows["group"].to_list() == ["ann", "ann", "bob", "bob"]
 
 
+def test_texts_without_names_of_utterances(tmp_path: Path) -> None:
+    (tmp_path / "hyp.txt").write_text("it goes\n\nso it is\n")
+    (tmp_path / "said.txt").write_text("it goes on\nand on\nso it is\n")
+    found = read_predictions(tmp_path / "hyp.txt", items=tmp_path / "said.txt", metric="word_accuracy")
+    assert found.rows.select("item", "label", "prediction").rows() == [
+        ("1", "it goes on", "it goes"), ("2", "and on", None), ("3", "so it is", "so it is"),
+    ]  # fmt: skip
+    with pytest.raises(ArtifactError, match="line 2 has 3 words; need an item and an answer"):
+        read_predictions(tmp_path / "hyp.txt", items=tmp_path / "said.txt")
+    for name, text in (("p.txt", "u1 goes\nu2 on\n"), ("c.txt", "id,label,hyp\nu1,it goes,goes\nu2,on,on\n")):
+        (tmp_path / name).write_text(text)  # these have names
+    (tmp_path / "y.txt").write_text("u2 on\nu1 goes\n")
+    found = read_predictions(tmp_path / "p.txt", items=tmp_path / "y.txt", metric="word_accuracy")
+    assert found.rows.select("item", "label", "prediction").rows() == [("u1", "goes", "goes"), ("u2", "on", "on")]
+    found = read_predictions(tmp_path / "c.txt", metric="word_accuracy")
+    assert found.rows.select("item", "label", "prediction").rows() == [("u1", "it goes", "goes"), ("u2", "on", "on")]
+    (tmp_path / "hyp.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"hyp\.txt: no row"):
+        read_predictions(tmp_path / "hyp.txt", metric="word_accuracy")
+
+
 def test_a_word_for_each_item_needs_no_ending(tmp_path: Path) -> None:
     (tmp_path / "utt2emo").write_text("u1 joy\nu2 fear\n")
     (tmp_path / "labels.txt").write_text("u2 fear\nu1 fear\n")

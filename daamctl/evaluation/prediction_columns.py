@@ -54,6 +54,7 @@ VALUES = {
 }  # fmt: skip
 """Metric -> names of a column of scores, or losses, on any scale, which come first there."""
 INDEX = ("index", "Unnamed: 0", "")
+"""Names of a column that numbers the rows, as pandas writes it."""
 TASKS = ("task", "task_name", "dataset", "dataset_name", "benchmark")
 """Names of a column of items, if each of its values stands once and none but an index of rows is called as usual."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
@@ -95,9 +96,7 @@ def of_table(
     columns = _for_metric(frame, columns, metric)
     found, taken = _roles(frame, columns, what)
     read = [
-        f"{role} = {_told(found[role], role, is_there=role in taken)}"
-        for role in COLUMNS
-        if role in taken or role == "item"
+        f"{role} = {_told(found[role], is_there=role in taken)}" for role in COLUMNS if role in taken or role == "item"
     ]
     label, prediction = taken.get("label"), None if "correct" in columns else taken.get("prediction")
     measured = metric in ERRORS and metric not in SCORED
@@ -141,8 +140,8 @@ def of_table(
     return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
 
 
-def _told(name: str | None, role: str, *, is_there: bool) -> str:
-    """What a role was read from."""
+def _told(name: str | None, *, is_there: bool) -> str:
+    """What a role was read from: a column, or what stands for one."""
     if name is None or not is_there:
         return "class of the largest score" if is_there else "row number"
     return name or "the column without a name"

@@ -19,7 +19,12 @@ COUNTED = "counted_accuracy"
 """The figure of errors that a scorer has counted."""
 VALUED = (MEAN, LOSS) = ("mean", "mean_loss")
 """Figures of what every item scores, on any scale: the mean of what is the better the more, and the less."""
+SETS = ("multilabel_f1", "multilabel_macro_f1")
+"""Figures of items that may have several labels, or none."""
+SEPARATOR, NO_LABELS = ";", "(none)"
+"""Between the labels of such an item, and what stands for none."""
 ERRORS = {
+    **dict.fromkeys(SETS, "wrong labels"),
     "word_accuracy": "word errors",
     "character_accuracy": "character errors",
     COUNTED: "errors",

@@ -20,6 +20,8 @@ class Metric(StrEnum):
     macro_f1 = "macro-f1"
     weighted_f1 = "weighted-f1"
     entity_f1 = "entity-f1"
+    multilabel_f1 = "multilabel-f1"
+    multilabel_macro_f1 = "multilabel-macro-f1"
     word_accuracy = "word-accuracy"
     character_accuracy = "character-accuracy"
     counted_accuracy = "counted-accuracy"

@@ -23,8 +23,8 @@ from daamctl.data.spans import EntityCounts, count_entities, micro_f1, sentence_
 
 FIGURES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "entity_f1": "entity F1", "macro_f1": "macro F1",
-    "weighted_f1": "weighted F1", "ccc": "CCC", "pearson": "Pearson's r",
-    "spearman": "Spearman's ρ", "r2": "R²",
+    "weighted_f1": "weighted F1", "multilabel_f1": "multi-label F1", "multilabel_macro_f1": "multi-label macro F1",
+    "ccc": "CCC", "pearson": "Pearson's r", "spearman": "Spearman's ρ", "r2": "R²",
     "word_accuracy": "word accuracy (1 − WER)", "character_accuracy": "character accuracy (1 − CER)",
     "counted_accuracy": "counted accuracy (1 − error rate)", "auroc": "AUROC", "eer_accuracy": "EER accuracy (1 − EER)",
     "mean": "mean score", "mean_loss": "negative mean loss",

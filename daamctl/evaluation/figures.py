@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from daamctl.artifacts.predictions import NO_LABELS, SEPARATOR
 from daamctl.data.sign_flip import Floats
 from daamctl.data.spans import count_entities, sentence_of
 from daamctl.data.task import Sums, Tagging, Task
@@ -48,6 +49,8 @@ class FigureOfErrors(Task):
     """A figure of texts, numbers or scores, which are not right or wrong but near or far."""
 
     over_items: ClassVar[tuple[str, ...]] = ()
+    of_texts: ClassVar[bool] = False
+    """Whether labels and predictions are texts, not numbers."""
 
     @classmethod
     @abstractmethod
@@ -124,6 +127,45 @@ class EntityF1(Tagging):
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))
 
 
+class LabelSetF1(FigureOfSums, FigureOfErrors):
+    """Micro-averaged F1 of the labels of items that may have several: 2 right / (true + predicted)."""
+
+    primary: ClassVar[str] = "multilabel_f1"
+    of_texts: ClassVar[bool] = True
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """Numbers of true labels; of predicted labels, and of those that are true."""
+        pairs = [(labels_in(true), labels_in(said)) for true, said in rows.select("label", "prediction").iter_rows()]
+        counts = np.array([(len(true), len(said), len(true & said)) for true, said in pairs], dtype=np.float64).T
+        return counts[:1], counts[1:]
+
+    @classmethod
+    def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
+        """Number of labels that are missing or wrong."""
+        pairs = zip(labels, predictions, strict=True)
+        return np.array([len(labels_in(true) ^ labels_in(said)) for true, said in pairs], dtype=np.float64)
+
+    figure, size = Tagging.figure, Tagging.size
+
+
+class LabelSetMacroF1(MacroF1, FigureOfErrors):
+    """Mean of the F1 of the labels of items that may have several."""
+
+    primary: ClassVar[str] = "multilabel_macro_f1"
+    over_items: ClassVar[tuple[str, ...]] = ()
+    of_texts: ClassVar[bool] = True
+    item_errors = LabelSetF1.item_errors
+
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """See `MacroF1`."""
+        place = {name: number for number, name in enumerate(self.classes)}
+        true, said = (np.zeros((len(place), len(rows))) for _ in range(2))
+        for table, column in ((true, "label"), (said, "prediction")):
+            for item, text in enumerate(rows[column]):
+                table[[place[name] for name in labels_in(text)], item] = 1
+        return true, np.concatenate([said, true * said])
+
+
 class CountedAccuracy(FigureOfSums, FigureOfErrors):
     """1 minus an error rate: errors, which are the predictions, over what they are counted of, the labels."""
 
@@ -148,6 +190,7 @@ class WordAccuracy(CountedAccuracy):
     """1 minus the word error rate: words to replace, insert or delete, over the words of the labels."""
 
     primary: ClassVar[str] = "word_accuracy"
+    of_texts: ClassVar[bool] = True
 
     def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
         """Numbers of words, and of errors."""
@@ -349,10 +392,15 @@ class EqualErrors(Auroc):
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
-        MacroF1, WeightedF1, EntityF1, MeanScore, NegativeMeanLoss, CountedAccuracy, WordAccuracy, CharacterAccuracy,
-        Concordance, Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
+        MacroF1, WeightedF1, EntityF1, LabelSetF1, LabelSetMacroF1, MeanScore, NegativeMeanLoss, CountedAccuracy,
+        WordAccuracy, CharacterAccuracy, Concordance, Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
     )
 }  # fmt: skip
+
+
+def labels_in(text: str | None) -> set[str]:
+    """The labels of an item, `a;b`; none in an empty text, or in `NO_LABELS`."""
+    return set(text.split(SEPARATOR)) - {NO_LABELS} if text else set()
 
 
 def edit_distances(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> Floats:

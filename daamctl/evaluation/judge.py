@@ -19,6 +19,7 @@ from daamctl.artifacts.predictions import (
     ERRORS,
     NUMBERS,
     SCORED,
+    SETS,
     VALUED,
     Predictions,
     Verdict,
@@ -33,7 +34,7 @@ from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.comparison import SCHEMA, compare_methods, method_intervals, not_worse, with_holm, with_progress
-from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors, WordAccuracy
+from daamctl.evaluation.figures import FIGURES_OF_SUMS, FigureOfErrors, labels_in
 from daamctl.evaluation.prediction_columns import by_last_part
 from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, mean_figure, trial_intervals
 
@@ -107,6 +108,9 @@ def judge(
         if metric == "entity_f1":  # also predicted tags that no word has
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
+        if metric in SETS:
+            texts = pl.concat([table[role] for table in rows for role in ("label", "prediction")]).unique()
+            names_of_classes = sorted(set[str]().union(*map(labels_in, texts)))
         asked = replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)
         parts = zip(tables.items(), rows, strict=True)
         trials = {name: _trials(asked, table, part) for (name, part), table in parts}
@@ -262,7 +266,7 @@ def _with_scores(
 def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: type[FigureOfErrors]) -> pl.DataFrame:
     """The rows of a model with labels and predictions as the figure reads them, and their distance as `correct`."""
     table = table.drop("label").join(labels, on="item", how="left", maintain_order="left")
-    numbers, metric = not issubclass(figure, WordAccuracy), FIGURES[figure.primary]
+    numbers, metric = not figure.of_texts, FIGURES[figure.primary]
     for column in ("prediction",) if figure.primary in VALUED else ("label", "prediction"):
         values = table[column].cast(pl.Float64, strict=False) if numbers else table[column]
         wrong = ~values.is_finite().fill_null(value=False) if numbers else values.is_null()

@@ -9,7 +9,19 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.predictions import COUNTED, ERRORS, LOSS, MEAN, ROWS, SCORED, Predictions, in_order
+from daamctl.artifacts.predictions import (
+    COUNTED,
+    ERRORS,
+    LOSS,
+    MEAN,
+    NO_LABELS,
+    ROWS,
+    SCORED,
+    SEPARATOR,
+    SETS,
+    Predictions,
+    in_order,
+)
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -93,6 +105,8 @@ def of_table(
     frame = by_task(frame, columns, what)
     if metric == COUNTED:  # sums of the same seconds differ in their last digits between models
         frame = frame.with_columns(pl.col(pl.Float64, pl.Float32).round(6))
+    if metric in SETS:
+        frame = _with_sets(frame, columns, what)
     columns = _for_metric(frame, columns, metric)
     found, taken = _roles(frame, columns, what)
     read = [
@@ -138,6 +152,36 @@ def of_table(
             fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
         )
     return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
+
+
+def _with_sets(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
+    """The table with the labels of each item, and what is predicted, as one text each, see `labels_in`."""
+    scores = next((one for one in frame.columns if one.lower() in SCORES and _is_list(frame[one])), None)
+    label = column_of(frame, "label", columns.get("label"), what)
+    said = column_of(frame, "prediction", columns.get("prediction"), what) or scores
+    given = frame[label] if label is not None else pl.Series(dtype=pl.String)
+    separator = SEPARATOR
+    if given.dtype == pl.String:
+        separator = next((one for one in ";|," if given.str.contains(one, literal=True).any()), SEPARATOR)
+    sets = {name: _as_sets(frame[name], separator) for name in (label, said) if name is not None}
+    return frame.with_columns(**{"prediction" if name == scores else name: one for name, one in sets.items()})
+
+
+def _as_sets(values: pl.Series, separator: str) -> pl.Series:
+    """Sets of labels as text. They are lists of labels, text, or a number for each label: 0 and 1, scores or logits."""
+    if not _is_list(values):
+        parts = [re.sub(r"[\[\]{}'\"]", "", text or "").split(separator) for text in text_of(values)]
+    else:
+        lists = values.to_list()
+        inner: Any = values.dtype
+        sizes, whole = {len(one or ()) for one in lists}, [value for one in lists for value in one or ()]
+        if inner.inner.is_numeric() and len(sizes) == 1 and (inner.inner.is_float() or set(whole) <= {0, 1}):
+            least = 0.5 if all(0 <= value <= 1 for value in whole) else 0.0  # as of probabilities, or logits
+            parts = [[str(number) for number, value in enumerate(one) if value >= least] for one in lists]
+        else:
+            parts = [[str(value) for value in one or ()] for one in lists]
+    sets = [sorted({name for part in own if (name := part.strip())}) for own in parts]
+    return pl.Series([SEPARATOR.join(own) or NO_LABELS for own in sets], dtype=pl.String)
 
 
 def _told(name: str | None, *, is_there: bool) -> str:

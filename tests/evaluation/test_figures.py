@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 from scipy import optimize, stats
 from sklearn.metrics import f1_score, r2_score, roc_auc_score, roc_curve
 
 from daamctl.data.task import TASKS
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
+from daamctl.evaluation.judge import judge
+from daamctl.evaluation.prediction_columns import of_table
 from daamctl.evaluation.trials import compare_trials, mean_figure, trial_intervals
 
 CLASSES = ("a", "b", "c", "d")
 WORDS = ("so", "it", "goes", "on", "and")
+AVERAGES = {"multilabel_f1": "micro", "multilabel_macro_f1": "macro"}
 NUMBERS, SCORED = ("ccc", "pearson", "spearman", "r2"), ("auroc", "eer_accuracy")
 OF_ITEMS = [name for name in FIGURES_OF_SUMS if name != "entity_f1"]
 """The others; that of entities is that of seqeval in the tests of `judge`."""
@@ -46,6 +50,11 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     if name == "counted_accuracy":
         label = shared.integers(1, 20, 200).astype(float)
         return pl.DataFrame({"unit": unit, "label": label, "prediction": own.poisson(noise * label).astype(float)})
+    if name in AVERAGES:
+        true = shared.random((200, 4)) < [0.6, 0.5, 0.4, 0.3]
+        said = np.where(own.random((200, 4)) < noise, own.random((200, 4)) < 0.4, true)
+        texts = (pl.Series([";".join(np.array(CLASSES)[own]) or "(none)" for own in hot]) for hot in (true, said))
+        return pl.DataFrame({"unit": unit, **dict(zip(("label", "prediction"), texts, strict=True))})
     if name.endswith("accuracy"):
         true = [" ".join(shared.choice(WORDS, shared.integers(1, 6))) for _ in range(200)]
         said = [" ".join(own.choice(WORDS) if own.random() < noise else word for word in text.split()) for text in true]
@@ -70,6 +79,10 @@ def distance(one: Sequence[str], other: Sequence[str]) -> int:
     return known[-1]
 
 
+def hot(texts: Sequence[str]) -> NDArray[np.int64]:
+    return np.array([[int(name in text.split(";")) for name in CLASSES] for text in texts])
+
+
 def reference(name: str, rows: pl.DataFrame) -> float:
     label, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
     if name == "auroc":
@@ -77,6 +90,8 @@ def reference(name: str, rows: pl.DataFrame) -> float:
     if name == "eer_accuracy":
         wrong, right, _ = roc_curve(label, said, drop_intermediate=False)
         return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)
+    if name in AVERAGES:
+        return float(f1_score(hot(label), hot(said), average=AVERAGES[name], zero_division=0.0))
     if name == "mean":
         return float(said.mean())
     if name == "mean_loss":
@@ -154,6 +169,10 @@ def test_what_is_detectable_follows_from_what_speakers_add(name: str) -> None:
     if name in ("macro_f1", *SCORED):  # classes count the same
         counts = rows[0].group_by("unit", "label").len().with_columns(of=pl.col("len").sum().over("label"))
         labels = counts.group_by("unit").agg((pl.col("len") / pl.col("of")).sum()).sort("unit")["len"].to_numpy()
+    if name in AVERAGES:
+        counts = hot(rows[0]["label"])
+        each = counts.sum(1) if name == "multilabel_f1" else (counts / counts.sum(0)).sum(1)
+        labels = np.bincount(rows[0]["unit"], each)
     if name == "counted_accuracy":
         labels = rows[0].group_by("unit").agg(pl.col("label").sum()).sort("unit")["label"].to_numpy()
     if name in ("word_accuracy", "character_accuracy"):
@@ -242,3 +261,48 @@ def test_f1_is_a_share_of_so_many_items(name: str, counts: list[int], items: flo
     assert task.size(0.7, given, 3) == pytest.approx(3 * items)
     # repeats of a model that is always right, or never, tell no more than one
     assert task.size(1.0, given, 3) == task.size(0.0, given, 3) == pytest.approx(items)
+
+
+TOPICS = ("anger", "fear", "joy", "love")
+
+
+def label_sets(rng: int, number: int = 60) -> NDArray[np.int64]:
+    """Which of the labels each item has, (N, C); some have none."""
+    return np.random.default_rng(rng).integers(0, 2, (number, len(TOPICS))) * (np.arange(number) % 7 != 0)[:, None]
+
+
+def as_lists(hot: NDArray[np.int64]) -> list[list[str]]:
+    return [[TOPICS[at] for at in np.flatnonzero(row)] for row in hot]
+
+
+@pytest.mark.parametrize("metric", AVERAGES)
+@pytest.mark.parametrize("form", ["lists", "text", "commas", "python", "numbers", "scores", "logits"])
+def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
+    """As scikit-learn's, in whatever form the labels are written."""
+    true, files, expected = label_sets(0), [], {}
+    for name, rng in (("x", 1), ("y", 2)):
+        said = np.where(np.random.default_rng(rng).random(true.shape) < 0.8, true, 1 - true)
+        expected[name] = f1_score(true, said, average=AVERAGES[metric])
+        written = {
+            "lists": as_lists,
+            "text": lambda hot: [" ; ".join(own) for own in as_lists(hot)],
+            "commas": lambda hot: [",".join(own[::-1]) for own in as_lists(hot)],
+            "python": lambda hot: [str(own) for own in as_lists(hot)],
+        }.get(form, lambda hot: hot.tolist())
+        answers = written(said)
+        if form == "scores":
+            answers = np.where(said > 0, 0.5, 0.4).tolist()
+        elif form == "logits":
+            answers = np.where(said > 0, 0.01, -2.0).tolist()
+        table = {"id": [f"u{at}" for at in range(len(true))], "label": written(true), "pred": answers}
+        group = {"speaker": [f"s{at % 6}" for at in range(len(true))]}
+        files.append(of_table(pl.DataFrame({**table, **group}), {}, name, metric=metric))
+    verdict = judge(files, metric=metric)
+    assert verdict.values == {metric: {name: pytest.approx(value) for name, value in expected.items()}}
+    assert verdict.design.n_units == 6
+
+
+def test_wrong_labels_of_an_item() -> None:
+    labels, said = pl.Series(["a;b", "(none)", "a", "b"]), pl.Series(["b;c", "(none)", None, "b"])
+    for kind in (FIGURES_OF_SUMS[metric] for metric in AVERAGES):
+        assert kind.item_errors(labels, said).tolist() == [2, 0, 1, 0]

@@ -133,6 +133,7 @@ def of_table(
             "counted errors: --metric counted-accuracy": len(_counts(frame)) == len(COUNTS),
             "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
             "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
+            "several labels of an item: --metric multilabel-f1": found["label"] and "label" not in taken,
         }
         fix += "".join(f"; to rank by {how}" for how, is_there in ranked_by.items() if is_there)
         raise ConfigError(f"{what}: {_lacking(frame, found, taken)}", fix=fix)

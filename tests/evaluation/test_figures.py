@@ -15,6 +15,7 @@ from scipy import optimize, stats
 from sklearn.metrics import f1_score, r2_score, roc_auc_score, roc_curve
 
 from daamctl.data.task import TASKS
+from daamctl.errors import ConfigError
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
 from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import of_table
@@ -300,6 +301,14 @@ def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
     verdict = judge(files, metric=metric)
     assert verdict.values == {metric: {name: pytest.approx(value) for name, value in expected.items()}}
     assert verdict.design.n_units == 6
+
+
+def test_lists_of_labels_are_told_their_metric() -> None:
+    table = pl.DataFrame({"id": ["a", "b"], "label": [["x"], ["x", "y"]], "pred": [["x"], []]})
+    with pytest.raises(ConfigError, match="'pred' has lists") as error:
+        of_table(table, {}, "m")
+    assert error.value.fix is not None
+    assert error.value.fix.endswith("; to rank by several labels of an item: --metric multilabel-f1")
 
 
 def test_wrong_labels_of_an_item() -> None:

@@ -193,10 +193,13 @@ def flip_interval(
     array = finite(differences)
     number, value = len(array), round(float(array.mean()), SAME) + 0.0
     rows = np.stack([array, np.ones(number) if sizes is None else sizes], axis=1)
-    every = number <= EXACT_FLIPS_UP_TO
+    # units that count nothing and add nothing, e.g. sentences without entities, do not count for the test either
+    if (counts := rows.any(axis=1)).sum() <= EXACT_FLIPS_UP_TO:
+        rows = rows[counts]
+    every = len(rows) <= EXACT_FLIPS_UP_TO
     # combinations of signs that may be as large for p <= 1 - level, half of them at each end; a set and its complement
     # stand for one combination
-    rank = int(np.floor((1 - level) * (2.0 ** (number - 1) if every else RANDOM_FLIPS + 1) + 1e-9))
+    rank = int(np.floor((1 - level) * (2.0 ** (len(rows) - 1) if every else RANDOM_FLIPS + 1) + 1e-9))
     if rank < 1:
         return None
     if alike is not None:
@@ -209,10 +212,15 @@ def flip_interval(
         half = random_sets(rows, RANDOM_FLIPS, seed)
         sets, samples = np.concatenate([half, rows.sum(0) - half]), RANDOM_FLIPS
     sums, parts = sets.T
-    # sets of units that count nothing say nothing about the mean
-    ratios = np.divide(sums, parts, out=np.full(len(sums), value), where=parts > 1e-9)
+    # a set that counts nothing is below all means, or above; if it adds nothing either, it says nothing about them
+    tiny = 10.0**-SAME * np.abs(array).sum()
+    ratios = np.where(np.abs(sums) > tiny, np.copysign(np.inf, sums), value)
+    np.divide(sums, parts, out=ratios, where=parts > 1e-9)
     # one end at a time: numpy takes three times as long to find both at once
     ends = [np.partition(ratios, end)[end] for end in (rank - 1, len(ratios) - rank)]
+    if not np.isfinite(ends).all():  # without an end: as far as any set of units that counts, and to 0
+        known = ratios[np.isfinite(ratios)]
+        ends = [max(ends[0], known.min(initial=0.0)), min(ends[1], known.max(initial=0.0))]
     low, high = np.round(ends, SAME).tolist()
     return Interval(value, low + 0.0, high + 0.0, level, number, samples, "sign-flip")
 

@@ -134,10 +134,10 @@ class LabelSetF1(FigureOfSums, FigureOfErrors):
     of_texts: ClassVar[bool] = True
 
     def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
-        """Numbers of true labels; of predicted labels, and of those that are true."""
+        """Numbers of items and of true labels; of predicted labels, and of those that are true."""
         pairs = [(labels_in(true), labels_in(said)) for true, said in rows.select("label", "prediction").iter_rows()]
-        counts = np.array([(len(true), len(said), len(true & said)) for true, said in pairs], dtype=np.float64).T
-        return counts[:1], counts[1:]
+        counts = np.array([(1, len(true), len(said), len(true & said)) for true, said in pairs], dtype=np.float64).T
+        return counts[:2], counts[2:]  # items count even if they have no label, because one may be predicted
 
     @classmethod
     def item_errors(cls, labels: pl.Series, predictions: pl.Series) -> Floats:
@@ -145,11 +145,18 @@ class LabelSetF1(FigureOfSums, FigureOfErrors):
         pairs = zip(labels, predictions, strict=True)
         return np.array([len(labels_in(true) ^ labels_in(said)) for true, said in pairs], dtype=np.float64)
 
-    figure, size = Tagging.figure, Tagging.size
+    def figure(self, sums: Floats) -> Floats:
+        """2 right / (true + predicted); 0 without labels."""
+        return _ratio(2 * sums[3], sums[1] + sums[2])
+
+    def size(self, figure: float, given: Floats, trials: int) -> float:
+        """Twice the true labels, as of entities; see `Tagging`."""
+        number = float(given[1])
+        return 2 * number * trials if 0 < figure < 1 else number
 
 
 class LabelSetMacroF1(MacroF1, FigureOfErrors):
-    """Mean of the F1 of the labels of items that may have several."""
+    """Mean of the F1 of the labels of items that may have several, over the labels that some item has."""
 
     primary: ClassVar[str] = "multilabel_macro_f1"
     over_items: ClassVar[tuple[str, ...]] = ()
@@ -157,13 +164,25 @@ class LabelSetMacroF1(MacroF1, FigureOfErrors):
     item_errors = LabelSetF1.item_errors
 
     def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
-        """See `MacroF1`."""
+        """Numbers of items, and what `MacroF1` sums."""
         place = {name: number for number, name in enumerate(self.classes)}
         true, said = (np.zeros((len(place), len(rows))) for _ in range(2))
         for table, column in ((true, "label"), (said, "prediction")):
             for item, text in enumerate(rows[column]):
-                table[[place[name] for name in labels_in(text)], item] = 1
-        return true, np.concatenate([said, true * said])
+                table[[place[name] for name in labels_in(text) if name in place], item] = 1
+        return np.concatenate([np.ones((1, len(rows))), true]), np.concatenate([said, true * said])
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `MacroF1`."""
+        return super().figure(sums[1:])
+
+    def weights(self, given: Floats) -> Floats:
+        """Half for the items, which may have no label, and half as in `MacroF1`."""
+        return np.asarray(super().weights(given[1:]) + len(given[1:]) * given[0] / given[0].sum())
+
+    def size(self, figure: float, given: Floats, trials: int) -> float:
+        """See `MacroF1`."""
+        return super().size(figure, given[1:], trials)
 
 
 class CountedAccuracy(FigureOfSums, FigureOfErrors):

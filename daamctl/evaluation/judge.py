@@ -109,8 +109,9 @@ def judge(
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
         if metric in SETS:
-            texts = pl.concat([table[role] for table in rows for role in ("label", "prediction")]).unique()
-            names_of_classes = sorted(set[str]().union(*map(labels_in, texts)))
+            names_of_classes = sorted(set[str]().union(*map(labels_in, labels["label"])))
+            if not names_of_classes:
+                raise ConfigError(f"there is no {FIGURES[metric]}: no item has a label")
         asked = replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)
         parts = zip(tables.items(), rows, strict=True)
         trials = {name: _trials(asked, table, part) for (name, part), table in parts}

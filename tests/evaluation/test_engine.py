@@ -1,6 +1,7 @@
 """Intervals and swaps against enumeration, inversion of the test, plain loops and simulation."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -259,3 +260,23 @@ def test_few_lost_items_pass_no_more_often_than_the_level():
         p = non_inferiority(gaps, gaps, np.ones(100), 0.05, level=0.9)[1]
         chance += stats.binom.pmf(lost, 100, 0.05) * (p <= 0.05)
     assert 0.02 < chance <= 0.05
+
+
+@pytest.mark.parametrize("units", [6, 8, 11, 17])
+def test_interval_and_test_agree_where_units_count_nothing(units: int) -> None:
+    """As recordings without speech, in some of which something is recognised, and sentences without entities."""
+    rng, found = np.random.default_rng(units), Counter[bool]()
+    for _ in range(150):
+        sizes = rng.integers(0, 2, units) * rng.random(units)
+        differences = np.where(rng.random(units) < 0.7, rng.normal(0.4, 1.0, units), 0.0)
+        if not sizes.any() or not differences.any():
+            continue
+        sizes /= sizes.mean()
+        p = paired_sign_flip(differences, sizes)["p"]
+        interval = flip_interval(differences, sizes)
+        rejected = interval is not None and not interval.low <= 0 <= interval.high
+        found[rejected] += 1
+        assert rejected == (p <= 0.05)
+        assert interval is None or np.isfinite([interval.low, interval.high]).all()
+    assert found[True]
+    assert found[False]

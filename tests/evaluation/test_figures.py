@@ -172,7 +172,8 @@ def test_what_is_detectable_follows_from_what_speakers_add(name: str) -> None:
         labels = counts.group_by("unit").agg((pl.col("len") / pl.col("of")).sum()).sort("unit")["len"].to_numpy()
     if name in AVERAGES:
         counts = hot(rows[0]["label"])
-        each = counts.sum(1) if name == "multilabel_f1" else (counts / counts.sum(0)).sum(1)
+        share = (counts / counts.sum(0)).sum(1)
+        each = 1 + counts.sum(1) if name == "multilabel_f1" else share + share.sum() / len(share)  # items, and labels
         labels = np.bincount(rows[0]["unit"], each)
     if name == "counted_accuracy":
         labels = rows[0].group_by("unit").agg(pl.col("label").sum()).sort("unit")["label"].to_numpy()

@@ -92,10 +92,8 @@ BESIDE_DATA = re.compile(r"(?i)\.|__macosx|readme|licen[cs]e")
 PACKED = {".zip": "zipfile", ".tar": "tarfile", ".tgz": "tarfile"}
 """Archives -> the module of Python that unpacks them."""
 HUB_NAME = re.compile(r"(?:(?:https?:/+huggingface\.co|hf:)/+datasets/+)?([\w-]+/[\w.-]+)")
-ARRAYS, IMPORT = (
-    (".npy", ".pt", ".pth", ".ark", ".scp"),
-    "of vectors, write a file first: daamctl import-vectors {source}",
-)
+ARRAYS = (".npy", ".pt", ".pth", ".ark", ".scp")
+IMPORT = "of vectors, write a file first: daamctl import-vectors {source}"
 UNREAD = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".amr", ".3gp", ".flv", ".mkv", ".avi", ".mov", ".mpg")
 """Endings of recordings and films whose sound is not read."""
 

@@ -31,6 +31,8 @@ Kind = Literal[
     "nats",
     "plain",
     "signed",
+    "score",
+    "score-signed",
     "fine",
     "fine-signed",
     "p",
@@ -47,6 +49,8 @@ FORMATS: dict[str, tuple[float, str, str]] = {
     "nats": (1.0, ".3f", "nats"),
     "plain": (1.0, ".3f", ""),
     "signed": (1.0, "+.3f", ""),
+    "score": (1.0, ".3f", ""),
+    "score-signed": (1.0, "+.3f", ""),
     "fine": (1.0, ".5f", ""),
     "fine-signed": (1.0, "+.5f", ""),
     "p": (1.0, ".3f", ""),
@@ -59,6 +63,8 @@ FORMATS: dict[str, tuple[float, str, str]] = {
 CODE = re.compile(r"`([^`|]+)`")
 """Code in a text. A `|` would end the cell of a Markdown table, in code too."""
 SMALLEST_P = 0.001
+SMALL_SCORE = 0.01
+"""Scores on any scale, smaller than this, are shown with three digits, however many zeros precede them."""
 ZERO = 1e-12
 """Smaller values are rounding errors."""
 
@@ -106,6 +112,8 @@ class Number:
         # a difference of equal sums is often 1e-17, and would be shown as +0.0
         if abs(value) < ZERO:
             value, style = 0.0, style.removeprefix("+")
+        elif self.kind.startswith("score") and abs(value) < SMALL_SCORE:
+            style = style.replace("f", "g")
         text = f"{factor * value:{style}}"
         if "+" not in style and float(text.replace(",", "")) == 0:
             # Only a difference keeps the sign of a rounded zero, which says on which side of zero the value is.
@@ -314,8 +322,10 @@ def points(difference: float | None) -> str:
 
 
 def kinds_of(metric: str) -> tuple[Kind, Kind]:
-    """How a figure is shown, and a difference of it: shares in percent and points, agreement of numbers as it is."""
-    return ("plain", "signed") if metric in (*NUMBERS, *VALUED) else ("percent", "points")
+    """How a figure is shown, and a difference of it: shares in percent and points, others as they are."""
+    if metric in VALUED:
+        return "score", "score-signed"
+    return ("plain", "signed") if metric in NUMBERS else ("percent", "points")
 
 
 def p_value(p: float | None) -> str:

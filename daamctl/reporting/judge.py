@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.predictions import ERRORS, LOSS, MEAN, Predictions, Verdict
+from daamctl.artifacts.predictions import ERRORS, LOSS, MEAN, VALUED, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import FIGURES, title_of
@@ -121,12 +121,14 @@ def document(verdict: Verdict, files: Sequence[Predictions]) -> Document:
 
 def item_kinds(metric: str) -> tuple[Kind, Kind]:
     """How what is known of an item is shown, and a difference of it."""
+    if metric in VALUED:
+        return kinds_of(metric)
     return ("plain", "signed") if metric in ERRORS else ("percent", "points")
 
 
 def _unit(verdict: Verdict) -> str:
     """What follows the name of a figure in the head of a column."""
-    return "" if kinds_of(verdict.metric)[0] == "plain" else " (%)"
+    return " (%)" if kinds_of(verdict.metric)[0] == "percent" else ""
 
 
 def _pairs(verdict: Verdict) -> Table:

@@ -85,7 +85,7 @@ WITHOUT_NAMES = ("s3prl", "sclite", "Kaldi")
 """Tools in whose lines nothing tells whether they are labels or predictions."""
 SUMMARY = re.compile(
     r"(?i)(?:^|[\W_])(?:rank(?:ing)?|mean|average|avg|overall|total|param(?:eter)?s?|size|dimensions?|tokens|memory|context|"
-    r"length|year|cost|price|votes)(?:$|[\W_])"
+    r"length|year|date|cost|price|votes|rtfx?|latency|speed|throughput|flops|co2)(?:$|[\W_])"
 )
 """What columns of a leaderboard are called that are no tasks."""
 MTEB = "mteb_model_meta"

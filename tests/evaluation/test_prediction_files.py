@@ -1026,8 +1026,8 @@ BOARDS = {
     "long": (SCORES.melt(ignore_index=False, var_name="model_name", value_name="score").reset_index(), None),
     "wide": (SCORES.reset_index(), "each of 2 columns is of one model: a, b"),
     "leaderboard": (
-        SCORES.T.reset_index(names="Model").assign(**{"Rank (Borda)": 1, "Mean (Task)": 70.6, "max_tokens": 512}),
-        "each of 3 columns is of one item: x, y, z; left out: Rank (Borda), Mean (Task), max_tokens",
+        SCORES.T.reset_index(names="Model").assign(**{"Rank (Borda)": 1, "Mean (Task)": 70.6, "RTFx": 512}),
+        "each of 3 columns is of one item: x, y, z; left out: Rank (Borda), Mean (Task), RTFx",
     ),
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from daamctl.compute.progress import progress
 from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, read_text, renames, tell_unused
 from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
+from daamctl.corpora.unnamed import read_kaldi_labels
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
@@ -171,7 +172,7 @@ def _listed(source: Path, table: Path | None) -> tuple[Items, pl.DataFrame]:
         if table is None and source.is_dir():  # a table counts more than JSON beside the files
             rows = _described(source, list(items))
     if table is not None:
-        given = read_table(table, fix=f"give {TABLE}")
+        given = read_kaldi_labels(table) if table.is_dir() else read_table(table, fix=f"give {TABLE}")
         if not named:
             if len(given) != len(items):
                 raise CorpusError(

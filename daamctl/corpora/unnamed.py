@@ -212,17 +212,13 @@ def _kaldi_folder(folder: Path) -> pl.DataFrame:
         raise CorpusError(f"{folder / SCP} has no lines with a name and a file")
     if piped := next((one for one in recordings.values() if one.endswith("|")), None):
         raise CorpusError(f"{folder / SCP} has a command, '{piped}', not a file", fix="write the recordings to files")
-    files = [path.name for path in sorted(folder.glob("utt2*")) if path.name.removeprefix("utt2") not in NO_LABELS]
-    if len(files) != 1:
-        what = f"{first_few(files)}: which are the labels?" if files else "no labels, such as utt2emo or utt2lang"
-        raise CorpusError(f"{folder} has {what}", fix="leave one file utt2<label> there, a line `utterance label` each")
-    labels = _pairs(folder / files[0])
+    file, labels = _kaldi_labels(folder)
     pieces = {key: value.split() for key, value in _pairs(folder / "segments").items()}
     if wrong := [key for key, piece in pieces.items() if len(piece) != 3 or piece[0] not in recordings]:
         raise CorpusError(f"{folder / 'segments'} has no recording, begin and end of {first_few(wrong)}")
     utterances = list(pieces or recordings)
     if missing := sorted(set(utterances) - labels.keys()):
-        raise CorpusError(f"{folder / files[0]} lacks {first_few(missing)}")
+        raise CorpusError(f"{file} lacks {first_few(missing)}")
     paths = [recordings[pieces[one][0] if pieces else one] for one in utterances]
     first = Path(paths[0])
     top = next((above for above in (folder, *folder.absolute().parents) if (above / first).is_file()), None)
@@ -238,6 +234,28 @@ def _kaldi_folder(folder: Path) -> pl.DataFrame:
     if pieces:
         columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": [one[2] for one in pieces.values()]}
     return pl.DataFrame(columns)
+
+
+def read_kaldi_labels(folder: Path) -> pl.DataFrame:
+    """Name (`id`), label and, if known, speaker of each utterance of a data folder of Kaldi.
+
+    Raises:
+        CorpusError: it has no labels.
+    """
+    _, labels = _kaldi_labels(folder)
+    speakers = _pairs(folder / "utt2spk")
+    rows = {"id": list(labels), "label": list(labels.values()), "speaker": [speakers.get(one, one) for one in labels]}
+    return pl.DataFrame(rows).drop([] if speakers else ["speaker"])
+
+
+def _kaldi_labels(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The file with the labels, and the label of each utterance."""
+    files = [path for path in sorted(folder.glob("utt2*")) if path.name.removeprefix("utt2") not in NO_LABELS]
+    if len(files) != 1:
+        names = first_few([path.name for path in files])
+        what = f"{names}: which are the labels?" if files else "no labels, such as utt2emo or utt2lang"
+        raise CorpusError(f"{folder} has {what}", fix="leave one file utt2<label> there, a line `utterance label` each")
+    return files[0], _pairs(files[0])
 
 
 def _pairs(path: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from daamctl.corpora.dumps import import_vectors
@@ -62,6 +63,21 @@ def test_vectors_of_speakers_become_embeddings(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("id,label\na,joy\nb,fear\n")
     found = import_vectors(tmp_path / "x.ark", tmp_path / "o.parquet", table=tmp_path / "items.csv", axes="TD")
     assert (found.shape, found.unlisted) == ((2, 1, 3), 1)
+
+
+def test_a_data_folder_tells_labels_and_speakers(tmp_path: Path) -> None:
+    content = b"\0B" + WRITTEN["float vector"][0]
+    (tmp_path / "x.ark").write_bytes(b"".join(name + b" " + content for name in (b"u1", b"u2", b"u3")))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/utt2emo").write_text("u1 joy\nu2 fear\n")
+    (tmp_path / "data/utt2spk").write_text("u1 ann\nu2 bob\nu3 ann\n")
+    found = import_vectors(tmp_path / "x.ark", tmp_path / "o.parquet", table=tmp_path / "data")
+    assert (found.shape, found.unlisted) == ((2, 1, 3), 1)
+    rows = pl.read_parquet(tmp_path / "o.parquet").select("id", "label", "speaker").rows()
+    assert rows == [("u1", "joy", "ann"), ("u2", "fear", "bob")]
+    (tmp_path / "data/utt2emo").unlink()
+    with pytest.raises(CorpusError, match="data has no labels, such as utt2emo"):
+        import_vectors(tmp_path / "x.ark", tmp_path / "o.parquet", table=tmp_path / "data")
 
 
 WRONG = {

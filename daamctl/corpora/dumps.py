@@ -97,8 +97,8 @@ def import_vectors(
     """Write the vectors of a dump, one per item and layer, as a Parquet file of embeddings.
 
     Args:
-        table: columns id and label, optionally speaker, group, utterance and sentence. What the dump tells itself, as
-            HEAR's tasks and Parquet files do, comes from there.
+        table: columns id and label, optionally speaker, group, utterance and sentence; or a data folder of Kaldi. What
+            the dump tells itself, as HEAR's tasks and Parquet files do, comes from there.
         axes: one of `AXES`; None: by layout, or by which axis differs between items.
         pool: what becomes of the time axis.
         layers: their numbers; None: those that the dump names, else from 1.

@@ -270,7 +270,7 @@ def _texts(path: Path, metric: str) -> Opened | None:
     if metric not in ("word_accuracy", "character_accuracy") or path.suffix != ".txt" or not path.is_file():
         return None
     try:
-        text = decoded(path.read_bytes())
+        text = _text_of(path)
         lines = [line.strip() for line in text.splitlines()]
         are_columns = "\t" in text or {*re.split("[,;]", lines[0].lower())} & {"item", "id", *COLUMNS["prediction"]}
         if are_columns or of_lines(text, plain=True) is not None or all(len(line.split()) == 2 for line in lines):
@@ -293,7 +293,7 @@ def _open(path: Path, correct: str | None) -> Opened:
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
-    if packed := suffix == ".gz" and inner in TEXTS:
+    if suffix == ".gz" and inner in TEXTS:
         suffix = inner
     is_pipe = suffix == "" and path.is_fifo()  # as <(jq -c ... FILE) is
     unknown = ArtifactError(
@@ -323,8 +323,7 @@ def _open(path: Path, correct: str | None) -> Opened:
             header = parsed_json(decoded(_member(path, "header.json"))) if has_header else {}
             log = {**header, "samples": parsed_json(decoded(_member(path, "summaries.json")))}
             return sample_logs.inspect(log, correct, path)
-        content = path.read_bytes()
-        text = decoded(gzip.decompress(content) if packed else content)
+        text = _text_of(path)
         if is_pipe:
             suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
         if suffix in (".jsonl", ".ndjson") or (suffix == ".json" and JSON_LINES.match(text)):
@@ -352,6 +351,11 @@ def _open(path: Path, correct: str | None) -> Opened:
         if "Object arrays" in reason:  # numpy would have the user unpickle them
             reason = "it has Python objects; store texts as texts: array.astype(str)"
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
+
+
+def _text_of(path: Path) -> str:
+    content = path.read_bytes()
+    return decoded(gzip.decompress(content) if path.suffix.lower() == ".gz" else content)
 
 
 def _member(path: Path, name: str) -> bytes:
@@ -550,7 +554,7 @@ def _with_truth(path: Path, frame: pl.DataFrame, read: Callable[[str], pl.DataFr
     truth = _truth_of(path)
     if "label" in frame.columns or truth == path or not truth.exists():
         return frame
-    labels = read(decoded(truth.read_bytes())).select("item", label="prediction")
+    labels = read(_text_of(truth)).select("item", label="prediction")
     if set(labels["item"]) != set(frame["item"]):
         raise ValueError(f"{truth.name} has other items")
     return frame.join(labels, on="item", maintain_order="left")
@@ -605,9 +609,9 @@ def _folder(path: Path) -> Opened:
         if parts:
             return tool, pl.concat(parts), notes
     if (path / "text").is_file():  # of Kaldi
-        frame = _lines(decoded((path / "text").read_bytes()))
+        frame = _lines(_text_of(path / "text"))
         if (speakers := path / "utt2spk").is_file():
-            known = _pairs(decoded(speakers.read_bytes()), None).rename({"prediction": "speaker"})
+            known = _pairs(_text_of(speakers), None).rename({"prediction": "speaker"})
             frame = frame.join(known, on="item", how="left", maintain_order="left")
         return "Kaldi", frame, ()
     raise ArtifactError(

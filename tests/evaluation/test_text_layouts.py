@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_what_was_said_and_heard(write, tmp_path: Path) -> None:
     assert read == {item: (SAID[item], HEARD[item] or None) for item in SAID}
     # sclite takes the beginning of a name for the speaker
     assert found.group == ("speaker" if TOOLS[write] == "sclite" else None)
+
+
+def test_compressed_references_beside_compressed_hypotheses(tmp_path: Path) -> None:
+    for path in (sclite(tmp_path, HEARD), tmp_path / "ref.trn"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    found = read_predictions(tmp_path / "hyp.trn.gz", metric="word_accuracy")
+    assert sorted(found.rows["label"]) == sorted(SAID.values())
 
 
 def test_models_are_ranked_by_the_word_error_rate(tmp_path: Path) -> None:

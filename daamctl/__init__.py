@@ -70,8 +70,9 @@ def judge(
             with the predictions of several models.
         metric: what ranks the models: accuracy, balanced_accuracy, macro_f1 or weighted_f1; of tags entity_f1, of
             items with several labels multilabel_f1 or multilabel_macro_f1, of texts word_accuracy or
-            character_accuracy, of numbers ccc, pearson, spearman or r2, of scores of two classes auroc or
-            eer_accuracy, of counted errors counted_accuracy, of any scores mean, of losses mean_loss.
+            character_accuracy, of numbers ccc, pearson, spearman or r2, of scores of two classes auroc,
+            average_precision or eer_accuracy, of counted errors counted_accuracy, of any scores mean, of losses
+            mean_loss.
         margin: test that each model is less than this fraction of the metric worse than the first.
         items: file with the labels and groups of the items.
         common: judge the items that all models have, if they differ.

@@ -13,7 +13,7 @@ from daamctl.artifacts.statistics import Design, Interval, NonInferiority
 
 NUMBERS = ("ccc", "pearson", "spearman", "r2")
 """Figures of predictions that are numbers."""
-SCORED = ("auroc", "eer_accuracy")
+SCORED = ("auroc", "eer_accuracy", "average_precision")
 """Figures of scores of two classes."""
 COUNTED = "counted_accuracy"
 """The figure of errors that a scorer has counted."""

@@ -33,6 +33,7 @@ class Metric(StrEnum):
     r2 = "r2"
     auroc = "auroc"
     eer_accuracy = "eer-accuracy"
+    average_precision = "average-precision"
 
 
 def command(

@@ -27,6 +27,7 @@ FIGURES = {
     "ccc": "CCC", "pearson": "Pearson's r", "spearman": "Spearman's ρ", "r2": "R²",
     "word_accuracy": "word accuracy (1 − WER)", "character_accuracy": "character accuracy (1 − CER)",
     "counted_accuracy": "counted accuracy (1 − error rate)", "auroc": "AUROC", "eer_accuracy": "EER accuracy (1 − EER)",
+    "average_precision": "average precision",
     "mean": "mean score", "mean_loss": "negative mean loss",
 }  # fmt: skip
 """Figures by which methods are compared -> their names in texts."""

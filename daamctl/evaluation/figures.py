@@ -408,11 +408,31 @@ class EqualErrors(Auroc):
         return number * trials if 0 < figure < 1 else number
 
 
+class AveragePrecision(Auroc):
+    """Mean precision over the items of the second class, each at its score, as scikit-learn's."""
+
+    primary: ClassVar[str] = "average_precision"
+
+    def figure(self, sums: Floats) -> Floats:
+        """See `Task`; 0 where a sample lacks the class."""
+        negative, positive = np.split(sums[2:], 2)
+        # from the highest level down
+        above, right = (np.cumsum(part[::-1], axis=0) for part in (negative + positive, positive))
+        precision = right / np.maximum(above, 1e-12)
+        return _ratio((precision * positive[::-1]).sum(0), sums[1])
+
+    def size(self, figure: float, given: Floats, trials: int) -> float:
+        """The items of the second class; see `Task`."""
+        number = float(given[1])
+        return number * trials if 0 < figure < 1 else number
+
+
 FIGURES_OF_SUMS: dict[str, type[Task]] = {
     one.primary: one
     for one in (
         MacroF1, WeightedF1, EntityF1, LabelSetF1, LabelSetMacroF1, MeanScore, NegativeMeanLoss, CountedAccuracy,
         WordAccuracy, CharacterAccuracy, Concordance, Correlation, RankCorrelation, Determination, Auroc, EqualErrors,
+        AveragePrecision,
     )
 }  # fmt: skip
 

@@ -123,7 +123,7 @@ def judge(
     values: dict[str, dict[str, float]] = {}
     for one in compared:
         values.setdefault(one.metric, {}).update({one.first: one.first_value, one.second: one.second_value})
-    if metric in SCORED and (under := [name for name in names if values[metric][name] < 0.5]):
+    if metric in ("auroc", "eer_accuracy") and (under := [name for name in names if values[metric][name] < 0.5]):
         notes.append(f"below 50 %, so the scores of {', '.join(under)} may be those of the other class")
     models = sorted(names, key=lambda name: (-values[metric][name], name))
     # the better model comes first in every pair, and the pairs of the best model before others

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 from scipy import optimize, stats
-from sklearn.metrics import f1_score, r2_score, roc_auc_score, roc_curve
+from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score, roc_curve
 
 from daamctl.data.task import TASKS
 from daamctl.errors import ConfigError
@@ -24,7 +24,8 @@ from daamctl.evaluation.trials import compare_trials, mean_figure, trial_interva
 CLASSES = ("a", "b", "c", "d")
 WORDS = ("so", "it", "goes", "on", "and")
 AVERAGES = {"multilabel_f1": "micro", "multilabel_macro_f1": "macro"}
-NUMBERS, SCORED = ("ccc", "pearson", "spearman", "r2"), ("auroc", "eer_accuracy")
+NUMBERS = ("ccc", "pearson", "spearman", "r2")
+SCORED = ("auroc", "eer_accuracy", "average_precision")
 OF_ITEMS = [name for name in FIGURES_OF_SUMS if name != "entity_f1"]
 """The others; that of entities is that of seqeval in the tests of `judge`."""
 
@@ -88,6 +89,8 @@ def reference(name: str, rows: pl.DataFrame) -> float:
     label, said = rows["label"].to_numpy(), rows["prediction"].to_numpy()
     if name == "auroc":
         return float(roc_auc_score(label, said))
+    if name == "average_precision":
+        return float(average_precision_score(label, said))
     if name == "eer_accuracy":
         wrong, right, _ = roc_curve(label, said, drop_intermediate=False)
         return 1 - optimize.brentq(lambda rate: 1 - rate - np.interp(rate, wrong, right), 0, 1)

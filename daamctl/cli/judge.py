@@ -49,7 +49,10 @@ def command(
     items: Annotated[
         Path | None, typer.Option(help="File with label and speaker of every item, if they are not in the others.")
     ] = None,
-    item: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the items.")] = None,
+    item: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of the items; in a leaderboard, a pattern of such columns."),
+    ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the true labels.")] = None,
     prediction: Annotated[
         list[str] | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -334,11 +335,23 @@ def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric
     """Columns of scores that are called after models or tasks; none where a column has a usual name.
 
     Args:
-        columns, metric: see `read_predictions`.
+        columns, metric: see `read_predictions`; item may be a pattern of such columns, as `* WER`.
     """
-    if metric not in VALUES or _named(frame, VALUES[metric]):
+    item = columns.get("item")
+    pattern = "*" if item is None or item in frame.columns else item
+    if metric not in VALUES or (pattern == "*" and _named(frame, VALUES[metric])):
         return []
-    return [name for name in _without_role(frame, columns) if frame[name].dtype.is_numeric()]
+    found = [name for name in _without_role(frame, columns) if fnmatchcase(name, pattern)]
+    return [name for name in found if scores_of(frame[name]) is not None]
+
+
+def scores_of(values: pl.Series) -> pl.Series | None:
+    """Scores in a column, which may be texts as `65.3 ± 1.2`; None: it has other values."""
+    if values.dtype == pl.String:
+        text = values.str.strip_chars().replace("", None)
+        values = text.str.replace(r"\s*(?:±|\+/?-|\()[^/]*$", "").str.strip_suffix("%").cast(pl.Float64, strict=False)
+        return None if values.null_count() > text.null_count() or text.null_count() == len(text) else values
+    return values.cast(pl.Float64) if values.dtype.is_numeric() else None
 
 
 def answers_without_names(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:

@@ -38,6 +38,7 @@ from daamctl.evaluation.prediction_columns import (
     column_of,
     of_table,
     predicted_name,
+    scores_of,
     scores_without_names,
     text_of,
 )
@@ -157,7 +158,8 @@ def read_models(
         wide = {"prediction": answers}
     if len(values) > 1 and (model is None or frame[model].is_unique().all()):
         frame, note = _leaderboard(frame, values, model)
-        notes, model, single = (*notes, note), model or MODEL, {**single, "prediction": "score"}
+        named = {role: name for role, name in single.items() if role != "item" or name in frame.columns}
+        notes, model, single = (*notes, note), model or MODEL, {**named, "prediction": "score"}
     if wide:
         found = [
             of_table(frame, {**single, role: name}, name, what, metric=metric)
@@ -192,6 +194,8 @@ def _leaderboard(frame: pl.DataFrame, scores: list[str], model: str | None) -> t
     others = [name for name in frame.columns if name not in (*scores, MODEL, "score")] if model is None else [model]
     called = MODEL if model is None else "item"
     # not every model has a score for every item
+    scored = {name: one for name in columns if (one := scores_of(frame[name])) is not None}
+    frame = frame.with_columns(**scored)
     rows = frame.unpivot(columns, index=others, variable_name=called, value_name="score").drop_nulls("score")
     told = f"; left out: {first_few(left, 4)}" if left else ""
     return rows, f"each of {len(columns)} columns is of one {called}: {first_few(columns, 3)}{told}"

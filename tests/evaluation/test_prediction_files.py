@@ -1111,6 +1111,22 @@ def test_other_columns_are_no_answers(text: str, tmp_path: Path) -> None:
         read_predictions(tmp_path / "x.csv")
 
 
+def test_columns_of_a_leaderboard_are_chosen_by_a_pattern(tmp_path: Path) -> None:
+    """Their cells may have a deviation, a percent sign and spaces."""
+    (tmp_path / "x.csv").write_text(
+        "Model ,A WER,A CER,B WER ,Average WER,note\n"
+        "m1    ,10.5,3.0, 5.0 ± 0.3,7.7,65.3 / 61.2\nm2    ,11,3.5, 4.5 (1.2),7.8,x\nm3,9%,2.5,,9,\n"
+    )
+    models = read_models(tmp_path / "x.csv", {"item": "*WER*"}, metric="mean_loss")
+    read = {one.name: dict(one.rows.select("item", "prediction").rows()) for one in models}
+    assert read == {
+        "m1": {"A WER": "10.5", "B WER": "5.0"}, "m2": {"A WER": "11.0", "B WER": "4.5"}, "m3": {"A WER": "9"}
+    }  # fmt: skip
+    assert models[0].notes[-1] == "each of 2 columns is of one item: A WER, B WER ; left out: Average WER"
+    with pytest.raises(ConfigError, match=r"has no column 'C.'"):
+        read_models(tmp_path / "x.csv", {"item": "C*"}, metric="mean_loss")
+
+
 def test_tasks_name_the_items_only_where_nothing_else_does(tmp_path: Path) -> None:
     for text, items in (
         ("id,task,score\na,x,0.5\nb,y,0.6\n", ["a", "b"]),

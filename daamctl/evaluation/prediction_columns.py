@@ -182,7 +182,8 @@ def _as_sets(values: pl.Series, separator: str) -> pl.Series:
             parts = [[str(number) for number, value in enumerate(one) if value >= least] for one in lists]
         else:
             parts = [[str(value) for value in one or ()] for one in lists]
-    sets = [sorted({name for part in own if (name := part.strip())}) for own in parts]
+    # a name may have what stands between two
+    sets = [sorted({name for part in own if (name := part.strip().replace(SEPARATOR, ","))}) for own in parts]
     return pl.Series([SEPARATOR.join(own) or NO_LABELS for own in sets], dtype=pl.String)
 
 

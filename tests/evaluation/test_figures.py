@@ -307,6 +307,13 @@ def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
     assert verdict.design.n_units == 6
 
 
+def test_a_label_may_have_a_semicolon() -> None:
+    table = pl.DataFrame({"id": ["a", "b"], "label": [["x; y"], ["x; y", "z"]], "pred": [["z", "x; y"], []]})
+    found = of_table(table, {}, "m", metric="multilabel_f1")
+    assert found.rows["label"].to_list() == ["x, y", "x, y;z"]
+    assert found.rows["prediction"].to_list() == ["x, y;z", "(none)"]
+
+
 def test_lists_of_labels_are_told_their_metric() -> None:
     table = pl.DataFrame({"id": ["a", "b"], "label": [["x"], ["x", "y"]], "pred": [["x"], []]})
     with pytest.raises(ConfigError, match="'pred' has lists") as error:

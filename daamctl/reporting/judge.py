@@ -153,13 +153,14 @@ def _within(verdict: Verdict, column: str, name: str, first: str, second: str) -
         [str(row[column]), str(row["items"]), Number(row["difference"], signed), str(row["wins"]), str(row["losses"])]
         for row in verdict.by(column, first, second).iter_rows(named=True)
     ]
-    better = BETTER.get(verdict.metric, "closer")
-    columns = [name.capitalize(), "Items", "Difference of errors", f"{first} {better}", f"{second} {better}"]
-    if verdict.metric in BETTER:
-        columns[2] = "Difference"
-    if verdict.metric not in ERRORS:
-        columns[2:] = ["Difference", f"Only {first} right", f"Only {second} right"]
-    return Table(column, f"By {name}, those that decide most first", columns, rows)
+    if verdict.metric in ERRORS:
+        better = BETTER.get(verdict.metric, "closer")
+        gap = "Difference" if verdict.metric in BETTER else "Difference of errors"
+        shown = [gap, f"{first} {better}", f"{second} {better}"]
+    else:
+        shown = ["Difference", f"Only {first} right", f"Only {second} right"]
+    title = f"By {name}, those that decide most first"
+    return Table(column, title, [name.capitalize(), "Items", *shown], rows)
 
 
 def _items(verdict: Verdict, first: str, second: str) -> Table:

@@ -523,6 +523,8 @@ def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> 
         return sample_logs.helm(records, correct, path)
     if "sample_id" in records[0] and isinstance(records[0].get("evaluation"), dict):
         return sample_logs.every_eval_ever(records, correct, path)
+    if "model_info" in records[0] and isinstance(records[0].get("evaluation_results"), list):
+        return sample_logs.figures_of_data_sets(records, correct)
     if isinstance(records[0].get("spec"), dict) and any("event_id" in one for one in records):
         return sample_logs.openai_evals(records, correct, path)
     if {"promptIdx", "testIdx", "success"} <= records[0].keys():

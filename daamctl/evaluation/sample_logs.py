@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from daamctl.artifacts.terms import counted
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, first_few
 
 METRICS = ("correct", "is_correct", "acc", "exact_match", "passed", "success", "resolved", "is_resolved", "pass@1")
 """Names of a column, or metric, that says whether an answer is right."""
@@ -187,6 +187,36 @@ def every_eval_ever(records: list[dict[str, Any]], correct: str | None, path: Pa
     samples = [_Sample(item, scores, 1, question, model) for (item, question, model, _), scores in found.items()]
     task = "" if len(tasks) > 1 else tasks.pop()
     return _scored("Every Eval Ever", samples, correct, path, task=task)
+
+
+def figures_of_data_sets(records: list[dict[str, Any]], correct: str | None) -> Opened:
+    """Figures of models on data sets, in the schema of Every Eval Ever, as EuroEval writes them.
+
+    Of each data set the first figure is read, or the one that `correct` names. Further runs of a model are repeats.
+    """
+    rows: list[tuple[str, str, int, float, bool]] = []
+    names: dict[str, None] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in records:
+        figures: dict[str, dict[str, Any]] = {}
+        for result in one["evaluation_results"]:
+            names.setdefault(str(result["evaluation_name"]))
+            if correct in (None, result["evaluation_name"]):
+                figures.setdefault(str(result["source_data"]["dataset_name"]), result)
+        for data_set, result in figures.items():
+            model, less = str(one["model_info"]["name"]), bool(result["metric_config"].get("lower_is_better"))
+            seen[model, data_set] += 1
+            rows.append((model, data_set, seen[model, data_set], float(result["score_details"]["score"]), less))
+    if not rows:
+        raise ConfigError(f"there is no figure '{correct}'; there are {first_few(list(names), 12)}")
+    table = pl.DataFrame(rows, [MODEL, "item", "seed", correct or "score", "less"], orient="row")
+    if table["less"].n_unique() > 1:
+        raise ConfigError(
+            "of some data sets a higher figure is better, of others a lower one",
+            fix=f"choose a figure with --correct: {first_few(list(names), 12)}",
+        )
+    notes = ["the figures are better the lower they are: --metric mean-loss"] if table["less"][0] else []
+    return "Every Eval Ever", table.drop("less"), tuple(notes)
 
 
 def openai_evals(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:

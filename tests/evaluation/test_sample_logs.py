@@ -244,3 +244,54 @@ def test_results_of_promptfoo_have_several_models(tmp_path: Path) -> None:
     assert [one.name for one in read_models(same)] == ["1 echo", "2 echo"]
     with pytest.raises(ConfigError, match=r"item '0' occurs more than once"):  # beside another file, it is of one model
         rows(path)
+
+
+def figures(model: str, data_set: str, *, less: bool = False, **scores: float) -> dict[str, Any]:
+    """A line of EuroEval's results."""
+    return {
+        "schema_version": "0.2.1",
+        "evaluation_id": f"{data_set}/{model}/1790840893",
+        "model_info": {"name": model, "id": model},
+        "eval_library": {"name": "euroeval", "version": "18.2.0"},
+        "evaluation_results": [
+            {
+                "evaluation_name": name,
+                "source_data": {"dataset_name": data_set, "source_type": "hf_dataset"},
+                "metric_config": {"lower_is_better": less, "score_type": "continuous"},
+                "score_details": {"score": score},
+            }
+            for name, score in scores.items()
+        ],
+    }
+
+
+def test_figures_of_models_on_data_sets(tmp_path: Path) -> None:
+    records = [
+        figures("org/a", "sst2", test_mcc=61.5, test_accuracy=80.0),
+        figures("org/a", "conll", test_micro_f1=70.0),
+        figures("org/b", "sst2", test_mcc=60.0, test_accuracy=81.0),
+        figures("org/b", "conll", test_micro_f1=71.0),
+        figures("org/b", "conll", test_micro_f1=72.0),
+    ]
+    path = write_lines(tmp_path / "euroeval_benchmark_results.jsonl", records)
+    first, second = read_models(path, metric="mean")
+    assert (first.name, first.tool) == ("org/a", "Every Eval Ever")
+    assert first.rows.select("item", "prediction").rows() == [("sst2", "61.5"), ("conll", "70.0")]
+    assert second.rows.select("item", "prediction", "seed").rows() == [
+        ("sst2", "60", "1"), ("conll", "71", "1"), ("conll", "72", "2")
+    ]  # fmt: skip
+    chosen = read_models(path, {"correct": "test_accuracy"}, metric="mean")
+    assert [one.rows.select("item", "prediction").rows() for one in chosen] == [[("sst2", "80")], [("sst2", "81")]]
+    with pytest.raises(ConfigError, match="no figure 'bleu'; there are test_mcc, test_accuracy, test_micro_f1"):
+        read_models(path, {"correct": "bleu"}, metric="mean")
+
+
+def test_figures_of_which_less_is_better(tmp_path: Path) -> None:
+    records = [figures(model, "asr", less=True, wer=rate) for model, rate in (("a", 0.1), ("b", 0.2))]
+    path = write_lines(tmp_path / "x.jsonl", records)
+    found = read_models(path, {"correct": "wer"}, metric="mean_loss")
+    assert "the figures are better the lower they are: --metric mean-loss" in found[0].notes
+    path = write_lines(tmp_path / "y.jsonl", [*records, figures("a", "sst2", mcc=0.5)])
+    with pytest.raises(ConfigError, match="of some data sets a higher figure is better") as error:
+        read_models(path, metric="mean")
+    assert error.value.fix == "choose a figure with --correct: wer, mcc"

@@ -60,9 +60,9 @@ from daamctl.store.tables import (
 
 DECIMAL_COMMA = re.compile(r"(?:^|;)\s*[-+]?\d+,\d+\s*(?:;|$)", re.MULTILINE)
 """A number as spreadsheets of some countries write it, beside semicolons."""
-TEXTS = (".csv", ".tsv", ".txt", ".score", ".conll", ".ark", ".trn", ".json", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".score", ".conll", ".ark", ".trn", ".pra", ".json", ".jsonl", ".ndjson")
 """Kinds of files that may be compressed (.gz)."""
-PLAIN = (".txt", ".score", ".trn", "")
+PLAIN = (".txt", ".score", ".trn", ".pra", "")
 """Kinds of files that may have lines of words."""
 JSON_LINES = re.compile(r"\s*\{.*\}\s*\n\s*\{")
 """How NeMo's `.json` begins."""

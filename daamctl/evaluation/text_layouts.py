@@ -181,10 +181,12 @@ def _recognised(text: str) -> tuple[str, pl.DataFrame] | None:
 
 
 def _sclite(text: str) -> pl.DataFrame | None:
-    """Lines `words (utterance)` of sclite, ESPnet and fairseq; None: another file.
+    """Lines `words (utterance)` of sclite, ESPnet and fairseq, or sclite's counts of errors; None: another file.
 
     As for sclite, the speaker is what comes before the first hyphen or underscore of the name.
     """
+    if re.search(r"^Scores: \(#C #S #D #I\) \d", text, re.MULTILINE):
+        return _sclite_counts(text)
     lines = {number: line for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[:2] != ";;"}
     found = {number: SCLITE.fullmatch(line) for number, line in lines.items()}
     fitting = [one.groups() for one in found.values() if one is not None]
@@ -198,6 +200,25 @@ def _sclite(text: str) -> pl.DataFrame | None:
     speaker = rows["item"].str.extract("^([^_-]+)[_-]")
     known = speaker.null_count() == 0 and 1 < speaker.n_unique() < len(rows)
     return rows.with_columns(speaker=speaker) if known else rows
+
+
+def _sclite_counts(text: str) -> pl.DataFrame:
+    """Errors and words of each utterance, as sclite writes them above alignments (`.pra`, ESPnet's `result.txt`)."""
+    rows: list[tuple[str, str, int, int]] = []
+    speaker = item = ""
+    for line in text.splitlines():
+        if found := re.match(r"Speaker sentences +\d+:\s*(.*?)\s*(?:#utts|utt#)", line):
+            speaker = found[1]
+        elif found := re.fullmatch(r"id: \((.+)\)\s*", line):
+            item = found[1]
+        elif found := re.fullmatch(r"Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)\s*", line):
+            if not item:
+                raise ValueError("no line 'id: (utterance)' is above one of the lines 'Scores:'")
+            right, substituted, deleted, inserted = map(int, found.groups())
+            rows.append((item, speaker, substituted + deleted + inserted, right + substituted + deleted))
+            item = ""
+    table = pl.DataFrame(rows, ["item", "speaker", "errors", "length"], orient="row")
+    return table if 1 < table["speaker"].n_unique() < len(table) else table.drop("speaker")
 
 
 def _transcribed(text: str) -> pl.DataFrame | None:

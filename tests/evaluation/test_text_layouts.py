@@ -100,6 +100,47 @@ def test_models_are_ranked_by_the_word_error_rate(tmp_path: Path) -> None:
     assert models[0].rows["group"].to_list() == ["ann", "ann", "bob", "bob"]
 
 
+ALIGNMENTS = """
+\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE
+
+Speakers:
+    0:  ann
+    1:  bob
+
+Speaker sentences   0:  ann   #utts: 2
+id: (ann-1)
+Scores: (#C #S #D #I) 2 0 1 0
+REF:  it goes ON
+HYP:  it goes **
+Eval:         D
+
+id: (ann-2)
+Scores: (#C #S #D #I) 3 0 0 0
+Attributes: Case_sensitve
+REF:  so it is
+HYP:  so it is
+
+Speaker sentences   1:  bob   utt# 0 of 1
+id: (bob-2)
+Labels: <O,F1,M>
+Scores: (#C #S #D #I) 2 1 0 1
+"""
+
+
+@pytest.mark.parametrize("name", ["hyp.trn.pra", "result.txt"])
+def test_counts_above_the_alignments_of_sclite(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(ALIGNMENTS)
+    found = read_predictions(path, metric="counted_accuracy")
+    assert (found.tool, found.group) == ("sclite", "speaker")
+    assert found.rows.select("item", "group", "label", "prediction").rows() == [
+        ("ann-1", "ann", "3", "1"), ("ann-2", "ann", "3", "0"), ("bob-2", "bob", "3", "2"),
+    ]  # fmt: skip
+    path.write_text(ALIGNMENTS.replace("id: (ann-2)\n", ""))
+    with pytest.raises(ArtifactError, match=r"no line 'id: \(utterance\)' is above one of the lines 'Scores:'"):
+        read_predictions(path, metric="counted_accuracy")
+
+
 def test_lines_of_words_and_the_labels_of_a_second_file(tmp_path: Path) -> None:
     for folder, texts in (("mine", HEARD), ("data", SAID)):
         (tmp_path / folder).mkdir()

@@ -50,10 +50,10 @@ ALIKE = {
     "label": ("the class", (
         "class", "target", "gold_label", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic",
         "label_text", "label_name")),
-    "group": ("the fold, or the training and test part", ("split", "fold", "subset", "partition")),
+    "group": ("the fold, or the training and test part", ("split", "split_set", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
-        "speaker_id", "spk", "spk_id", "author", "author_id", "subject", "subject_id", "participant", "participant_id",
-        "patient", "patient_id", "client_id", "user_id")),
+        "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",
+        "participant_id", "patient", "patient_id", "client_id", "user_id")),
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
     "start_s": ("where an item begins in its file, in seconds", ("start", "start_time", "begin", "onset", "offset")),
@@ -223,13 +223,23 @@ def read_text(source: Path | BinaryIO) -> str:
 
 
 def one_hot(table: pl.DataFrame) -> pl.Series | None:
-    """The label of each row of a table with a column of 0 and 1 for each class; None: no one class has the 1."""
+    """The label of each row of a table with a column for each class, of 0 and 1, or of the shares of raters.
+
+    Returns:
+        The class with the 1, or the largest share (null where several have it); None: there are no such columns.
+    """
     texts = table.select(pl.col(name).cast(pl.String) for name, kind in table.schema.items() if not kind.is_nested())
     flags = [one.name for one in texts if set(one) <= {"0", "1", "0.0", "1.0", "false", "true"}]
     classes = texts.select(pl.col(flags).is_in(["1", "1.0", "true"]))
-    if len(flags) < 2 or (classes.sum_horizontal() != 1).any():
+    if len(flags) >= 2 and (classes.sum_horizontal() == 1).all():
+        return pl.Series("label", [flags[row.index(True)] for row in classes.iter_rows()])
+    numbers = texts.select(pl.all().cast(pl.Float64, strict=False))
+    shares = numbers.select(one for one in numbers if one.is_between(0, 1).all(ignore_nulls=False))
+    if shares.width < 3 or not len(shares) or not shares.sum_horizontal().is_between(0.98, 1.02).all():
         return None
-    return pl.Series("label", [flags[row.index(True)] for row in classes.iter_rows()])
+    ties = (shares.with_columns(pl.all() == pl.max_horizontal(pl.all()))).sum_horizontal() > 1
+    largest = [shares.columns[max(range(shares.width), key=row.__getitem__)] for row in shares.iter_rows()]
+    return pl.Series("label", largest).set(ties, None)
 
 
 def lines_of(text: str) -> list[str]:

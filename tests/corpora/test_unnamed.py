@@ -237,6 +237,34 @@ def test_a_column_of_0_and_1_for_each_class(tmp_path: Path) -> None:
     assert table_of(path, "manifest", {}) is None  # some have two classes
 
 
+def test_the_shares_of_raters_who_chose_each_class(tmp_path: Path) -> None:
+    """As EMO-SUPERB publishes its labels; where two classes have the largest share, none is the label."""
+    path = tmp_path / "labels_consensus_1.csv"
+    table = pl.DataFrame({
+        "FileName": [f"{at}.wav" for at in range(4)],
+        "angry": [0.574, 0.01, 0.48, 0.01],
+        "sad": [0.386, 0.94, 0.03, 0.46],
+        "happy": [0.04, 0.05, 0.49, 0.53],
+        "EmoAct": [1.4, 2.0, 0.9, 1.0],
+        "SpkrID": [7, 7, 8, 8],
+        "Split_Set": ["Train", "Train", "Development", "Test"],
+    })  # fmt: skip
+    table.write_csv(path)
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.table["label"].to_list() == ["angry", "sad", "happy", "happy"]
+    assert found.columns == {"path": "FileName", "speaker": "SpkrID", "group": "Split_Set"}
+    table.with_columns(angry=pl.Series([0.48, 0.01, 0.48, 0.01]), sad=pl.Series([0.48, 0.94, 0.03, 0.46])).write_csv(
+        path
+    )
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.table["label"].to_list() == ["sad", "happy", "happy"]
+    assert found.doubts == ["1 item without a label left out"]
+    table.with_columns(sad=pl.Series([0.386, 0.94, 0.03, 0.8])).write_csv(path)
+    assert table_of(path, "manifest", {}) is None  # the last are no shares of 1
+
+
 @pytest.mark.parametrize("as_objects", [True, False])
 def test_an_object_with_a_list_for_each_part(as_objects: bool, tmp_path: Path) -> None:
     """As CLINC150 is published, with pairs of text and label."""

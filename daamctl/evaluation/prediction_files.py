@@ -561,8 +561,8 @@ def _with_truth(path: Path, frame: pl.DataFrame, read: Callable[[str], pl.DataFr
     if "label" in frame.columns or truth == path or not truth.exists():
         return frame
     labels = read(_text_of(truth)).select("item", label="prediction")
-    if set(labels["item"]) != set(frame["item"]):
-        raise ValueError(f"{truth.name} has other items")
+    if others := sorted({*labels["item"]} ^ {*frame["item"]}):
+        raise ValueError(f"{truth.name} has other items; only in one of the two are {first_few(others)}")
     return frame.join(labels, on="item", maintain_order="left")
 
 

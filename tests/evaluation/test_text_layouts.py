@@ -193,7 +193,7 @@ def test_a_word_for_each_item_needs_no_ending(tmp_path: Path) -> None:
         ("a.txt", "u1:\tref=['a', 'b'\nu1:\thyp=['a']\n", "utterance 'u1': the words are no list: "),
         ("a.txt", "u1:\tref=['a']\nu1:\tref=['a']\n", "utterance 'u1' has two lines of 'ref'"),
         ("a.txt", "u1:\tref=['a']\nu1:\thyp=['a']\nu2:\tref=['a']\n", "not both texts, said and understood, .* of u2"),
-        ("hyp.trn", "a b (u-1)\nc (u-2)\n", "ref.trn has other items"),
+        ("hyp.trn", "a b (u-1)\nc (u-2)\n", "ref.trn has other items; only in one of the two are u-2, u-3"),
         ("b.trn", "a b (u-1)\n\nc\nd (u-2)\n", r"line 3 does not end with the name of the utterance, .*: u-1$"),
         ("hyp.txt", "a b (u-1)\nc (u-2)\n", "its lines are neither 'utterance words' nor"),
         ("text", "some words\nand more words\n", "unknown kind of file ''"),

@@ -36,12 +36,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
         "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
-        "emo", "emotion", "ref",
+        "emo", "emotion", "ref", "gt", "gt_label", "gold_label", "actual_label", "ground_truth_label",
     ),
     "prediction": (
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
         "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
-        "pred_text", "pred_str",
+        "pred_text", "pred_str", "model_prediction",
     ),
     "correct": METRICS,
     "group": (
@@ -54,6 +54,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
+OF_ONE = {
+    "label": "true|actual|gold|gt|ground_truth|ref|reference",
+    "prediction": "pred|preds|predicted|prediction|hyp|hypothesis",
+}
+"""Words before or behind what is told, in both columns, as in emotion_true and emotion_pred, or emotion and
+predicted_emotion."""
 COUNTS = {
     "label": ("length", "total", "num_words", "n_words", "words", "ref_words", "reference_length"),
     "prediction": ("errors", "num_errors", "n_errors"),
@@ -68,7 +74,10 @@ VALUES = {
 """Metric -> names of a column of scores, or losses, on any scale, which come first there."""
 INDEX = ("index", "Unnamed: 0", "")
 """Names of a column that numbers the rows, as pandas writes it."""
-TASKS = ("task", "task_name", "dataset", "dataset_name", "benchmark")
+NAMED_ONCE = (
+    "task", "task_name", "dataset", "dataset_name", "benchmark", "image_id", "file_path", "filepath", "image_path",
+    "img_path", "audio_path", "wav_path", "audio_file", "image", "audio", "sample", "row",
+)  # fmt: skip
 """Names of a column of items, if each of its values stands once and none but an index of rows is called as usual."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
@@ -226,7 +235,7 @@ def _roles(
             )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
     if found["item"] in (None, *INDEX) and "item" not in columns:
-        found["item"] = next((one for one in _named(frame, TASKS) if frame[one].is_unique().all()), found["item"])
+        found["item"] = next((one for one in _named(frame, NAMED_ONCE) if frame[one].is_unique().all()), found["item"])
     answer = str(found["prediction"]).lower()
     if found["label"] is None and answer in ("pred_text", "pred_str", "hyp", "hypothesis"):
         found["label"] = next(iter(_named(frame, TRANSCRIPTS)), None)
@@ -381,13 +390,25 @@ def _without_role(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
 
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
-    """Columns with a usual name of a role, the most usual first."""
-    return _named(frame, MODELS if role == "model" else COLUMNS[role])
+    """Columns with a usual name of a role, the most usual first, or that of the one pair such as X_true and X_pred."""
+    usual = _named(frame, MODELS if role == "model" else COLUMNS[role])
+    if usual or role not in OF_ONE:
+        return usual
+    about: dict[str, dict[str, str]] = {"label": {_plain(name): name for name in _named(frame, COLUMNS["label"])}}
+    for kind, words in OF_ONE.items():
+        found = {name: re.fullmatch(rf"(?:{words})_(.+)|(.+)_(?:{words})", _plain(name)) for name in frame.columns}
+        about[kind] = about.get(kind, {}) | {one[1] or one[2]: name for name, one in found.items() if one is not None}
+    both = about["label"].keys() & about["prediction"].keys()
+    return [about[role][one] for one in both] if len(both) == 1 else []
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
 def _named(frame: pl.DataFrame, usual: Sequence[str]) -> list[str]:
     """Columns with these names, in their order; KNIME adds what is predicted: Prediction (emotion)."""
-    names = {re.sub(r"[\s-]+", "_", column.strip().lower()): column for column in reversed(frame.columns)}
+    names = {_plain(column): column for column in reversed(frame.columns)}
     names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names
     return [names[name] for name in usual if name in names]
 

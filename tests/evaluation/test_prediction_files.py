@@ -468,6 +468,44 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         rows(tmp_path / "t.csv", columns={"item": "nothing"})
 
 
+@pytest.mark.parametrize(
+    ("label", "prediction"),
+    [
+        ("emotion_true", "emotion_pred"),
+        ("Actual Emotion", "Predicted Emotion"),
+        ("emotion", "emotion_pred"),
+        ("ref_label", "hyp_label"),
+        ("gt", "pred"),
+    ],
+)
+def test_columns_may_be_a_pair(label: str, prediction: str, tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {"image": ["a", "b", "c"], label: ["x", "y", "y"], prediction: ["x", "x", "y"], "conf": [0.9] * 3}
+    )
+    table.write_csv(tmp_path / "mine.csv")
+    found = read_predictions(tmp_path / "mine.csv")
+    assert found.notes[0] == f"read: item = image, label = {label}, prediction = {prediction}"
+    assert found.rows["correct"].to_list() == [1, 0, 1]
+
+
+def test_of_two_pairs_none_counts(tmp_path: Path) -> None:
+    names = ["arousal_true", "arousal_pred", "valence_true", "valence_pred"]
+    pl.DataFrame({name: [1.5, 2.5, 3.5] for name in names}).write_csv(tmp_path / "mine.csv")
+    with pytest.raises(ConfigError, match="have no prediction"):
+        read_predictions(tmp_path / "mine.csv", metric="ccc")
+
+
+def test_an_image_with_several_questions_is_no_item(tmp_path: Path) -> None:
+    table = {
+        "image": ["a", "a", "b"],
+        "question": ["p", "q", "p"],
+        "label": ["x", "y", "y"],
+        "prediction": ["x", "x", "y"],
+    }
+    pl.DataFrame(table).write_csv(tmp_path / "mine.csv")
+    assert read_predictions(tmp_path / "mine.csv").notes[0].startswith("read: item = row number, ")
+
+
 def test_two_columns_of_one_name_are_refused_if_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text("id,label,prediction,prediction,note,note\n1,a,a,b,x,y\n")

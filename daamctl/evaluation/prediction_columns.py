@@ -55,7 +55,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
 its index without a name."""
 OF_ONE = {
-    "label": "true|actual|gold|gt|ground_truth|ref|reference",
+    "label": "true|actual|gold|gt|ground_truth|target|ref|reference",
     "prediction": "pred|preds|predicted|prediction|hyp|hypothesis",
 }
 """Words before or behind what is told, in both columns, as in emotion_true and emotion_pred, or emotion and

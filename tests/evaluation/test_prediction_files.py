@@ -475,6 +475,7 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         ("Actual Emotion", "Predicted Emotion"),
         ("emotion", "emotion_pred"),
         ("ref_label", "hyp_label"),
+        ("target_emotion", "pred_emotion"),
         ("gt", "pred"),
     ],
 )

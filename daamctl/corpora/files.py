@@ -48,8 +48,8 @@ ALIKE = {
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", (
-        "class", "target", "gold_label", "emotion", "emo", "category", "labels", "y", "sentiment", "intent", "topic",
-        "label_text", "label_name")),
+        "class", "target", "gold_label", "emotion", "emo", "emo_class", "category", "labels", "y", "sentiment",
+        "intent", "topic", "label_text", "label_name")),
     "group": ("the fold, or the training and test part", ("split", "split_set", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",

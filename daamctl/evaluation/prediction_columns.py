@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
         "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
-        "emo", "emotion", "ref", "gt", "gt_label", "gold_label", "actual_label", "ground_truth_label",
+        "emo", "emotion", "emoclass", "ref", "gt", "gt_label", "gold_label", "actual_label", "ground_truth_label",
     ),
     "prediction": (
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",

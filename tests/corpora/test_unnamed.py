@@ -263,6 +263,10 @@ def test_the_shares_of_raters_who_chose_each_class(tmp_path: Path) -> None:
     assert found.doubts == ["1 item without a label left out"]
     table.with_columns(sad=pl.Series([0.386, 0.94, 0.03, 0.8])).write_csv(path)
     assert table_of(path, "manifest", {}) is None  # the last are no shares of 1
+    table.with_columns(EmoClass=pl.Series(["A", "S", "H", "H"])).write_csv(path)  # as MSP-Podcast has it
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.columns["label"] == "EmoClass"
 
 
 @pytest.mark.parametrize("as_objects", [True, False])

@@ -43,13 +43,13 @@ SINGLE = (
 ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
-        "image_path", "img", "audio_filepath")),
+        "image_path", "img", "audio_filepath", "slice_file_name")),
     "text": ("the text", ("content", "document", "review", "tweet", "comment", "message", "utterance", "sentence")),
     "tokens": ("the words", ("words",)),
     "tags": ("their tags", ("ner_tags", "ner", "labels", "bio")),
     "label": ("the class", (
-        "class", "target", "gold_label", "emotion", "emo", "emo_class", "category", "labels", "y", "sentiment",
-        "intent", "topic", "label_text", "label_name")),
+        "class", "target", "gold_label", "emotion", "emotions", "emo", "emo_class", "category", "labels", "y",
+        "sentiment", "intent", "topic", "label_text", "label_name")),
     "group": ("the fold, or the training and test part", ("split", "split_set", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",

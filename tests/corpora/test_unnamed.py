@@ -269,6 +269,17 @@ def test_the_shares_of_raters_who_chose_each_class(tmp_path: Path) -> None:
     assert found.columns["label"] == "EmoClass"
 
 
+def test_columns_of_urbansound8k(tmp_path: Path) -> None:
+    """Its `start` and `end` are those in the longer recording, not in the file."""
+    path = tmp_path / "UrbanSound8K.csv"
+    rows = [f"{at}-3-0-0.wav,{at},0.5,4.5,1,{1 + at % 2},3,{('dog_bark', 'siren')[at % 2]}" for at in range(6)]
+    path.write_text("\n".join(["slice_file_name,fsID,start,end,salience,fold,classID,class", *rows]))
+    found = table_of(path, "manifest", {})
+    assert found is not None
+    assert found.columns == {"path": "slice_file_name", "label": "class", "group": "fold"}
+    assert found.doubts[0].startswith("the column 'start' is not used, since each file occurs once")
+
+
 @pytest.mark.parametrize("as_objects", [True, False])
 def test_an_object_with_a_list_for_each_part(as_objects: bool, tmp_path: Path) -> None:
     """As CLINC150 is published, with pairs of text and label."""

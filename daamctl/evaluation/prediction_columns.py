@@ -235,7 +235,9 @@ def _roles(
             )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
     if found["item"] in (None, *INDEX) and "item" not in columns:
-        found["item"] = next((one for one in _named(frame, NAMED_ONCE) if frame[one].is_unique().all()), found["item"])
+        once = [frame[one] for one in _named(frame, NAMED_ONCE) if frame[one].is_unique().all()]
+        names = (one.name for one in once if one.dtype == pl.String or one.dtype.is_integer())  # not the images
+        found["item"] = next(names, found["item"])
     answer = str(found["prediction"]).lower()
     if found["label"] is None and answer in ("pred_text", "pred_str", "hyp", "hypothesis"):
         found["label"] = next(iter(_named(frame, TRANSCRIPTS)), None)

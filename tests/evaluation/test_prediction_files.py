@@ -505,6 +505,10 @@ def test_an_image_with_several_questions_is_no_item(tmp_path: Path) -> None:
     }
     pl.DataFrame(table).write_csv(tmp_path / "mine.csv")
     assert read_predictions(tmp_path / "mine.csv").notes[0].startswith("read: item = row number, ")
+    pl.DataFrame({**table, "image": [b"a", b"b", b"c"]}).write_parquet(
+        tmp_path / "mine.parquet"
+    )  # the images themselves
+    assert read_predictions(tmp_path / "mine.parquet").notes[0].startswith("read: item = row number, ")
 
 
 def test_two_columns_of_one_name_are_refused_if_they_are_read(tmp_path: Path) -> None:

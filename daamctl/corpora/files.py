@@ -231,15 +231,15 @@ def one_hot(table: pl.DataFrame) -> pl.Series | None:
     texts = table.select(pl.col(name).cast(pl.String) for name, kind in table.schema.items() if not kind.is_nested())
     flags = [one.name for one in texts if set(one) <= {"0", "1", "0.0", "1.0", "false", "true"}]
     classes = texts.select(pl.col(flags).is_in(["1", "1.0", "true"]))
-    if len(flags) >= 2 and (classes.sum_horizontal() == 1).all():
-        return pl.Series("label", [flags[row.index(True)] for row in classes.iter_rows()])
-    numbers = texts.select(pl.all().cast(pl.Float64, strict=False))
-    shares = numbers.select(one for one in numbers if one.is_between(0, 1).all(ignore_nulls=False))
-    if shares.width < 3 or not len(shares) or not shares.sum_horizontal().is_between(0.98, 1.02).all():
-        return None
-    ties = (shares.with_columns(pl.all() == pl.max_horizontal(pl.all()))).sum_horizontal() > 1
-    largest = [shares.columns[max(range(shares.width), key=row.__getitem__)] for row in shares.iter_rows()]
-    return pl.Series("label", largest).set(ties, None)
+    if len(flags) < 2 or (classes.sum_horizontal() != 1).any():
+        numbers = texts.select(pl.all().cast(pl.Float64, strict=False))
+        classes = numbers.select(one for one in numbers if one.is_between(0, 1).all(ignore_nulls=False))
+        if classes.width < 3 or not len(classes) or not classes.sum_horizontal().is_between(0.98, 1.02).all():
+            return None
+    shares = classes.to_numpy()
+    largest: pl.Series = pl.Series("label", classes.columns)[shares.argmax(axis=1)]
+    is_tie = (shares == shares.max(axis=1, keepdims=True)).sum(axis=1) > 1
+    return largest.set(pl.Series(is_tie), None)
 
 
 def lines_of(text: str) -> list[str]:

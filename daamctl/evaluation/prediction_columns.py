@@ -343,8 +343,8 @@ def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> s
     return next(iter(_candidates(frame, role)), None)
 
 
-def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) -> list[str]:
-    """Columns of scores that are called after models or tasks; none where a column has a usual name.
+def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) -> dict[str, pl.Series]:
+    """Columns of scores that are called after models or tasks, as numbers; none where a column has a usual name.
 
     Args:
         columns, metric: see `read_predictions`; item may be a pattern of such columns, as `* WER`.
@@ -352,12 +352,12 @@ def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric
     item = columns.get("item")
     pattern = "*" if item is None or item in frame.columns else item
     if metric not in VALUES or (pattern == "*" and _named(frame, VALUES[metric])):
-        return []
-    found = [name for name in _without_role(frame, columns) if fnmatchcase(name, pattern)]
-    return [name for name in found if scores_of(frame[name]) is not None]
+        return {}
+    found = {name: _scores_of(frame[name]) for name in _without_role(frame, columns) if fnmatchcase(name, pattern)}
+    return {name: one for name, one in found.items() if one is not None}
 
 
-def scores_of(values: pl.Series) -> pl.Series | None:
+def _scores_of(values: pl.Series) -> pl.Series | None:
     """Scores in a column, which may be texts as `65.3 ± 1.2`; None: it has other values."""
     if values.dtype == pl.String:
         text = values.str.strip_chars().replace("", None)
@@ -396,10 +396,15 @@ def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
     usual = _named(frame, MODELS if role == "model" else COLUMNS[role])
     if usual or role not in OF_ONE:
         return usual
-    about: dict[str, dict[str, str]] = {"label": {_plain(name): name for name in _named(frame, COLUMNS["label"])}}
-    for kind, words in OF_ONE.items():
-        found = {name: re.fullmatch(rf"(?:{words})_(.+)|(.+)_(?:{words})", _plain(name)) for name in frame.columns}
-        about[kind] = about.get(kind, {}) | {one[1] or one[2]: name for name, one in found.items() if one is not None}
+    about = {
+        kind: {
+            one[1] or one[2]: name
+            for name in frame.columns
+            if (one := re.fullmatch(rf"(?:{words})_(.+)|(.+)_(?:{words})", _plain(name)))
+        }
+        for kind, words in OF_ONE.items()
+    }
+    about["label"] = {_plain(name): name for name in _named(frame, COLUMNS["label"])} | about["label"]
     both = about["label"].keys() & about["prediction"].keys()
     return [about[role][one] for one in both] if len(both) == 1 else []
 

@@ -38,7 +38,6 @@ from daamctl.evaluation.prediction_columns import (
     column_of,
     of_table,
     predicted_name,
-    scores_of,
     scores_without_names,
     text_of,
 )
@@ -152,7 +151,7 @@ def read_models(
     else:
         tool, frame, notes = "table", by_task(source, single, str(what)), ()
     model = column_of(frame, "model", given, str(what))
-    values = [] if wide else scores_without_names(frame, single, metric)
+    values = {} if wide else scores_without_names(frame, single, metric)
     answers = answers_without_names(frame, single) if model is None and not wide else []
     if len(answers) > 1:
         wide = {"prediction": answers}
@@ -182,21 +181,20 @@ def read_models(
     return [replace(one, tool=tool, notes=(*one.notes, *notes)) for one in found]
 
 
-def _leaderboard(frame: pl.DataFrame, scores: list[str], model: str | None) -> tuple[pl.DataFrame, str]:
+def _leaderboard(frame: pl.DataFrame, scores: Mapping[str, pl.Series], model: str | None) -> tuple[pl.DataFrame, str]:
     """A row for each model and item, of a table with columns of scores, and a note.
 
     Args:
-        scores: columns called after the models or, if each row is of a model, after the items.
+        scores: columns called after the models or, if each row is of a model, after the items -> their numbers.
         model: the column that says whose a row is.
     """
     columns = [name for name in scores if model is None or not SUMMARY.search(name)]
     left = [name for name in scores if name not in columns]
     others = [name for name in frame.columns if name not in (*scores, MODEL, "score")] if model is None else [model]
     called = MODEL if model is None else "item"
+    numbers = frame.with_columns(**{name: scores[name] for name in columns})
     # not every model has a score for every item
-    scored = {name: one for name in columns if (one := scores_of(frame[name])) is not None}
-    frame = frame.with_columns(**scored)
-    rows = frame.unpivot(columns, index=others, variable_name=called, value_name="score").drop_nulls("score")
+    rows = numbers.unpivot(columns, index=others, variable_name=called, value_name="score").drop_nulls("score")
     told = f"; left out: {first_few(left, 4)}" if left else ""
     return rows, f"each of {len(columns)} columns is of one {called}: {first_few(columns, 3)}{told}"
 
@@ -216,7 +214,7 @@ def _with_items(
     frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str, metric: str
 ) -> tuple[pl.DataFrame, list[str]]:
     """The table with the labels and groups of its items, which are in another file, and notes."""
-    kind, other, _ = _texts(items, metric) or _open(items, None)
+    kind, other, _ = _open(items, None, metric)
     if (kind in WITHOUT_NAMES or other.columns == ["prediction"]) and "label" not in other.columns:
         other = other.rename({"prediction": "label"}, strict=False)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
@@ -261,7 +259,7 @@ def _with_items(
 
 def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: str) -> Opened:
     """What is in a file or folder, as one table, with the labels of another file."""
-    tool, frame, notes = _texts(path, metric) or _open(path, columns.get("correct"))
+    tool, frame, notes = _open(path, columns.get("correct"), metric)
     frame = by_task(frame, columns, str(path))
     if items is None:
         return tool, frame, notes
@@ -269,26 +267,12 @@ def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: st
     return tool, frame, (*notes, *told)
 
 
-def _texts(path: Path, metric: str) -> Opened | None:
-    """A text in each line, where texts are compared; None: it is another file."""
-    if metric not in ("word_accuracy", "character_accuracy") or path.suffix != ".txt" or not path.is_file():
-        return None
-    try:
-        text = _text_of(path)
-        lines = [line.strip() for line in text.splitlines()]
-        are_columns = "\t" in text or {*re.split("[,;]", lines[0].lower())} & {"item", "id", *COLUMNS["prediction"]}
-        if are_columns or of_lines(text, plain=True) is not None or all(len(line.split()) == 2 for line in lines):
-            return None
-    except (OSError, ValueError, IndexError):  # which `_open` tells
-        return None
-    return "table", pl.DataFrame({"prediction": lines}, {"prediction": pl.String()}), ()
-
-
-def _open(path: Path, correct: str | None) -> Opened:
+def _open(path: Path, correct: str | None, metric: str | None = None) -> Opened:
     """What is in a file or folder, as one table.
 
     Args:
         correct: the metric of lm-evaluation-harness, or the scorer of Inspect, that says how good an answer is.
+        metric: what will rank the models; where it compares texts, a file may have one in each line.
     """
     if path.is_dir():
         return _folder(path)
@@ -336,6 +320,9 @@ def _open(path: Path, correct: str | None) -> Opened:
             return _json(parsed_json(text), correct, path)
         if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
             return found[0], _with_truth(path, found[1], _lines), ()
+        if metric in ("word_accuracy", "character_accuracy") and path.suffix == ".txt" and _are_texts(text):
+            lines = [line.strip() for line in text.splitlines()]
+            return "table", pl.DataFrame({"prediction": lines}, {"prediction": pl.String()}), ()
         if suffix == "" and any(len(line.split()) not in (0, 2) for line in text.splitlines()):
             raise unknown
         if suffix == ".ark":
@@ -355,6 +342,15 @@ def _open(path: Path, correct: str | None) -> Opened:
         if "Object arrays" in reason:  # numpy would have the user unpickle them
             reason = "it has Python objects; store texts as texts: array.astype(str)"
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
+
+
+def _are_texts(text: str) -> bool:
+    """Whether each line is a text, rather than columns, or an item and an answer."""
+    lines = text.splitlines()
+    if not lines or "\t" in text:
+        return False
+    head = {*re.split("[,;]", lines[0].strip().lower())}
+    return not head & {"item", "id", *COLUMNS["prediction"]} and any(len(line.split()) != 2 for line in lines)
 
 
 def _text_of(path: Path) -> str:

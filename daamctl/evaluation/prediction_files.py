@@ -253,8 +253,11 @@ def _with_items(
         raise ConfigError(
             f"{items} lacks {len(lacking)} of the {len(frame)} items of {path}, e.g. '{lacking[here][0]}'"
         )
+    told = []
+    if unused := known.filter(~pl.col("item").is_in(frame[here].to_list()))["item"].to_list():
+        told = [f"{len(unused)} of the {len(known)} items of {items.name} have no prediction, e.g. '{unused[0]}'"]
     frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
-    return frame.rename({here: theirs.get("item", here)}), []
+    return frame.rename({here: theirs.get("item", here)}), told
 
 
 def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: str) -> Opened:

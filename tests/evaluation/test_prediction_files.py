@@ -224,6 +224,10 @@ def test_emobox_has_its_labels_in_another_file(tmp_path: Path) -> None:
     assert found.rows["group"].to_list() == ["aa", "bb", "cc", "dd"]
     write_lines(labels, [item | {"key": f"wav/{item['key']}.wav"} for item in items])
     assert rows(path, items=labels).rows.equals(found.rows)
+    write_lines(labels, [*items, {"key": "e", "emo": "sad", "spk": "ee"}])
+    more = rows(path, items=labels)
+    assert more.rows.equals(found.rows)
+    assert more.notes[-1] == "1 of the 5 items of items.jsonl have no prediction, e.g. 'e'"
     write_lines(labels, items[1:])
     with pytest.raises(ConfigError, match=r"lacks 1 of the 4 items of .*, e\.g\. 'a'"):
         rows(path, items=labels)

@@ -286,13 +286,8 @@ def _open(path: Path, correct: str | None, metric: str | None = None) -> Opened:
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
     if suffix == ".gz" and inner in TEXTS:
         suffix = inner
-    is_pipe = suffix == "" and path.is_fifo()  # as <(jq -c ... FILE) is
-    unknown = ArtifactError(
-        f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
-        fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
-    )
     if suffix not in (*SUFFIXES, ""):
-        raise unknown
+        raise _unknown(path, suffix)
     try:
         if suffix == ".parquet":
             return _parquet(read_any_parquet(path), correct, path)
@@ -301,50 +296,53 @@ def _open(path: Path, correct: str | None, metric: str | None = None) -> Opened:
         if suffix == ".npz":
             return _npz(path)
         if suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
-            if array.ndim == 0 or array.size == 0:
-                raise ValueError(f"the array has the shape {array.shape}, not a row for each item")
-            array = array.reshape(len(array), -1)
-            if array.shape[1] == 1:
-                return "table", pl.DataFrame({"prediction": array[:, 0]}), ()
-            return "table", pl.DataFrame({"predictions": array.tolist()}), ()
+            return "table", _npy(path), ()
         if suffix == ".eval":
-            with zipfile.ZipFile(path) as archive:
-                has_header = "header.json" in archive.namelist()  # written at the end
-            header = parsed_json(decoded(_member(path, "header.json"))) if has_header else {}
-            log = {**header, "samples": parsed_json(decoded(_member(path, "summaries.json")))}
-            return sample_logs.inspect(log, correct, path)
+            return _inspect(path, correct)
         text = _text_of(path)
-        if is_pipe:
+        if suffix == "" and path.is_fifo():  # as <(jq -c ... FILE) is
             suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
         if suffix in (".jsonl", ".ndjson") or (suffix == ".json" and JSON_LINES.match(text)):
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
             return _json(parsed_json(text), correct, path)
-        if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
-            return found[0], _with_truth(path, found[1], _lines), ()
-        if metric in ("word_accuracy", "character_accuracy") and path.suffix == ".txt" and _are_texts(text):
-            lines = [line.strip() for line in text.splitlines()]
-            return "table", pl.DataFrame({"prediction": lines}, {"prediction": pl.String()}), ()
-        if suffix == "" and any(len(line.split()) not in (0, 2) for line in text.splitlines()):
-            raise unknown
-        if suffix == ".ark":
-            return _s3prl(path, text, " ")
-        if suffix in PLAIN and "\t" not in text.partition("\n")[0] and "," not in text.partition("\n")[0]:
-            words = [line.split() for line in text.splitlines()]
-            if words and all(len(row) == 1 for row in words):  # one answer in each line, as of TweetEval
-                return "table", pl.DataFrame({"prediction": [row[0] for row in words]}), ()
-            return _s3prl(path, text)
-        if path.name.endswith("predict.csv") and _truth_of(path).exists():
-            first = text.partition("\n")[0].lower().split(",")
-            if len(first) == 4 and first[0] not in COLUMNS["item"]:  # else it has a head
-                return _s3prl(path, text, ",")
-        return _csv(text)
+        return _text(text, suffix, path, metric)
     except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
         if "Object arrays" in reason:  # numpy would have the user unpickle them
             reason = "it has Python objects; store texts as texts: array.astype(str)"
         raise ArtifactError(f"{path} cannot be read: {reason}") from error
+
+
+def _unknown(path: Path, suffix: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path}: unknown kind of file '{suffix}'; known: {', '.join(SUFFIXES)}",
+        fix="save it as one of these, e.g. as CSV; a compressed file must end in .gz",
+    )
+
+
+def _text(text: str, suffix: str, path: Path, metric: str | None) -> Opened:
+    """A separated table, or lines of words, whose kind their content tells."""
+    if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
+        return found[0], _with_truth(path, found[1], _lines), ()
+    if metric in ("word_accuracy", "character_accuracy") and path.suffix == ".txt" and _are_texts(text):
+        lines = [line.strip() for line in text.splitlines()]
+        return "table", pl.DataFrame({"prediction": lines}, {"prediction": pl.String()}), ()
+    if suffix == "" and any(len(line.split()) not in (0, 2) for line in text.splitlines()):
+        raise _unknown(path, suffix)
+    if suffix == ".ark":
+        return _s3prl(path, text, " ")
+    first = text.partition("\n")[0].lower()
+    if suffix in PLAIN and "\t" not in first and "," not in first:
+        words = [line.split() for line in text.splitlines()]
+        if words and all(len(row) == 1 for row in words):  # one answer in each line, as of TweetEval
+            return "table", pl.DataFrame({"prediction": [row[0] for row in words]}), ()
+        return _s3prl(path, text)
+    if path.name.endswith("predict.csv") and _truth_of(path).exists():
+        head = first.split(",")
+        if len(head) == 4 and head[0] not in COLUMNS["item"]:  # else it has a head
+            return _s3prl(path, text, ",")
+    return _csv(text)
 
 
 def _are_texts(text: str) -> bool:
@@ -432,6 +430,26 @@ def _arrow(path: Path) -> pl.DataFrame:
         is_file = file.read(6) == b"ARROW1"
     with pa.ipc.open_file(path) if is_file else pa.ipc.open_stream(path) as rows:
         return to_polars(rows.read_all(), validate=True)
+
+
+def _npy(path: Path) -> pl.DataFrame:
+    """Classes, or scores of classes, of items in an order that is known elsewhere."""
+    array = np.load(path, allow_pickle=False)
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"the array has the shape {array.shape}, not a row for each item")
+    array = array.reshape(len(array), -1)
+    if array.shape[1] == 1:
+        return pl.DataFrame({"prediction": array[:, 0]})
+    return pl.DataFrame({"predictions": array.tolist()})
+
+
+def _inspect(path: Path, scorer: str | None) -> Opened:
+    """A log of Inspect, which is a zip file."""
+    with zipfile.ZipFile(path) as archive:
+        has_header = "header.json" in archive.namelist()  # written at the end
+    header = parsed_json(decoded(_member(path, "header.json"))) if has_header else {}
+    log = {**header, "samples": parsed_json(decoded(_member(path, "summaries.json")))}
+    return sample_logs.inspect(log, scorer, path)
 
 
 def _npz(path: Path) -> Opened:

@@ -177,6 +177,6 @@ def steps_of(config: Any) -> list[tuple[str, str | None]]:
     ]
 
 
-def folder_stages(task: Task = "classify") -> tuple[str, ...]:
-    """The stages of a task that have a folder of their own; that of `finetune` is the folder of `train`."""
-    return tuple(name for name in stages_of_task(task) if name != "finetune")
+def folder_stages() -> tuple[str, ...]:
+    """The stages of classification that have a folder of their own; that of `finetune` is the folder of `train`."""
+    return tuple(name for name in stages_of_task("classify") if name != "finetune")

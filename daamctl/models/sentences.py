@@ -53,12 +53,12 @@ def read_sentences(inputs: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def lines_as_sentences(lines: Iterable[str], prefix: str = "") -> pl.DataFrame:
+def lines_as_sentences(lines: Iterable[str]) -> pl.DataFrame:
     """Lines as sentences, named by their number from 1; empty ones are left out."""
-    return pl.DataFrame(list(_of_lines(lines, prefix)), schema=SCHEMA, orient="row")
+    return pl.DataFrame(list(_of_lines(lines, "")), schema=SCHEMA, orient="row")
 
 
-def _of_lines(lines: Iterable[str], prefix: str = "") -> Iterable[tuple[str, list[str], None]]:
+def _of_lines(lines: Iterable[str], prefix: str) -> Iterable[tuple[str, list[str], None]]:
     for number, line in enumerate(lines, 1):
         if words := line.split():
             yield f"{prefix}{number}", words, None

@@ -115,9 +115,9 @@ class Expected:
             return None
         return found
 
-    def num_runs(self, stage: TrainingStage = "train") -> int:
+    def num_runs(self) -> int:
         """Number of trainings of a method: folds x seeds; 0 if the folds are not known yet."""
-        return len(self.splits) * len(self.config.seeds_of(stage))
+        return len(self.splits) * len(self.config.seeds_of("train"))
 
     @functools.cached_property
     def encoder_size(self) -> EncoderSize | None:

@@ -265,12 +265,10 @@ def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
     return Figure("importance", alt, views, ("Method", "Run", "Map"), printed=printed, per_picture=4)
 
 
-def _row_figure(
-    key: str, alt: str, methods: Sequence[str], x: Axis, marks: Sequence[Mark], y: Axis | None = None
-) -> Figure:
+def _row_figure(key: str, alt: str, methods: Sequence[str], x: Axis, marks: Sequence[Mark]) -> Figure:
     """A figure with one row per method."""
     size = (ROW_WIDTH, 0.4 + 0.27 * len(methods))
-    return Figure(key, alt, {(): [Panel("", x, y or rows(methods), marks, size)]})
+    return Figure(key, alt, {(): [Panel("", x, rows(methods), marks, size)]})
 
 
 def _dots(values: Collection[Sequence[float]], name: str, notes: Sequence[str]) -> Line:

@@ -74,7 +74,9 @@ def command(
     ] = None,
     fold: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the folds.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the seeds or repeats.")] = None,
-    metric: Annotated[Metric, typer.Option(help="What ranks the models.")] = Metric.accuracy,
+    metric: Annotated[
+        Metric, typer.Option(metavar="METRIC", help=f"What ranks the models: {', '.join(Metric)}.")
+    ] = Metric.accuracy,
     margin: Annotated[
         float | None,
         typer.Option(

@@ -22,7 +22,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from scipy import stats
 
 from daamctl.artifacts.evaluation import MARKS, Fairness, IdenticalPredictions, MethodFairness, Status
@@ -33,6 +32,7 @@ from daamctl.evaluation.comparison import accuracies_of, item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, counterparts, resolve_method
+from daamctl.methods.heads import resolved
 
 LEVEL = 0.95
 """Level of the one-sided interval for an accuracy above chance."""
@@ -381,18 +381,16 @@ def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
     last = [name for name, part in folds.items() if all(map(_chose_last_layer, part))]
     if last:
         return f"{listed(last)} chose the last layer in every fold"
-    resolved = {name: _resolved(part[0]) for name, part in folds.items()}
-    known = list(resolved.values())
+    known = [_resolved(part[0]) for part in folds.values()]
     if None not in known and all(one == known[0] for one in known):
         return "they are the same method with the same settings"
     constant = [name for name, part in folds.items() if _constant_density(part[0])]
     if constant:
         first = folds[constant[0]][0]
         layers = len(first.result["run"]["layers"])
-        single = " because each head has one layer" if _num_heads(first) == layers else ""
+        single = " because each head has one layer" if _num_heads(_resolved(first)) == layers else ""
         return f"the density of {listed(constant)} is constant{single}, so it has no effect"
-    heads = {name: _num_heads(part[0]) for name, part in folds.items()}
-    if all(one and one[0] in ("daam-v1", "daam-v2") and heads[name] == 1 for name, one in resolved.items()):
+    if all(one and one[0] in ("daam-v1", "daam-v2") and _num_heads(one) == 1 for one in known):
         return "daam-v1 with one head is the same as daam-v2"
     return None
 
@@ -411,28 +409,16 @@ def _resolved(fold: Fold) -> tuple[str, dict[str, Any]] | None:
         name, preset = resolve_method(run["method"])
     except UnknownNameError:
         return None
-    return name, {**METHODS.defaults(name), **preset, **run["config"].get("method", {})}
+    settings = {**METHODS.defaults(name), **preset, **run["config"].get("method", {})}
+    return name, resolved(settings, len(run["layers"]))
 
 
-def _num_heads(fold: Fold) -> int | None:
-    """Number of heads from the settings or the weights; None for methods without heads."""
-    resolved = _resolved(fold)
-    if resolved is None:
+def _num_heads(method: tuple[str, dict[str, Any]] | None) -> int | None:
+    """Number of heads; None for methods without heads."""
+    if method is None:
         return None
-    name, settings = resolved
-    if name == "daam-v2":
-        return 1
-    if isinstance(settings.get("num_heads"), int):
-        return int(settings["num_heads"])
-    weights = fold.weights()
-    if weights is None:
-        return None
-    try:
-        with safe_open(weights, framework="np") as file:
-            # the shape alone: reading the tensor would take as long as the file is large
-            return int(file.get_slice("fusion.offset").get_shape()[0])
-    except (SafetensorError, OSError):
-        return None
+    name, settings = method
+    return 1 if name == "daam-v2" else settings.get("num_heads")
 
 
 def _constant_density(fold: Fold) -> bool:

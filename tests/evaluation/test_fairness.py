@@ -311,6 +311,7 @@ def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:
     ("first", "second", "reason"),
     [
         (("daam-v1", {"num_heads": 1}), ("daam-v2", {}), "daam-v1 with one head is the same as daam-v2"),
+        (("daam-v1", {"num_heads": "auto"}), ("daam-v2", {}), "daam-v1 with one head is the same as daam-v2"),
         (("daam-v1-mlp", {}), ("daam-v1", {"decoder": "mlp"}), "they are the same method with the same settings"),
         (("mha", {}), ("gqa", {}), None),
         (("lora-r4", {}), ("lora-r8", {}), None),
@@ -319,8 +320,9 @@ def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:
 def test_two_names_for_one_computation(
     tmp_path: Path, first: tuple[str, Any], second: tuple[str, Any], reason: str | None
 ) -> None:
-    layout = write(tmp_path, {first[0]: {"changes": {"run.config.method": first[1]}}})
-    edited(layout, first[0], second[0], run__config__method=second[1])
+    layers = [1, 2, 3]  # over three, auto is one head; as in a bundle, there are no weights that tell it
+    layout = write(tmp_path, {first[0]: {"changes": {"run.config.method": first[1], "run.layers": layers}}})
+    edited(layout, first[0], second[0], run__config__method=second[1], run__layers=layers)
     found = judge(layout, [first[0], second[0]])
     assert [(group.methods, group.reason) for group in found.identical] == [([first[0], second[0]], reason)]
     said = f"the predictions of {first[0]} and {second[0]} are identical in every fold: "

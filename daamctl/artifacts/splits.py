@@ -65,7 +65,7 @@ def fold_groups(groups: pl.Series) -> list[str]:
     if is_official(groups):
         return ["test"]
     return sorted(
-        groups.unique().to_list(), key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
+        sorted(groups.unique()), key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
     )
 
 
@@ -255,10 +255,10 @@ def _hold_out(clips: pl.DataFrame, rows: np.ndarray, fraction: float) -> tuple[n
         held_out = rng.permutation(known)[: max(1, round(fraction * len(known)))]
         out = rows[np.isin(sentence, held_out)]
         return np.setdiff1d(rows, out), out
-    label = clips["label"].gather(rows).to_numpy()
+    part = clips[rows].select("utterance_id", "label")  # the clips of a recording stay together
     held = []
-    for name in sorted(set(label)):
-        of_class = rows[label == name]
+    for name in sorted(part["label"].unique()):
+        of_class = part.filter(pl.col("label") == name)["utterance_id"].unique(maintain_order=True).to_numpy()
         held.append(rng.permutation(of_class)[: max(1, round(fraction * len(of_class)))])
-    out = np.sort(np.concatenate(held))
+    out = rows[np.isin(part["utterance_id"].to_numpy(), np.concatenate(held))]
     return np.setdiff1d(rows, out), out

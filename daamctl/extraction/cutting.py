@@ -26,9 +26,12 @@ def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
         ArtifactError: an utterance has no samples.
     """
     rate = pl.col("sampling_rate").cast(pl.Int64)
+    start, duration = pl.col("start_s"), pl.col("duration_s")
+    first, end = (start * rate).round(), ((start + duration) * rate).round()
     rows = utterances.sort("utterance_id").with_columns(
-        _start=(pl.col("start_s") * rate).round().cast(pl.Int64),
-        _length=(pl.col("duration_s") * rate).round().cast(pl.Int64),
+        _start=first.cast(pl.Int64),
+        # a start between two samples must not move the end beyond that of the file
+        _length=pl.min_horizontal((duration * rate).round(), end - first).cast(pl.Int64),
         _longest=(config.max_duration_s * rate).round().cast(pl.Int64),
     )
     if rows.filter(pl.col("_longest") < 1).height:

@@ -276,7 +276,7 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
             for trial, members in candidates.items():
                 tried = [done[member.name] for member in members if member.name in done]
                 finite = [one for one in tried if not one.diverged]
-                best = None if trial.refits or not finite else min(finite, key=lambda one: _score(one.last))
+                best = None if trial.refits or not finite else min(finite, key=_order)
                 for one in tried:
                     if one is not best:
                         one.weights = {name: one.weights[name] for name in one.weights if name in trial.chosen_on_dev}
@@ -400,12 +400,12 @@ def ranked(trial: Trainable, found: Sequence[Trained]) -> list[int]:
             f"the training loss is not finite at any of the learning rates tried ({rates})",
             fix=f"lower them (search_lr), or train with --set {trial.stage}.precision=float32",
         )
-    return sorted(finite, key=lambda number: (found[number].one_class, *_score(found[number].last)))
+    return sorted(finite, key=lambda number: _order(found[number]))
 
 
-def _score(entry: Entry) -> tuple[float, float]:
-    loss, accuracy = entry["dev_loss"], entry["dev_accuracy"]
-    return (math.inf if loss is None else loss, -(accuracy or 0.0))
+def _order(one: Trained) -> tuple[bool, float, float]:
+    loss, accuracy = one.last["dev_loss"], one.last["dev_accuracy"]
+    return one.one_class, math.inf if loss is None else loss, -(accuracy or 0.0)
 
 
 def collapsed(refit: Trained, first: Trained) -> bool:

@@ -21,7 +21,7 @@ from daamctl.errors import MethodError
 from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold, train_all, train_fold
 from daamctl.fit.tracking import Tracker
-from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, trials_of
+from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
 from daamctl.methods import NEEDS_DEV, resolve_method
 from daamctl.store.files import content_key
 
@@ -115,6 +115,7 @@ def train_on_all(
         tuple((name, value) for name, value in settings.items() if name not in ("penalty", "layer"))
         for settings in (search["candidates"][search["chosen"]]["settings"] for search in searches)
     )
+    fixed |= candidates_of(method, config)[0]  # what all candidates share is in no record
     fixed |= dict(chosen.most_common(1)[0][0]) if chosen else {}
     train = config.train.model_copy(update=fixed)
     # fold 1 only says which clips are scored, and these are among those trained on

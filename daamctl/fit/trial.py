@@ -422,7 +422,9 @@ class FusionTrial(Trial):
         groups: dict[Any, list[Member]] = {}
         for member in members:
             if not member.ready:
-                alike = cast(FusionTrial, member.trial).settled(member.settings), member.trial.units_of_training
+                trial = cast(FusionTrial, member.trial)
+                kinds = tuple(map(trial.settled, trial.candidates))  # trials of a stack have equally many candidates
+                alike = trial.settled(member.settings), kinds, trial.units_of_training
                 groups.setdefault(alike, []).append(member)
         for group in groups.values():
             each = len(group) // len({id(member.trial) for member in group})  # candidates of a trial

@@ -20,6 +20,7 @@ from daamctl.config import Config, ExtractConfig, SegmentConfig
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Batch, Encoder, PooledBatch
 from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.encoders.text import TextEncoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError, UnknownNameError
 from daamctl.fit.steps import free_batch
 from daamctl.methods.base import FusionClassifier
@@ -47,6 +48,8 @@ class FineTunedEncoder:
 
     def __init__(self, model: FineTuned, record: ModelRecord, precision: str) -> None:
         self.model, self.encoder = model.eval(), model.encoder
+        if isinstance(self.encoder, TextEncoder):  # what is on top of a causal encoder needs the mask of padding
+            self.encoder.sends_mask = True
         self.layers, self.embed_dim, self.precision = tuple(record.layers), len(record.classes), precision
 
     def __getattr__(self, name: str) -> Any:

@@ -15,7 +15,8 @@ from daamctl.errors import TrainingError
 def clips(groups: list[str], labels: list[str] | None = None) -> pl.DataFrame:
     """Two clips per group, one of each label unless given."""
     repeated = [name for name in groups for _ in range(2)]
-    return pl.DataFrame({"group": repeated, "label": labels or ["a", "b"] * len(groups)})
+    table = pl.DataFrame({"group": repeated, "label": labels or ["a", "b"] * len(groups)})
+    return table.with_row_index("utterance_id").cast({"utterance_id": pl.String})
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,20 @@ def test_official_split_has_one_fold_and_holds_out_a_share_of_every_class() -> N
     assert again.dev.tolist() == split.dev.tolist()
     whole = make_split(table, 1, dev_group=False)
     assert (whole.dev_group, len(whole.dev), len(whole.train)) == (None, 0, 40)
+
+
+def test_clips_of_a_recording_are_not_held_out_from_each_other() -> None:
+    table = clips(["train"] * 50 + ["test"] * 3, ["x"] * 60 + ["y"] * 40 + ["x", "y"] * 3)
+    table = table.with_columns(utterance_id=(pl.col("utterance_id").cast(pl.Int64) // 5).cast(pl.String))
+    split = make_split(table, 1, dev_group=True, dev_fraction=0.2)
+    assert sorted([*split.train, *split.dev]) == list(range(100))
+    held = table[split.dev]
+    assert not {*held["utterance_id"]} & {*table[split.train]["utterance_id"]}
+    assert held.group_by("label").agg(pl.col("utterance_id").n_unique()).sort("label").rows() == [("x", 2), ("y", 2)]
+
+
+def test_the_order_of_groups_whose_names_mean_the_same_is_fixed() -> None:
+    assert {tuple(fold_groups(pl.Series(["1", "01", "2", "001"]))) for _ in range(50)} == {("001", "01", "1", "2")}
 
 
 def test_official_dev_part_is_used_as_it_is() -> None:

@@ -62,6 +62,20 @@ def ended(*scores: tuple[float, float], train_loss: float = 0.1) -> Trained:
 # The search
 
 
+def test_the_chosen_candidate_keeps_its_weights() -> None:
+    """Also where one that says the same class of everything has a lower loss, and is not chosen for that."""
+    data = drawn((30, 30, 30, 30), seed=19, skill=0.0)
+    labels = np.where(np.random.default_rng(19).random(120) < 0.8, "a", "b")
+    data = replace(data, clips=data.clips.with_columns(label=pl.Series(labels)))
+    given: dict[str, Any] = {"data": data, "steps": 100, "batch_size": 16}
+    found = trained(search="grid", search_lr=(0.03, 0.1, 1.0), search_weight_decay=(), **given)
+    assert found.search is not None
+    losses = [one["dev_loss"][-1] for one in found.search["candidates"]]
+    assert found.search["chosen"] != losses.index(min(losses))
+    alone = trained(lr=chosen(found)["lr"], **given)
+    torch.testing.assert_close(found.logits, alone.logits, atol=1e-3, rtol=1e-3)
+
+
 def test_the_grid_has_every_combination() -> None:
     def of(**train: Any) -> Any:
         return candidates_of("mean", Config().model_copy(update={"train": settings(**train)}))

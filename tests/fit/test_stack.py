@@ -389,6 +389,25 @@ def test_a_stack_is_its_models_alone(name: str) -> None:
             assert len(set(losses)) == len(losses)
 
 
+def test_folds_of_a_stack_have_equally_many_candidates() -> None:
+    """Where `auto` stands for whitening in some folds alone, these have two candidates that are standardised alike."""
+    data = drawn((10, 10, 10, 10, 10))
+    first = torch.from_numpy((data.clips["group"] == "g1").to_numpy())
+    x = data.x.float()
+    x[first] = 5 * torch.randn(10, LAYERS, DIM, generator=torch.Generator().manual_seed(2))
+    # one direction holds nearly all variance of the other groups
+    x[~first] = 0.05 * x[~first] + 3 * torch.randn(40, LAYERS, 1, generator=torch.Generator().manual_seed(1))
+    given = {**SEARCHED, "search_standardize": ("auto", "whiten"), "data": replace(data, x=x.half())}
+    trials = toys(stack="always", **given)
+    assert len({trial.is_collinear for trial in trials}) == 2
+    for ours, theirs in zip(results(fit(trials)), results(fit(toys(stack="never", **given))), strict=True):
+        assert ours.search is not None
+        assert theirs.search is not None
+        for one, other in zip(ours.search["candidates"], theirs.search["candidates"], strict=True):
+            assert one["settings"] == other["settings"]
+            assert one["dev_loss"] == pytest.approx(other["dev_loss"], rel=2e-4)
+
+
 @pytest.mark.parametrize("name", ["daam-v2-mlp", "attentive", "mha-mlp"])
 def test_methods_of_the_table_give_the_same_in_a_stack(name: str) -> None:
     base, *decoder = name.split("-mlp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ import soundfile
 import torch
 from PIL import Image
 
+from daamctl.adapters import build_finetune
+from daamctl.config import ExtractConfig
+from daamctl.encoders.load import open_encoder
 from daamctl.errors import ArtifactError, EncoderError
 from daamctl.methods import load_weights
 from daamctl.models import model as model_module
 from daamctl.models.folder import FILE
-from daamctl.models.model import ExportedModel
+from daamctl.models.model import ExportedModel, FineTunedEncoder
 from daamctl.store.records import write_record
 from tests.fixtures.added import install
 from tests.fixtures.exported import handmade
@@ -55,6 +59,25 @@ def test_a_method_of_a_package_that_is_not_installed(tmp_path: Path, monkeypatch
     with pytest.raises(ArtifactError, match="unknown method 'peak', which no installed package has") as error:
         ExportedModel.open(folder, device="cpu")
     assert error.value.fix == "install it as it was in training: model.json has its version"
+
+
+@pytest.mark.parametrize("modality", ["text", "tokens"])
+def test_a_fine_tuned_model_never_sees_padding(modality: Any) -> None:
+    """A GPU sends no mask to a causal encoder, which needs none; what was put on top of its layers does."""
+    extract = ExtractConfig(encoder="llama-micro")
+    opened = open_encoder(extract, modality=modality, max_duration_s=5.0, device="cpu", precision="float32")
+    encoder: Any = opened.encoder
+    texts = ["one word", "many more words, so that the other needs padding"]
+    if modality == "text":
+        items = encoder.tokens(texts, 100)[0]
+    else:
+        items = [part for words in encoder.word_tokens([text.split() for text in texts], 100) for part in words]
+    model = build_finetune("base-plus-1", encoder, num_classes=2, seed=1).eval()
+    encoder.sends_mask = False
+    tuned = FineTunedEncoder(model, SimpleNamespace(layers=[1], classes=["a", "b"]), "float32")  # type: ignore[arg-type]
+    with torch.no_grad():
+        evaluated = model(*encoder.collate(items))
+    torch.testing.assert_close(tuned.run_async(encoder.to_batch(items))().values[:, 0], evaluated)
 
 
 def test_vectors_are_classified_with_the_kernels_of_training(speech: Path, monkeypatch: pytest.MonkeyPatch) -> None:

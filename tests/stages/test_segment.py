@@ -150,6 +150,19 @@ def test_clips_follow_each_other_and_lose_nothing(
         assert all(size == longest for size in sizes[:-1])
 
 
+def test_no_piece_ends_behind_its_file() -> None:
+    """Starts in whole milliseconds are between two samples at 44.1 kHz, also halfway."""
+    rate, samples = 44100, 3 * 44100
+    rows = [(f"{ms:04d}", "a.wav", "x", "s", "g", ms / 1000, samples / rate - ms / 1000, rate, 1) for ms in range(2900)]
+    found = segment.cut(pl.DataFrame(rows, schema=SCHEMAS["speech"], orient="row"), SegmentConfig())
+    ends = ((found["start_s"] + found["duration_s"]) * rate).round()
+    assert ends.max() == samples
+    assert ends.min() >= samples - 1
+    for start in (16000.5, 16000.7, 20000.4999999):  # five seconds stay one clip, wherever they begin
+        rows = [("u", "a.wav", "x", "s", "g", start / 16000, 5.0, 16000, 1)]
+        assert len(segment.cut(pl.DataFrame(rows, schema=SCHEMAS["speech"], orient="row"), SegmentConfig())) == 1
+
+
 def test_more_than_a_thousand_clips_stay_in_order() -> None:
     clips = segment.cut(utterances((16_000 * 1100, 16000)), SegmentConfig(max_duration_s=1.0))
     assert clips["clip_id"].n_unique() == 1100

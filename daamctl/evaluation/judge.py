@@ -99,6 +99,8 @@ def judge(
     compared, family = compare_methods(tables, task=task, same_folds=False, alpha=ALPHA)
     items = _items(tables, labels if classes else labels.with_columns(label=None), group, word)
     tested = family.design.unit is not None
+    if word is not None and not tested:
+        notes.append("to test single items, name their column with --group")
     intervals = {name: one.metrics for name, one in method_intervals(tables, task=task).items()} if tested else {}
     tests: dict[str, NonInferiority] = {}
     if margin is not None and figure is None:
@@ -280,7 +282,8 @@ def _with_errors(table: pl.DataFrame, labels: pl.DataFrame, name: str, figure: t
             met = "that" if value is None else f"'{value}'"
             told = f"{int(wrong.sum())} of {len(table)} {column}s are none, e.g. {met} of item '{item}'"
             kind = "numbers from 0 on" if figure.primary == COUNTED else "numbers" if numbers else "texts"
-            raise ConfigError(f"{name}: {metric} needs {kind}, and {told}")
+            fix = "correct them, or leave these items out; --common judges those that all files have"
+            raise ConfigError(f"{name}: {metric} needs {kind}, and {told}", fix=fix)
         table = table.with_columns(values)
     if figure.primary == COUNTED and table["label"].sum() == 0:
         raise ConfigError(f"there is no {metric}: errors are counted of nothing, all labels are 0")
@@ -367,8 +370,9 @@ def _matched(files: Sequence[Predictions], *, common: bool) -> tuple[list[pl.Dat
                 )
             label = table["label"]
             if not label.equals(own["label"]) or label.null_count() or label.n_unique() < 2:
+                other = next(one.name for one in files if one is not file) if file is first else first.name
                 raise ConfigError(
-                    f"{file.name} and {first.name} cannot be paired by the order of their rows: the labels differ, are "
+                    f"{file.name} and {other} cannot be paired by the order of their rows: the labels differ, are "
                     "not known, or are all the same",
                     fix="name the column of the items with --item",
                 )

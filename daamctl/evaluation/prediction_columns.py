@@ -23,6 +23,7 @@ from daamctl.artifacts.predictions import (
     Predictions,
     in_order,
 )
+from daamctl.data.task import FIGURES
 from daamctl.errors import ConfigError, first_few
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
@@ -31,25 +32,27 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "item": (
         "item", "id", "uid", "uttid", "key", "utterance_id", "utterance", "utt_id", "clip_id", "file", "filename",
         "file_name", "path", "wav", "name", "sample_id", "item_id", "task_id", "instance_id", "question_id",
-        "doc_id", "row_id", "audio_filepath", "index", "idx", "unnamed:_0", "",
+        "doc_id", "row_id", "audio_filepath", "rowindex", "index", "idx", "unnamed:_0", "",
     ),
     "label": (
         "label", "true_label", "truth", "truths", "true", "y_true", "target", "actual", "gold", "reference",
         "ground_truth", "groundtruth", "true_value", "true_class", "expected", "observed", "obs", "label_ids", "labels",
         "emo", "emotion", "emoclass", "ref", "gt", "gt_label", "gold_label", "actual_label", "ground_truth_label",
+        "y_test",
     ),
     "prediction": (
         "prediction", "predicted", "pred", "y_pred", "predicted_label", "pred_label", "prediction_label", "hypothesis",
         "hyp", "predict", "preds", "predictions", "predicted_class", "y_hat", "yhat", "guess", "output",
-        "pred_text", "pred_str", "model_prediction",
+        "pred_text", "pred_str", "model_prediction", "y_score", "y_scores", "y_prob", "y_proba", "y_pred_proba",
     ),
     "correct": METRICS,
     "group": (
         "speaker", "speaker_id", "spk", "spk_id", "spkrid", "speakers", "talker", "actor", "participant",
-        "participant_id", "client_id", "subject", "subject_id", "patient", "author", "document", "document_id",
-        "dialogue", "sentence", "sentence_id", "repo", "group", "cluster",
+        "participant_id", "client_id", "user", "user_id", "subject", "subject_id", "patient", "patient_id", "author",
+        "document", "document_id", "dialogue", "dialogue_id", "conversation_id", "session_id", "video_id", "sentence",
+        "sentence_id", "repo", "group", "cluster",
     ),
-    "fold": ("fold", "split_number"),
+    "fold": ("fold", "split_number", "resample"),
     "seed": ("seed", "run", "repeat", "epoch"),
 }  # fmt: skip
 """What a column is -> the names by which it is recognised, in any case; the first that a file has counts. pandas writes
@@ -76,7 +79,8 @@ INDEX = ("index", "Unnamed: 0", "")
 """Names of a column that numbers the rows, as pandas writes it."""
 NAMED_ONCE = (
     "task", "task_name", "dataset", "dataset_name", "benchmark", "image_id", "file_path", "filepath", "image_path",
-    "img_path", "audio_path", "wav_path", "audio_file", "image", "audio", "sample", "row",
+    "img_path", "audio_path", "wav_path", "audio_file", "image", "img", "image_name", "audio", "clip", "recording",
+    "sample", "row",
 )  # fmt: skip
 """Names of a column of items, if each of its values stands once and none but an index of rows is called as usual."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
@@ -85,7 +89,13 @@ SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
 """Names of a column, or array, of one score per class."""
-SCORE_PREFIX = re.compile(r"^(logits?|scores?|probs?|probability|probabilities|p)[_ ]", re.IGNORECASE)
+SCORE_OF = re.compile(
+    r"^(?:logits?|scores?|probs?|proba|probability|probabilities|p|pred|class)[_ ]|[_ ](?:logit|score|prob|proba)$",
+    re.IGNORECASE,
+)
+"""What stands before or behind a class in the name of the column of its scores."""
+BOOLEANS = {"true": "1", "false": "0"}
+"""Labels that libraries predict as numbers."""
 RIGHT = {
     **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
     **dict.fromkeys(("false", "no", "incorrect", "wrong", "fail", "failed", "i", "n"), 0.0),
@@ -124,6 +134,8 @@ def of_table(
     ]
     label, prediction = taken.get("label"), None if "correct" in columns else taken.get("prediction")
     measured = metric in ERRORS and metric not in SCORED
+    if metric in SCORED and label is not None and label.n_unique() == 1:
+        raise ConfigError(f"{what}: there is no {FIGURES[metric]}: all labels are '{label[0]}'")
     if prediction is not None and (
         metric in VALUES or (label is not None and (measured or _are_numbers(label, prediction)))
     ):
@@ -131,6 +143,8 @@ def of_table(
         absent = prediction.null_count()
         told = [f"{absent:,} of {len(frame):,} predictions are missing and count as empty"] if absent else []
     elif prediction is not None and label is not None:
+        if found["correct"] is not None and not columns.keys() & {"label", "prediction"}:
+            _check_verdict(frame[found["correct"]], label == prediction, found, what)
         correct, told = _agree(label, prediction, what)
     elif found["correct"] is not None:
         correct, told = _fractions(frame[found["correct"]], found["correct"], what), []
@@ -160,7 +174,8 @@ def of_table(
     if len(again):
         raise ConfigError(
             f"{what}: item '{again['item'][0]}' occurs more than once ({len(again)} such rows)",
-            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item",
+            fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item; "
+            "repeats that nothing tells apart: number them in a column seed",
         )
     return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
 
@@ -226,14 +241,19 @@ def _roles(
 
     Predictions may be those of the largest score; then there are differences of two scores, `score`, too.
     """
-    if (label_name := columns.get("label")) is not None and label_name == columns.get("prediction"):
-        columns = {**columns, "prediction": predicted_name(label_name)}
-        if columns["prediction"] not in frame.columns:
-            raise ConfigError(
-                f"{what}: the column '{label_name}' cannot be both label and prediction",
-                fix="name another, or the file that has the labels: --items FILE",
-            )
+    said = columns.get("prediction")
+    if (renamed := _renamed(frame, said)) is not None:
+        columns = {**columns, "prediction": renamed}
+    elif said is not None and said == columns.get("label"):
+        raise ConfigError(
+            f"{what}: the column '{said}' cannot be both label and prediction",
+            fix="name another, or the file that has the labels: --items FILE",
+        )
     found = {role: column_of(frame, role, columns.get(role), what) for role in COLUMNS}
+    if found["label"] == found["prediction"] and "label" not in columns:
+        found["label"] = next((one for one in _candidates(frame, "label") if one != found["prediction"]), None)
+    if found["prediction"] is None:
+        found["prediction"] = _renamed(frame, found["label"])
     if found["item"] in (None, *INDEX) and "item" not in columns:
         once = [frame[one] for one in _named(frame, NAMED_ONCE) if frame[one].is_unique().all()]
         names = (one.name for one in once if one.dtype == pl.String or one.dtype.is_integer())  # not the images
@@ -317,21 +337,28 @@ def _lacking(frame: pl.DataFrame, found: Mapping[str, str | None], taken: Mappin
 
 
 def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:
-    """The items of several tables by the last part of their paths, without an ending such as .wav.
+    """The items of several tables by as few last parts of their paths as tell them apart, without an ending as .wav.
 
-    None where that is not needed, because they share an item as it is, or does not help: two items of a table would
-    have the same name, or none would be shared.
+    None where that is not needed, because they share an item as it is, or does not help: none would be shared.
     """
     if set.intersection(*map(set, columns)):
         return None
-    short = [one.str.replace(r"^.*[/\\]", "").str.replace(r"\.[A-Za-z]\w{1,4}$", "") for one in columns]
-    distinct = all(new.n_unique() == old.n_unique() for new, old in zip(short, columns, strict=True))
-    return short if distinct and set.intersection(*map(set, short)) else None
+    parts = [one.str.replace(r"\.[A-Za-z]\w{1,4}$", "").str.replace_all(r"\\", "/").str.split("/") for one in columns]
+    for number in range(1, max(int(str(one.list.len().max() or 1)) for one in parts) + 1):
+        short = [one.list.tail(number).list.join("/") for one in parts]
+        if all(new.n_unique() == old.n_unique() for new, old in zip(short, columns, strict=True)):
+            return short if set.intersection(*map(set, short)) else None
+    return None
 
 
 def predicted_name(label: str) -> str:
     """Name of the predictions in a file that calls them as the file of the items calls the labels."""
     return f"{label} (predicted)"
+
+
+def _renamed(frame: pl.DataFrame, label: str | None) -> str | None:
+    """The column that was renamed like this; None if there is none."""
+    return None if label is None or predicted_name(label) not in frame.columns else predicted_name(label)
 
 
 def column_of(frame: pl.DataFrame, role: str, given: str | None, what: str) -> str | None:
@@ -367,7 +394,7 @@ def _scores_of(values: pl.Series) -> pl.Series | None:
 
 
 def answers_without_names(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
-    """Columns that are called after models: their values are all labels, which are names; none where one is as usual.
+    """Columns that are called after models: most of their values are labels, which are names; none if one is as usual.
 
     Args:
         columns: see `read_predictions`.
@@ -379,7 +406,10 @@ def answers_without_names(frame: pl.DataFrame, columns: Mapping[str, str]) -> li
     if len(labels) < 2 or not labels.cast(pl.Float64, strict=False).is_null().all():  # numbers may be anything
         return []
     others = {name: text_of(frame[name]) for name in _without_role(frame, columns) if frame[name].dtype == pl.String}
-    return [name for name, one in others.items() if one.n_unique() > 1 and one.is_in(labels.to_list()).all()]
+    known = {name: one.drop_nulls().is_in(labels.to_list()) for name, one in others.items()}
+    if not any(one.all() and others[name].n_unique() > 1 for name, one in known.items()):
+        return []
+    return [name for name, one in known.items() if 2 * one.sum() > len(one)]  # another may answer what is no label
 
 
 def _without_role(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
@@ -477,6 +507,8 @@ def _agree(label: pl.Series, prediction: pl.Series, what: str) -> tuple[pl.Serie
         raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
     # names of classes may have several words too, but repeat
     are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
+    if {*label.str.to_lowercase()} <= BOOLEANS.keys() and {*prediction.drop_nulls()} <= {*BOOLEANS.values()}:
+        label = label.str.to_lowercase().replace(BOOLEANS)
     known, said = set(label.unique()), set(prediction.drop_nulls().unique())
     if not known & said and not are_texts:
         raise ConfigError(
@@ -495,6 +527,22 @@ def _agree(label: pl.Series, prediction: pl.Series, what: str) -> tuple[pl.Serie
     if prediction.n_unique() == 1 < label.n_unique():
         told.append(f"the prediction is '{prediction[0]}' for every item")
     return (label == prediction).fill_null(value=False).cast(pl.Float64), told
+
+
+def _check_verdict(verdict: pl.Series, same: pl.Series, found: Mapping[str, str | None], what: str) -> None:
+    """Refuse a file that says of some answers itself that they are right, or wrong, and their texts say otherwise."""
+    name = str(verdict.name)
+    try:
+        right = _fractions(verdict, name, what)
+    except ConfigError:  # no verdict
+        return
+    other = ((right > 0) != same.fill_null(value=False)).sum()
+    if other:
+        raise ConfigError(
+            f"{what}: '{name}' and a comparison of '{found['label']}' with '{found['prediction']}' disagree on {other} "
+            f"of {len(right)} rows",
+            fix=f"choose: --correct {name}, or --prediction '{found['prediction']}'",
+        )
 
 
 def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
@@ -541,8 +589,8 @@ def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl
         return None
     numeric = _numeric(frame)
     known = set(label.drop_nulls().unique())
-    prefixed = {SCORE_PREFIX.sub("", one): one for one in numeric if SCORE_PREFIX.match(one)}
-    named = prefixed if known <= prefixed.keys() else {one: one for one in numeric if one in known}
+    called = {SCORE_OF.sub("", one, count=1): one for one in numeric if SCORE_OF.search(one)}
+    named = called if known <= called.keys() else {one: one for one in numeric if one in known}
     if len(named) < 2 or not known <= named.keys():
         return None
     table = frame.select(named.values()).cast(pl.Float64)

@@ -14,7 +14,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from daamctl.errors import ArtifactError, ConfigError, first_few
 from daamctl.evaluation import sample_logs
 from daamctl.evaluation.prediction_columns import (
     COLUMNS,
+    INDEX,
     SCORES,
     answers_without_names,
     by_last_part,
@@ -214,18 +215,19 @@ def _with_items(
     frame: pl.DataFrame, path: Path, items: Path, columns: Mapping[str, str], tool: str, metric: str
 ) -> tuple[pl.DataFrame, list[str]]:
     """The table with the labels and groups of its items, which are in another file, and notes."""
-    kind, other, _ = _open(items, None, metric)
+    kind, other, _ = _open(items, {role: columns[role] for role in ("item", "group") if role in columns}, metric)
     if (kind in WITHOUT_NAMES or other.columns == ["prediction"]) and "label" not in other.columns:
         other = other.rename({"prediction": "label"}, strict=False)
     theirs = {role: name for role, name in columns.items() if name in other.columns}
     given = columns.get("item")  # in one of the files, or both
     here = column_of(frame, "item", None if "item" in theirs and given not in frame.columns else given, str(path))
     there = column_of(other, "item", theirs.get("item"), str(items))
-    if (label := columns.get("label")) in other.columns and label == columns.get("prediction"):
-        frame = frame.rename({label: predicted_name(label)}, strict=False)
+    truth = column_of(other, "label", theirs.get("label"), str(items))
+    # submissions to Kaggle call the answers as the labels are called
+    if truth is not None and (columns.get("prediction") == truth or {*frame.columns} == {here, truth}):
+        frame = frame.rename({truth: predicted_name(truth)}, strict=False)
     added = {} if there is None else {"item": text_of(other[there])}
-    for role in ("label", "group"):
-        column = column_of(other, role, theirs.get(role), str(items))
+    for column in (truth, column_of(other, "group", theirs.get("group"), str(items))):
         if column is not None and column not in (there, *frame.columns):
             added[column] = other[column]
     if here is None and len(frame) == len(other):
@@ -262,7 +264,7 @@ def _with_items(
 
 def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: str) -> Opened:
     """What is in a file or folder, as one table, with the labels of another file."""
-    tool, frame, notes = _open(path, columns.get("correct"), metric)
+    tool, frame, notes = _open(path, columns, metric)
     frame = by_task(frame, columns, str(path))
     if items is None:
         return tool, frame, notes
@@ -270,17 +272,19 @@ def _read(path: Path, columns: Mapping[str, str], items: Path | None, metric: st
     return tool, frame, (*notes, *told)
 
 
-def _open(path: Path, correct: str | None, metric: str | None = None) -> Opened:
+def _open(path: Path, columns: Mapping[str, str], metric: str | None = None) -> Opened:
     """What is in a file or folder, as one table.
 
     Args:
-        correct: the metric of lm-evaluation-harness, or the scorer of Inspect, that says how good an answer is.
+        columns: see `read_predictions`; correct is the metric of lm-evaluation-harness, or the scorer of Inspect, that
+            says how good an answer is.
         metric: what will rank the models; where it compares texts, a file may have one in each line.
     """
     if path.is_dir():
         return _folder(path)
     if is_pattern(path):
-        return _fitting(path, correct)
+        return _fitting(path, columns)
+    correct = columns.get("correct")
     if not path.exists():
         raise ArtifactError(f"no file {path}", fix=_beside(path))
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
@@ -306,7 +310,7 @@ def _open(path: Path, correct: str | None, metric: str | None = None) -> Opened:
             return _records(rows_of_json(parsed_json_lines(text)), correct, path)
         if suffix == ".json":
             return _json(parsed_json(text), correct, path)
-        return _text(text, suffix, path, metric)
+        return _text(text, suffix, path, columns, metric)
     except UNREADABLE as error:
         reason = str(error).partition("\n")[0] or repr(error)
         if "Object arrays" in reason:  # numpy would have the user unpickle them
@@ -321,7 +325,7 @@ def _unknown(path: Path, suffix: str) -> ArtifactError:
     )
 
 
-def _text(text: str, suffix: str, path: Path, metric: str | None) -> Opened:
+def _text(text: str, suffix: str, path: Path, columns: Mapping[str, str], metric: str | None) -> Opened:
     """A separated table, or lines of words, whose kind their content tells."""
     if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
         return found[0], _with_truth(path, found[1], _lines), ()
@@ -342,7 +346,7 @@ def _text(text: str, suffix: str, path: Path, metric: str | None) -> Opened:
         head = first.split(",")
         if len(head) == 4 and head[0] not in COLUMNS["item"]:  # else it has a head
             return _s3prl(path, text, ",")
-    return _csv(text)
+    return _csv(text, {columns.get("item"), columns.get("group")})
 
 
 def _are_texts(text: str) -> bool:
@@ -381,16 +385,25 @@ def _beside(path: Path) -> str | None:
     return f"in {path.parent}: {first_few(found, 8)}" if found else None
 
 
-def _csv(text: str) -> Opened:
-    # 007 is no number
-    names = {column.name: pl.String for column in read_separated(text) if column.str.contains(r"^\s*[-+]?0\d").any()}
+def _csv(text: str, names: Collection[str | None]) -> Opened:
+    """A separated table.
+
+    Args:
+        names: columns of items or groups, beside those with usual names.
+    """
+    texts = {}
+    for column in read_separated(text):
+        is_name = column.name in names or column.name.strip().lower() in (*COLUMNS["item"], *COLUMNS["group"])
+        # 007 is no number, and as names of items, 1.1 and 1.10 are two
+        if column.str.contains(r"^\s*[-+]?0\d" + (r"|\.\d*[1-9]|\d[eE]\d" if is_name else "")).any():
+            texts[column.name] = pl.String
     separator = separator_of(text)
     frame = pl.read_csv(
         io.StringIO(text),
         separator=separator,
         quote_char=quote_of(text),
         infer_schema_length=None,
-        schema_overrides=names,
+        schema_overrides=texts,
         decimal_comma=separator == ";" and DECIMAL_COMMA.search(text) is not None,
     )
     is_nkululeko = {"predicted", "truth", "uncertainty"} <= set(frame.columns)
@@ -532,6 +545,8 @@ def _mteb_parts(frame: pl.DataFrame, known: pl.Series, items: Path) -> pl.DataFr
 
 def _records(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
     """One object per item."""
+    if not records:
+        raise ValueError("it has no item")
     if "doc_id" in records[0] and ("resps" in records[0] or "filtered_resps" in records[0]):
         return sample_logs.lm_eval(records, correct, path)
     if {"sample_score", "target"} <= records[0].keys():
@@ -600,13 +615,12 @@ def _pairs(text: str, separator: str | None) -> pl.DataFrame:
     return pl.DataFrame(rows, {"item": pl.String(), "prediction": pl.String()}, orient="row")
 
 
-def _fitting(pattern: Path, correct: str | None) -> Opened:
+def _fitting(pattern: Path, columns: Mapping[str, str]) -> Opened:
     """Predictions of one model in all files or folders that fit a pattern: its seeds, folds or tasks."""
     if not (paths := fitting(pattern)):
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
-    opened = [_open(path, correct) for path in paths]
-    parts = []
-    for (_, frame, _), name in zip(opened, names_of(paths), strict=True):
+    opened, names, parts = [_open(path, columns) for path in paths], names_of(paths), []
+    for frame, name in zip(_numbered_apart([frame for _, frame, _ in opened], names, columns), names, strict=True):
         seed = column_of(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))
@@ -618,14 +632,37 @@ def _fitting(pattern: Path, correct: str | None) -> Opened:
         raise ArtifactError(f"{pattern}: the files have different columns: {reason}") from error
 
 
+def _numbered_apart(
+    frames: Sequence[pl.DataFrame], names: Sequence[str], columns: Mapping[str, str]
+) -> Sequence[pl.DataFrame]:
+    """The tables of several files in which pandas has numbered the rows, so that other items have other names.
+
+    Files called after folds have other items, and so have files whose labels differ at the same number.
+    """
+    item, label = (column_of(frames[0], role, columns.get(role), names[0]) for role in ("item", "label"))
+    if item not in INDEX or not all(item in one.columns and [*one[item]] == [*range(len(one))] for one in frames):
+        return frames
+    folds = [re.search(r"fold[-_ ]?(\d+)", name, re.IGNORECASE) for name in names]
+    if all(folds):
+        number = pl.col(item).cast(pl.String)
+        return [
+            one.with_columns((pl.lit(f"{fold[1]}/") + number).alias(item))
+            for one, fold in zip(frames, folds, strict=True)
+            if fold
+        ]
+    known = [one.select(item, label) for one in frames if label in one.columns]
+    differ = len(known) == len(frames) > 1 and pl.concat(known).unique()[item].is_duplicated().any()
+    return [one.drop(item) for one in frames] if differ else frames
+
+
 def _folder(path: Path) -> Opened:
     """Predictions of several folds, of a method that daamctl trained or of s3prl; or a data set of `datasets`."""
     if shards := sorted(path.glob("data-*.arrow")):
-        return "table", pl.concat(_open(shard, None)[1] for shard in shards), ()
+        return "table", pl.concat(_open(shard, {})[1] for shard in shards), ()
     for pattern, place in FOLDS.items():
         parts = []
         for file in sorted(path.glob(pattern)):
-            tool, frame, notes = _open(file, None)
+            tool, frame, notes = _open(file, {})
             fold, seed = re.search(place, file.relative_to(path).as_posix()).groups()  # type: ignore[union-attr]
             numbers = {"fold": fold or "1", "seed": seed}
             parts.append(frame.with_columns(pl.lit(one).alias(role) for role, one in numbers.items() if one))

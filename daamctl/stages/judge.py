@@ -89,7 +89,7 @@ def _place(given: Path | str) -> Path:
 
 
 def _table(given: Any) -> pl.DataFrame:
-    """A table of polars, pandas (with the names of its index), pyarrow or `datasets`, or a list of objects."""
+    """A table of polars, pandas (with an index unless it counts rows), pyarrow or `datasets`, or a list of objects."""
     try:
         if isinstance(given, pl.DataFrame | pl.LazyFrame):
             return given.lazy().collect()
@@ -97,11 +97,11 @@ def _table(given: Any) -> pl.DataFrame:
             return table_of_rows(rows_of_json(list(given)), flat=True)
         if hasattr(given, "to_pydict"):
             return to_polars(given)
-        if hasattr(given, "reset_index") and any(name is not None for name in given.index.names):
+        if hasattr(given, "reset_index") and [*given.index] != [*range(len(given))]:
             given = given.reset_index()
         return pl.DataFrame({str(name): values for name, values in given.to_dict("list").items()}, strict=False)
     except (AttributeError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        why = "" if isinstance(error, AttributeError) else f": {str(error).splitlines()[0]}"
+        why = "" if isinstance(error, AttributeError | TypeError) else f": {str(error).splitlines()[0]}"
         kind = type(given).__name__
         raise ConfigError(f"a file, or a table of polars, pandas or pyarrow is needed, got {kind}{why}") from error
 

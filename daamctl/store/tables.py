@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,8 +136,9 @@ def parsed_json_lines(text: str) -> list[Any]:
 def rows_of_json(content: Any) -> list[dict[str, Any]]:
     """The rows of a table that a JSON file holds, in one of the ways in which people write tables.
 
-    A list of objects; an object with such a list; an object with a list per column, or with an object per column, as
-    pandas writes it; an object with `columns` and `data`; an object per row, whose name becomes the column `id`.
+    A list of objects; an object with such a list; an object with a list per column, beside which may be figures and
+    shorter lists, or with an object per column, as pandas writes it; an object with `columns` and `data`; an object per
+    row, whose name becomes the column `id`.
 
     Raises:
         ValueError: it is none of these.
@@ -149,14 +151,20 @@ def rows_of_json(content: Any) -> list[dict[str, Any]]:
         rows = [dict(zip(given["columns"], row, strict=True)) for row in given["data"]]
     elif len(listed) == 1:
         rows = listed[0]
-    elif given and len(lists) == len(given):
-        rows = [dict(zip(given, row, strict=True)) for row in zip(*lists, strict=True)]
     elif given and all(isinstance(one, dict) for one in given.values()):
         inner = list(next(iter(given.values())))
         if len(inner) > max(20, len(given)) or all(name.isdecimal() for name in inner):  # columns, each row -> value
             rows = [{column: values[name] for column, values in given.items()} for name in inner]
         else:
             rows = [{"id": name, **row} for name, row in given.items()]
+    elif not listed and (len(lists) > 1 or len(lists) == len(given) == 1):
+        # as many lists as there may be of one length; beside them may be the names of classes
+        size, number = max(Counter(map(len, lists)).items(), key=lambda pair: (pair[1], pair[0]))
+        if number < min(2, len(lists)):
+            told = ", ".join(f"{name} {len(one)}" for name, one in given.items() if isinstance(one, list))
+            raise ValueError(f"lists of columns must have one length, got {told}")
+        columns = {name: one for name, one in given.items() if isinstance(one, list) and len(one) == size}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not rows or not all(isinstance(one, dict) for one in rows):
         raise ValueError("need a list of objects, one per item, or an object with a list per column")
     return rows

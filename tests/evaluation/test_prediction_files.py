@@ -788,7 +788,12 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "n2.json": ('{"a": 1, "b": [2]}', "need a list of objects"),
     "n3.json": ('{"columns": ["a", "b"], "data": [[1]]}', "cannot be read"),
     "n4.json": ('{"a": {"0": 1}, "b": {"1": 1}}', "cannot be read"),
-    "n5.json": ('{"a": [1, 2], "b": [1]}', "cannot be read"),
+    "n5.json": ('{"a": [1, 2], "b": [1]}', "lists of columns must have one length, got a 2, b 1"),
+    "n8.json": ('{"evalId": "e", "results": {"results": []}}', "cannot be read: it has no item"),
+    "n9.csv": (
+        "id,label,pred,correct\n1,a,a,1\n2,b,b.,1\n",
+        "'correct' and a comparison of .* disagree on 1 of 2 rows",
+    ),
     "n6.feather": ("ARROW1", "cannot be read"),
     "n7.arrow": ("no Arrow", "cannot be read"),
     "o.jsonl": ('{"a": 1}\n{', "cannot be read"),
@@ -1141,6 +1146,105 @@ def test_answers_in_columns_that_are_called_after_models(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"the columns .* have no prediction"):  # of two, one must be chosen
         read_predictions(tmp_path / "two.csv")
     assert [one.name for one in read_models(tmp_path / "two.csv")] == ["bert", "gpt"]
+
+
+def test_a_model_may_answer_what_is_no_label_or_always_the_same(tmp_path: Path) -> None:
+    labels = ["joy", "fear", "joy", "sad"]
+    models = {"svm": labels[::-1], "rf": ["disgust", *labels[1:]], "const": ["joy"] * 4, "note": ["x", "y", "z", "joy"]}
+    pl.DataFrame({"id": ITEMS, "label": labels, **models}).write_csv(tmp_path / "wide.csv")
+    found = {one.name: one.rows["correct"].to_list() for one in read_models(tmp_path / "wide.csv")}
+    assert found == {"svm": [0, 0, 0, 0], "rf": [0, 1, 1, 1], "const": [1, 0, 1, 0]}
+
+
+def test_the_column_of_the_answers_is_not_that_of_the_labels() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": ANSWERS, "score": [0.9] * 4, "gold": LABELS})
+    assert of_table(table, {"prediction": "label"}, "m").rows["correct"].to_list() == RIGHT
+    with pytest.raises(ConfigError, match="have no label"):
+        of_table(table.drop("gold"), {"prediction": "label"}, "m")
+
+
+@pytest.mark.parametrize("columns", [{}, {"prediction": "target"}, {"label": "target", "prediction": "target"}])
+def test_submissions_call_the_answers_as_the_labels(columns: dict[str, str], tmp_path: Path) -> None:
+    for name, values in (("answers", ANSWERS), ("labels", LABELS)):
+        pl.DataFrame({"id": ITEMS, "target": values}).write_csv(tmp_path / f"{name}.csv")
+    found = rows(tmp_path / "answers.csv", items=tmp_path / "labels.csv", columns=columns)
+    assert found.rows["correct"].to_list() == RIGHT
+    assert found.notes[0] == "read: item = id, label = target, prediction = target (predicted)"
+
+
+def test_a_verdict_in_the_file_counts_or_is_left_out() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": LABELS, "pred": ANSWERS, "is_correct": [True, True, False, True]})
+    with pytest.raises(ConfigError, match=r"'is_correct' and .* 'label' with 'pred' disagree on 1 of 4 rows") as error:
+        of_table(table, {}, "m")
+    assert error.value.fix == "choose: --correct is_correct, or --prediction 'pred'"
+    assert of_table(table, {"prediction": "pred"}, "m").rows["correct"].to_list() == RIGHT
+    assert of_table(table, {"correct": "is_correct"}, "m").rows["correct"].to_list() == [1, 1, 0, 1]
+    assert of_table(table.with_columns(is_correct=pl.Series(RIGHT)), {}, "m").rows["correct"].to_list() == RIGHT
+    assert of_table(table.with_columns(is_correct=5), {}, "m").rows["correct"].to_list() == RIGHT  # no verdict
+
+
+@pytest.mark.parametrize(("column", "given"), [("question_id", {}), ("Frage", {"item": "Frage"})])
+def test_names_of_items_that_look_like_numbers_stay_as_they_are(
+    column: str, given: dict[str, str], tmp_path: Path
+) -> None:
+    names = ["1.1", "1.10", "12e3", "12e345"]
+    pl.DataFrame({column: names, "correct": RIGHT}).write_csv(tmp_path / "x.csv")
+    assert read_predictions(tmp_path / "x.csv", given).rows["item"].to_list() == names
+
+
+def test_rows_that_pandas_numbered_in_each_file(tmp_path: Path) -> None:
+    for fold in (0, 1):
+        pl.DataFrame({"": range(3), "loss": [0.5, 0.1, fold]}).write_csv(tmp_path / f"a_fold{fold}.csv")
+        pl.DataFrame({"": range(4), "y_true": LABELS[:: 1 - 2 * fold], "y_pred": ANSWERS}).write_csv(
+            tmp_path / f"b{fold}.csv"
+        )
+        pl.DataFrame({"": range(4), "y_true": LABELS, "y_pred": ANSWERS[:: 1 - 2 * fold]}).write_csv(
+            tmp_path / f"c{fold}.csv"
+        )
+    folds = read_predictions(tmp_path / "a_fold*.csv", metric="mean_loss")
+    assert folds.rows["item"].to_list() == ["0/0", "0/1", "0/2", "1/0", "1/1", "1/2"]
+    others = read_predictions(tmp_path / "b*.csv")  # the labels differ at the same number
+    assert (others.by_order, others.rows["item"].n_unique()) == (True, 8)
+    seeds = read_predictions(tmp_path / "c*.csv")
+    assert (seeds.by_order, seeds.rows["item"].n_unique()) == (False, 4)
+
+
+def test_caret_names_rows_by_their_index(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {
+            "": range(1, 5),
+            "pred": ANSWERS,
+            "obs": LABELS,
+            "rowIndex": [7, 8, 7, 9],
+            "Resample": ["F1", "F1", "F2", "F2"],
+        }
+    )
+    table.write_csv(tmp_path / "x.csv")
+    found = read_predictions(tmp_path / "x.csv").rows
+    assert found.select("item", "fold").rows() == [("7", "F1"), ("8", "F1"), ("7", "F2"), ("9", "F2")]
+
+
+def test_lists_of_a_json_object_beside_figures(tmp_path: Path) -> None:
+    table = {"accuracy": 0.5, "classes": ["anger", "fear", "joy"], "y_true": LABELS, "y_pred": ANSWERS}
+    assert rows(write_json(tmp_path / "x.json", table)).rows["correct"].to_list() == RIGHT
+
+
+@pytest.mark.parametrize("name", ["proba_{}", "class_{}", "{}_prob", "Pred {}", "{} score"])
+def test_names_of_columns_of_scores(name: str) -> None:
+    scores = {name.format(one): [float(one == answer) for answer in ANSWERS] for one in ("anger", "fear", "joy")}
+    assert of_table(pl.DataFrame({"id": ITEMS, "label": LABELS, **scores}), {}, "m").rows["correct"].to_list() == RIGHT
+
+
+def test_true_and_false_may_be_predicted_as_numbers() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": [True, False, True, False], "pred": [1, 0, 0, None]})
+    assert of_table(table, {}, "m").rows["correct"].to_list() == [1, 1, 0, 0]
+
+
+def test_as_many_parts_of_a_path_as_tell_items_apart(tmp_path: Path) -> None:
+    paths = ["c0/0.png", "c0/1.png", "c1/0.png", "c1/1.png"]
+    pl.DataFrame({"path": [f"/data/a/{one}" for one in paths], "pred": ANSWERS}).write_csv(tmp_path / "x.csv")
+    pl.DataFrame({"path": [f"D:\\b\\{one}" for one in paths], "label": LABELS}).write_csv(tmp_path / "y.csv")
+    assert rows(tmp_path / "x.csv", items=tmp_path / "y.csv").rows["correct"].to_list() == RIGHT
 
 
 @pytest.mark.parametrize(

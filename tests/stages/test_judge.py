@@ -166,6 +166,7 @@ def test_few_groups_give_figures_without_a_test() -> None:
     verdict = daamctl.judge(table(0.75, 1, speakers=4), table(0.6, 2, speakers=4))
     assert verdict.pair(*verdict.models).p is None
     assert sentences(verdict)[1] == "There is no test: only 4 speakers are tested, 5 are needed."
+    assert "to test single items, name their column with --group" in verdict.notes
 
 
 def test_how_many_more_would_do() -> None:
@@ -606,6 +607,19 @@ def test_what_f1_needs() -> None:
     verdict = daamctl.judge(*few, metric="macro_f1")
     assert (verdict.intervals, verdict.pair(*verdict.models).p) == ({}, None)
     assert "There is no test" in sentences(verdict)[1]
+
+
+def test_scores_of_one_class_have_no_auroc() -> None:
+    one = table(0.8, 1).with_columns(label=pl.lit("spoof"), pred=pl.Series(np.linspace(0.1, 0.9, 240)))
+    with pytest.raises(ConfigError, match="table 1: there is no AUROC: all labels are 'spoof'"):
+        daamctl.judge(one, one, metric="auroc")
+
+
+def test_the_index_of_pandas_names_the_items_if_it_is_not_that_of_the_rows() -> None:
+    one = table(0.8, 1).drop("utterance", "speaker").to_pandas()
+    shuffled = one.sample(frac=1, random_state=1)
+    verdict = daamctl.judge(one.set_index(one.index + 7), shuffled.set_index(shuffled.index + 7))
+    assert verdict.pair("table 1", "table 2").wins == verdict.pair("table 1", "table 2").losses == 0
 
 
 def test_f1_of_labels_that_are_numbers_in_one_file() -> None:

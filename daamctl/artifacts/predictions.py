@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,9 +48,10 @@ def in_order(classes: Iterable[str]) -> list[str]:
 
     def key(name: str) -> tuple[float, str]:
         try:
-            return float(name), name
+            number = float(name)
         except ValueError:
             return 0.0, name
+        return (0.0 if math.isnan(number) else number), name  # nan may be what a class is called
 
     return sorted(classes, key=key)
 

@@ -44,7 +44,7 @@ class EmbeddedClips:
     """Embeddings of some clips.
 
     Args:
-        vectors: (N, L, D) in the stored format; rows of unreadable clips are zero.
+        vectors: (N, L, D) in the stored format; rows of unreadable clips mean nothing.
         n_frames: (N,) frames, tokens or patches averaged; 0 for unreadable clips.
         unreadable: row -> reason.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> rows.

@@ -430,22 +430,23 @@ def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
         kind: {
             one[1] or one[2]: name
             for name in frame.columns
-            if (one := re.fullmatch(rf"(?:{words})_(.+)|(.+)_(?:{words})", _plain(name)))
+            if (one := re.fullmatch(rf"(?:{words})_(.+)|(.+)_(?:{words})", plain_name(name)))
         }
         for kind, words in OF_ONE.items()
     }
-    about["label"] = {_plain(name): name for name in _named(frame, COLUMNS["label"])} | about["label"]
+    about["label"] = {plain_name(name): name for name in _named(frame, COLUMNS["label"])} | about["label"]
     both = about["label"].keys() & about["prediction"].keys()
     return [about[role][one] for one in both] if len(both) == 1 else []
 
 
-def _plain(column: str) -> str:
+def plain_name(column: str) -> str:
+    """Name of a column as those in `COLUMNS` are written."""
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
 def _named(frame: pl.DataFrame, usual: Sequence[str]) -> list[str]:
     """Columns with these names, in their order; KNIME adds what is predicted: Prediction (emotion)."""
-    names = {_plain(column): column for column in reversed(frame.columns)}
+    names = {plain_name(column): column for column in reversed(frame.columns)}
     names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names
     return [names[name] for name in usual if name in names]
 

@@ -38,6 +38,7 @@ from daamctl.evaluation.prediction_columns import (
     by_task,
     column_of,
     of_table,
+    plain_name,
     predicted_name,
     scores_without_names,
     text_of,
@@ -393,7 +394,7 @@ def _csv(text: str, names: Collection[str | None]) -> Opened:
     """
     texts = {}
     for column in read_separated(text):
-        is_name = column.name in names or column.name.strip().lower() in (*COLUMNS["item"], *COLUMNS["group"])
+        is_name = column.name in names or plain_name(column.name) in (*COLUMNS["item"], *COLUMNS["group"])
         # 007 is no number, and as names of items, 1.1 and 1.10 are two
         if column.str.contains(r"^\s*[-+]?0\d" + (r"|\.\d*[1-9]|\d[eE]\d" if is_name else "")).any():
             texts[column.name] = pl.String

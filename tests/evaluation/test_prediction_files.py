@@ -1183,7 +1183,7 @@ def test_a_verdict_in_the_file_counts_or_is_left_out() -> None:
     assert of_table(table.with_columns(is_correct=5), {}, "m").rows["correct"].to_list() == RIGHT  # no verdict
 
 
-@pytest.mark.parametrize(("column", "given"), [("question_id", {}), ("Frage", {"item": "Frage"})])
+@pytest.mark.parametrize(("column", "given"), [("Question ID", {}), ("Frage", {"item": "Frage"})])
 def test_names_of_items_that_look_like_numbers_stay_as_they_are(
     column: str, given: dict[str, str], tmp_path: Path
 ) -> None:

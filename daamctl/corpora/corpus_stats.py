@@ -25,8 +25,8 @@ class CorpusStats:
     Args:
         modality: their modality; None: not known yet (manifests).
         classes: C; None: not known yet.
-        rows: N rows with `group` and `label`, of words also `utterance_id`; from the published counts if there is no
-            table. None: not known yet.
+        rows: N rows with `group`, `label` and `utterance_id`; from the published counts if there is no table. None: not
+            known yet.
         lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
         at_least: a row may become several clips.
         about: number and lengths are based on published durations, not on recordings.
@@ -45,8 +45,7 @@ def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: Corpu
     table = clips or utterances
     if table is None:
         return _known(config)
-    names = ["group", "label", *(["utterance_id"] if table.modality == "tokens" else [])]
-    rows, lengths = table.rows.select(names), np.ones(len(table.rows))
+    rows, lengths = table.rows.select("group", "label", "utterance_id"), np.ones(len(table.rows))
     if table.modality in TEXTS:
         lengths = table.rows["text"].str.len_chars().to_numpy().astype(float)
     elif table.modality == "speech":
@@ -79,10 +78,11 @@ def _known(config: Config) -> CorpusStats:
     groups = groups or {f"group{index + 1}": 1 for index in range(config.download.num_groups)}
     ends = np.round(np.cumsum(list(groups.values())) / sum(groups.values()) * number).astype(int)
     group = np.repeat(list(groups), np.diff(ends, prepend=0))
-    rows = pl.DataFrame({"group": group, "label": [names[index % len(names)] for index in range(number)]})
+    ids = [str(index) for index in range(number)]
     if corpus.modality == "tokens":
         ids = [word_id(f"sentence-{index // SENTENCE}", index % SENTENCE) for index in range(number)]
-        rows = rows.with_columns(utterance_id=pl.Series(ids))
+    labels = [names[index % len(names)] for index in range(number)]
+    rows = pl.DataFrame({"group": group, "label": labels, "utterance_id": ids})
     if corpus.durations is not None:
         rows, lengths = _cut(rows, corpus.durations.lengths(number), config.segment.max_duration_s)
         return CorpusStats(corpus.modality, len(names), rows, lengths, at_least=False, about=True)

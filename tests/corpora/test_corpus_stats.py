@@ -100,13 +100,13 @@ def test_of_a_manifest_nothing_is_known() -> None:
     ],
 )
 def test_clips_tell_their_lengths(modality: str, columns: dict[str, list[object]], lengths: list[float]) -> None:
-    rows = pl.DataFrame({**GROUPS, **columns})
+    rows = pl.DataFrame({**GROUPS, "utterance_id": ["u", "v"], **columns})
     table = ClipTable("any", ("a", "b", "c"), rows, {}, modality)  # type: ignore[arg-type]
     found = corpus_stats_of(Config(), None, table)
     assert found.rows is not None
     assert found.lengths is not None
     assert (found.classes, found.lengths.tolist(), found.at_least) == (3, lengths, False)
-    assert found.rows.equals(rows.select("group", "label"))
+    assert found.rows.equals(rows.select("group", "label", "utterance_id"))
 
 
 def test_utterances_are_cut_as_segment_cuts_them() -> None:

@@ -70,9 +70,11 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     # some corpora have the tag first, e.g. MIT Movie
     if rows and split_tag(rows[0][-1]) is None and split_tag(rows[0][0]) is not None:
         word_at, tag_at = -1, 0
-    numbered = len(rows) > 1 and all(NUMBER.fullmatch(fields[0]) for fields in rows)
-    if numbered:  # as in Universal Dependencies, where 3-4 and 5.1 are no words
-        rows = [fields for fields in rows if fields[0].isdecimal()]
+    # as in Universal Dependencies, where 3-4 and 5.1 are no words; of two columns the first is a word, e.g. a year
+    whole = [fields for fields in rows if fields[0].isdecimal() and len(fields) > 2]
+    numbered = len(rows) > 1 and len(whole) > 0 and all(NUMBER.fullmatch(fields[0]) for fields in rows)
+    if numbered:
+        rows = whole
         if all("NER=" in fields[-1] for fields in rows):  # within the last column of CoNLL-U, as of hr500k
             for fields in rows:
                 fields[-1] = fields[-1].partition("NER=")[2].partition("|")[0]

@@ -106,6 +106,12 @@ def test_comments_and_numbered_words(tmp_path: Path, text: str) -> None:
     assert rows["sentence"].n_unique() == 2
 
 
+@pytest.mark.parametrize("text", ["1999 O\n2001 O\n", "3.14 O\n2.71 O\n", "3.14 CD O\n2.71 CD O\n"])
+def test_numbers_alone_are_words(tmp_path: Path, text: str) -> None:
+    rows = conll.prepare(write(tmp_path / "mine.conll", text))
+    assert rows["text"].to_list() == [line.split()[0] for line in text.splitlines()]
+
+
 def test_a_word_may_be_a_number_sign(tmp_path: Path) -> None:
     rows = conll.prepare(write(tmp_path / "mine.conll", "#\tO\n1\tO\n\n#\tO\n# \tO\n"))
     assert rows["text"].to_list() == ["#", "1", "#", "#"]

@@ -8,6 +8,7 @@ likewise.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -115,7 +116,7 @@ def unpack(
                     if suffix in SUFFIXES["speech"] and "speaker" not in taken:  # everybody may be another one
                         row |= {"speaker": row["path"], NAME: name}
                 rows.append(row | {name: _told(values[name], names[name]) for name in kept})
-                if len(parts) > 1:
+                if len(parts) > 1 and "group" not in taken:
                     rows[-1]["group"] = part.name
                 bar.advance(1)
         table = pl.DataFrame([row for row in rows if row[label] is not None], infer_schema_length=None)
@@ -199,9 +200,11 @@ def _names(feature: Any) -> list[str] | None:
 
 
 def _told(value: Any, names: list[str] | None) -> Any:
-    """A value, or the names of the classes that it stands for; None for -1, which says that a class is not known."""
+    """A value, or the names of the classes that it stands for; None for NaN, and for -1, a class that is not known."""
     if isinstance(value, list):
         return [_told(one, names) for one in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if names is None or not isinstance(value, int):
         return value if value is None or isinstance(value, (str, int, float)) else str(value)  # e.g. a date
     return names[value] if 0 <= value < len(names) else None

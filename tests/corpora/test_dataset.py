@@ -78,6 +78,21 @@ def test_parts_become_groups_and_unnamed_files_have_an_ending(tmp_path: Path) ->
     assert set(rows["path"].str.slice(-4)) == {".wav"}
 
 
+def test_a_group_that_is_named_comes_before_the_parts(tmp_path: Path) -> None:
+    data = {part: recordings(range(4), room=[1, 1, 2, 2]) for part in ("train", "test")}
+    DatasetDict(data).save_to_disk(tmp_path / "hub")
+    rows = manifest.prepare(unpack(tmp_path / "hub", tmp_path / "rooms", {"group": "room"})[0])
+    assert rows["group"].to_list() == ["1", "1", "2", "2"] * 2
+
+
+def test_a_label_that_is_nan_is_none(tmp_path: Path) -> None:
+    labels = [1.0, float("nan"), 2.0, 1.0]
+    recordings(range(4)).remove_columns("emotion").add_column("label", labels).to_parquet(tmp_path / "a.parquet")
+    table, _, doubts = unpack(tmp_path / "a.parquet", tmp_path / "a", {})
+    assert manifest.prepare(table)["label"].to_list() == ["1.0", "2.0", "1.0"]
+    assert doubts == ["1 item without a label left out"]
+
+
 def test_columns_are_named_and_others_kept(tmp_path: Path) -> None:
     ages = [20, 30, 40, 50]
     recordings(range(4), age=ages, room=[1, 1, 2, 2]).rename_column("emotion", "mood").to_parquet(

@@ -47,7 +47,6 @@ def fetch(
     *,
     sha256: str | None = None,
     md5: str | None = None,
-    size: int | None = None,
     fix: str = OFFLINE,
 ) -> Path:
     """Download a file, or resume its download.
@@ -64,9 +63,6 @@ def fetch(
 
     def difference(path: Path) -> str | None:
         """How a file differs from what is expected; None if it does not."""
-        found = path.stat().st_size
-        if size is not None and found != size:
-            return f"{found} bytes, {size} expected"
         if sha256 is not None and (digest := sha256_file(path)) != sha256:
             return f"SHA-256 {digest}, {sha256} expected"
         if md5 is not None:
@@ -192,7 +188,17 @@ def unpack(archive: Path, target: Path) -> Path:
     total = 0
     try:
         with made_whole(target, f"unpacked from {archive.name}\n") as new:
-            if zipfile.is_zipfile(archive):
+            if tarfile.is_tarfile(archive):  # first: a tar whose last member is a zip looks like one, too
+                with tarfile.open(archive) as tar:
+                    for member in tar:
+                        total += member.size
+                        check(member.name, total)  # before the next step, which unpacks this member to find its end
+                        if not (member.isfile() or member.isdir()):  # links and devices may point outside
+                            what = f"{archive} contains '{member.name}', which is neither a file nor a folder"
+                            raise DownloadError(what, fix=again)
+                    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # in Python 3.11.4 and later
+                    tar.extractall(new)
+            elif zipfile.is_zipfile(archive):
                 with zipfile.ZipFile(archive) as file:
                     for info in file.infolist():
                         total += info.file_size
@@ -203,16 +209,6 @@ def unpack(archive: Path, target: Path) -> Path:
                                 fix="unpack it elsewhere and register the folder: daamctl download CORPUS --from DIR",
                             )
                     file.extractall(new)
-            elif tarfile.is_tarfile(archive):
-                with tarfile.open(archive) as tar:
-                    for member in tar:
-                        total += member.size
-                        check(member.name, total)  # before the next step, which unpacks this member to find its end
-                        if not (member.isfile() or member.isdir()):  # links and devices may point outside
-                            what = f"{archive} contains '{member.name}', which is neither a file nor a folder"
-                            raise DownloadError(what, fix=again)
-                    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # in Python 3.11.4 and later
-                    tar.extractall(new)
             else:
                 raise DownloadError(f"{archive} is neither a zip nor a tar archive", fix=again)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError) as error:

@@ -39,7 +39,7 @@ MOST_TAPS = 1 << 22
 # An MP3 header includes the encoder's padding, which decoders cut off: up to two frames may be missing.
 _MP3_SLACK = 2 * 1152
 # Writers that cannot seek back (pipes) store these values as the size of the data chunk.
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000)  # the last by SoX
 # libsndfile returns the largest 64-bit number for streams of unknown length.
 _UNKNOWN_LENGTH = 1 << 62
 

@@ -17,6 +17,7 @@ import yaml
 from daamctl.config import read_yaml
 from daamctl.config.corpus_keys import CONLL, IMAGES, MANIFEST, is_table
 from daamctl.config.schema import EMBEDDINGS
+from daamctl.corpora import CORPORA
 from daamctl.errors import CorpusError
 from daamctl.store.files import locked, write_text
 
@@ -67,6 +68,9 @@ def files_root(project_root: Path, corpus: str) -> Path:
     source = source_of(project_root, corpus)
     place = (source.name if source else f"{stem}{_DEFAULTS[name]}") if is_file else "DIR"
     fix = f"daamctl download --corpus {name} --from {place}"
+    own = project_root / "data" / "corpora" / name
+    if source in (None, own) and not own.is_dir() and (known := CORPORA.load(name)).obtain and known.url is None:
+        raise CorpusError(f"corpus '{corpus}' is not on this machine", fix=known.how_to_get)
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
     folder = source.parent if is_file and is_table(source) else source

@@ -41,6 +41,18 @@ def test_folder_that_is_gone(tmp_path: Path) -> None:
     assert "daamctl download --corpus emodb --from DIR" in str(caught.value)
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_corpus_that_daamctl_makes_needs_no_folder(tmp_path: Path, registered: bool) -> None:
+    if registered:
+        register(tmp_path, "digits", tmp_path / "data/corpora/digits")
+    with pytest.raises(CorpusError, match="'digits' is not on this machine") as caught:
+        files_root(tmp_path, "digits")
+    assert caught.value.fix == "daamctl download digits makes it"
+    register(tmp_path, "digits", tmp_path / "gone")
+    with pytest.raises(CorpusError, match="download --corpus digits --from DIR"):
+        files_root(tmp_path, "digits")
+
+
 def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,14 +90,21 @@ def check_labels(rows: pl.DataFrame, what: str, fix: str) -> None:
 
 def label_doubts(labels: Iterable[str]) -> list[str]:
     """Labels that may be one class, or none, one sentence each."""
+    labels = sorted(labels)
     spelled: dict[str, list[str]] = {}
-    for label in sorted(labels):
+    for label in labels:
         spelled.setdefault(re.sub(r"[\s_-]+", " ", label).strip().casefold() or label, []).append(label)
     told = [
         f"the labels {' and '.join(map(repr, names))} may be one class, spelled differently"
         for names in spelled.values()
         if len(names) > 1
     ]
+    parts_of = {name: {part.strip() for part in re.split("[;|,]", name)} - {""} for name in labels}
+    often = Counter(part for parts in parts_of.values() for part in parts)
+    several = [name for name, parts in parts_of.items() if len(parts) > 1 and any(often[part] > 1 for part in parts)]
+    if several:
+        more = f" (and {len(several) - 1} more)" if several[1:] else ""
+        told.append(f"the label '{several[0]}'{more} may be several, and is a class of its own; give each item one")
     unknown = [name for key, names in spelled.items() if key in NO_LABEL for name in names]
     return told + [f"the label '{name}' may stand for items whose class is not known" for name in unknown]
 

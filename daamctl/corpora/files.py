@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 import polars as pl
@@ -16,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.groups import part_of
 from daamctl.corpora.images import FORMATS
-from daamctl.errors import ConfigError, CorpusError, first_few
+from daamctl.errors import ConfigError, CorpusError, first_few, suggest
 from daamctl.store.tables import (
     decoded,
     parsed_json,
@@ -36,6 +37,7 @@ SUFFIXES: dict[Modality, tuple[str, ...]] = {
 }
 """Suffixes of files that a folder is searched for."""
 JSON = (".json", ".jsonl", ".ndjson")
+SEPARATED = (".csv", ".tsv", ".txt")
 SINGLE = (
     "id", "path", "text", "label", "speaker", "group", "utterance", "utterance_id", "sentence", "start_s", "end_s",
 )  # fmt: skip
@@ -132,11 +134,12 @@ def check_named(given: Mapping[str, str], known: Sequence[str], source: Path, co
         CorpusError: one is not known, or the source lacks it.
     """
     for role, name in given.items():
-        if role not in known or set(named_columns(name, columns)) - set(columns):
-            raise CorpusError(
-                f"--columns has {role}={name}; {source} has the columns {first_few(columns, 20)}",
-                fix=f"known: {', '.join(known)}",
-            )
+        if role not in known:
+            what = f"--columns has {role}={name}; '{role}' is no column that it can name"
+            raise CorpusError(what, fix=suggest(role, known))
+        if absent := [one for one in named_columns(name, columns) if one not in columns]:
+            what = f"--columns has {role}={name}; there is no '{absent[0]}': {source} has the columns"
+            raise CorpusError(f"{what} {first_few(columns, 20)}", fix=suggest(absent[0], columns))
 
 
 def named_columns(name: str, columns: Sequence[str]) -> list[str]:
@@ -215,7 +218,9 @@ def read_text(source: Path | BinaryIO) -> str:
         CorpusError: it cannot be read, or is in another encoding.
     """
     try:
-        return decoded(source.read_bytes() if isinstance(source, Path) else source.read())
+        if isinstance(source, Path):
+            return decoded(source.read_bytes(), quote(str(source)))
+        return decoded(source.read())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         name = source if isinstance(source, Path) else "standard input"
@@ -309,6 +314,15 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def numbers_of_lines(table: pl.DataFrame, path: Path) -> pl.Series:
+    """Number of the line in a file of separated columns with which each row of its table begins; else of the row."""
+    line = pl.int_range(1, pl.len() + 1)
+    if path.suffix.lower() in SEPARATED:  # below the heading, and cells may hold line breaks
+        breaks = pl.sum_horizontal(pl.col(pl.String).str.count_matches("\n").fill_null(0))
+        line = line + 1 + breaks.cum_sum().shift(1, fill_value=0)
+    return table.select(line.cast(pl.Int64)).to_series()
 
 
 def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:

@@ -6,7 +6,7 @@ columns and data folders of Kaldi. Manifests, tagged words and embeddings are re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from daamctl.corpora.files import (
     check_named,
     is_file,
     lines_of,
+    numbers_of_lines,
     one_hot,
     read_table,
     read_text,
@@ -44,16 +45,22 @@ DURATION = ("duration", "duration_s", "dur", "length")
 TIME = r"^(?:(\d+) days? )?(\d+):(\d+):(\d+(?:\.\d+)?)$"
 NAMED = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
 """Columns that `--columns` may name."""
+LINE = "__line"
+CORRECT = "correct it; a CSV file begins with a line such as path,label,speaker, or of texts text,label"
 NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 
 
 class ItemTable(NamedTuple):
-    """A table of items, those of its columns that have other names (ours -> theirs), doubts, and if any has a name."""
+    """A table of items, those of its columns that have other names (ours -> theirs), doubts, and if any has a name.
+
+    `lines` says where its rows are in the file, see `numbers_of_lines`; empty if that is not known.
+    """
 
     table: pl.DataFrame
     columns: Mapping[str, str]
     doubts: list[str]
     named: bool = True
+    lines: Sequence[int] = ()
 
     @property
     def has(self) -> set[str]:
@@ -100,7 +107,7 @@ def _columns_of(source: Path) -> list[str]:
     import pyarrow.parquet as pq
 
     if source.suffix.lower() in JSON:
-        return read_table(source).columns
+        return read_table(source, fix=CORRECT).columns
     try:
         return [name.strip() for name in pq.read_schema(source).names]
     except (OSError, ValueError, NotImplementedError):
@@ -151,8 +158,9 @@ def table_of(
         return None
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
-    items = _items_of(read_table(source), columns, source)
-    usual = items.columns and items.has & {"path", "text"}
+    table = read_table(source, fix=CORRECT)
+    items = _items_of(table, columns, source)
+    usual = (items.columns or len(items.table) < len(table)) and items.has & {"path", "text"}
     paths = items.table["path"].cast(pl.String).drop_nulls() if "path" in items.table.columns else pl.Series()
     first = Path(paths[0].strip().replace("\\", "/")) if len(paths) else None
     elsewhere = first is not None and not is_file(source.parent / first)
@@ -163,8 +171,9 @@ def table_of(
 
 def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
+    lines = numbers_of_lines(table, source)
     table, found = _columns(table, columns, source)
-    table, told = _labelled(table, found, source)
+    table, told = _labelled(table.with_columns(lines.alias(LINE)), found, source)
     table, doubts = _with_times(table, found)
     doubts += told
     if "group" in found and "group" not in columns:
@@ -175,7 +184,7 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
         else:
             table = table.with_columns(named["group"].alias(group))
             doubts += [NO_TEST_PART] if instead else []
-    return ItemTable(table, found, doubts)
+    return ItemTable(table.drop(LINE), found, doubts, lines=table[LINE].to_list())
 
 
 def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tuple[pl.DataFrame, list[str]]:
@@ -183,6 +192,8 @@ def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tu
     if (label := found.get("label", "label")) not in table.columns:
         return table, []
     known = pl.col(label).fill_nan(None) if table[label].dtype.is_float() else pl.col(label)
+    if table[label].dtype == pl.String:
+        known = known.str.strip_chars().replace("", None)
     kept = table.filter(known.is_not_null())
     if kept.is_empty() and len(table):
         raise CorpusError(
@@ -201,7 +212,7 @@ def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.Data
     first = next(iter(paths))  # the test part may have no labels
     if unnamed[first] is None and corpus_of(paths[first]) != MANIFEST:
         return None
-    tables = {part: read_table(paths[part]) if table is None else table for part, table in unnamed.items()}
+    tables = {part: read_table(paths[part], fix=CORRECT) if table is None else table for part, table in unnamed.items()}
     # tables with longer names may be about anything, e.g. counts beside folders of recordings
     if not given and paths[first].stem.lower() not in PARTS and not alike("label", tables[first].columns):
         return None

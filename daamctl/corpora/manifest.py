@@ -27,10 +27,10 @@ from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
 from daamctl.corpora.files import (
-    JSON,
     alike,
     files_below,
     is_file,
+    numbers_of_lines,
     one_hot,
     read_table,
     renames,
@@ -129,11 +129,7 @@ def _read(path: Path) -> pl.DataFrame:
         allowed = f"{', '.join(TABLES)}, or a folder of images"
         raise CorpusError(f"{path} is of an unknown kind (allowed: {allowed})", fix=GET_IT)
     rows = read_table(path, fix=GET_IT)
-    line = pl.int_range(1, pl.len() + 1)
-    if path.suffix.lower() not in (".parquet", *JSON):  # below the heading, and cells may hold line breaks
-        breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
-        line = line + 1 + breaks.cum_sum().shift(1, fill_value=0)
-    return rows.with_columns(line.cast(pl.Int64).alias(_LINE))
+    return rows.with_columns(numbers_of_lines(rows, path).alias(_LINE))
 
 
 def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import math
 import os
 import re
 import shutil
@@ -39,16 +40,18 @@ from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import (
+    SEPARATED,
     SUFFIXES,
     files_below,
     is_file,
     match_names,
     named_columns,
+    numbers_of_lines,
     read_text,
     relabelled,
     text_pair,
 )
-from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, with_test_part
+from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, shared, with_test_part
 from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.data import audio
@@ -230,11 +233,11 @@ def _make(
     _check_name(name, [path] if as_it_is else [path, made], force=force)
     if held:
         listed, columns, doubts = unpack(folder, made, columns, labels)
-        found = _listed(listed, corpus_of(listed) or MANIFEST, folder, columns, doubts)
+        found = _listed(listed, corpus_of(listed) or MANIFEST, folder, columns, doubts, {})
     elif table is not None:
         found = _tabled(table, folder, manifest, root, labels)
     elif corpus is not None:
-        found = _listed(folder, corpus, folder, {}, [])
+        found = _listed(folder, corpus, folder, {}, [], {})
     else:
         found = _found_in(folder, pattern, labels)
     rows, modality, facts, doubts = found.rows, found.modality, found.facts, found.doubts
@@ -242,17 +245,17 @@ def _make(
         rows, sound, told = _examined(found.files, rows, modality, listed=None if found.pattern else folder)
         facts |= sound
         doubts += told
+    where = f"say where the class is: {'--pattern' if found.pattern else '--columns label=NAME'}"
+    if modality in ("tokens", "embeddings"):  # whose columns have fixed names
+        where = f"correct the labels in {folder}"
     if rows["label"].n_unique() < 2:
-        raise CorpusError(
-            f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
-        )
+        raise CorpusError(f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix=where)
     if modality != "tokens":
-        option = "--pattern" if found.pattern else "--columns label=NAME"
-        check_labels(rows, str(folder), f"say where the class is: {option}")
+        check_labels(rows, str(folder), where)
     task = task_of(modality)
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
-    doubts += _group_doubts(rows) + _class_doubts(rows, modality, task)
+    doubts += _group_doubts(rows, task) + _class_doubts(rows, modality, task)
     if modality == "text" and found.text in (pair := text_pair([found.text, *rows.drop("text").columns])):
         doubts.append(f"of the texts only '{found.text}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
     if modality == "embeddings" and encoder is not None:
@@ -294,7 +297,8 @@ def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: 
         items = items.with_columns(spoken[1])
         columns = {**columns, "speaker": f"the names of {spoken[0]}"}
     write_text(manifest, relabelled(items, labels).write_csv())
-    found = _listed(manifest, MANIFEST, source, columns, table.doubts)
+    lines = dict(zip(numbers_of_lines(items, manifest), table.lines, strict=False))
+    found = _listed(manifest, MANIFEST, source, columns, table.doubts, lines)
     if not table.named and "columns" not in found.facts:
         label, first = table.table.select("label", "text").row(0)
         told = f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"
@@ -302,13 +306,21 @@ def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: 
     return found
 
 
-def _listed(source: Path, corpus: str, origin: Path, columns: Mapping[str, str], doubts: list[str]) -> _Found:
+def _listed(
+    source: Path,
+    corpus: str,
+    origin: Path,
+    columns: Mapping[str, str],
+    doubts: list[str],
+    lines: Mapping[int, int],
+) -> _Found:
     """Items of a list, without the columns that it leaves to us.
 
     Args:
         origin: what the list was made of, which messages name, because the list is removed then; or the list itself.
         columns: our columns -> those of the origin.
-        doubts: on what the list was made of; without any, it has all rows of that.
+        doubts: on what the list was made of.
+        lines: line of the list -> that of the origin, or the item in one without lines; empty: not known.
     """
     try:
         rows = CORPORA.load(corpus).prepare(source)
@@ -316,8 +328,8 @@ def _listed(source: Path, corpus: str, origin: Path, columns: Mapping[str, str],
         if source == origin:
             raise
         message = error.message.replace(str(source), str(origin))
-        if doubts or origin.suffix.lower() not in (".csv", ".tsv", ".txt"):  # its lines are others
-            message = re.sub(r"\bline (\d+)", lambda line: f"item {int(line[1]) - 1}", message)
+        place = "line" if lines and origin.suffix.lower() in SEPARATED else "item"
+        message = re.sub(r"\bline (\d+)", lambda at: f"{place} {lines.get(int(at[1]), int(at[1]) - 1)}", message)
         fix = (error.fix or "").replace("the manifest", str(origin)).replace(str(source), str(origin))
         raise CorpusError(message, fix=fix or None) from error
     kinds: dict[str, Modality] = {
@@ -446,7 +458,11 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told
-    return _Found(MANIFEST, None, folder, modality, rows, {}, doubts, pattern=known)
+    facts = {}
+    may_tell = modality == "speech" and "speaker" not in rows.columns
+    if may_tell and (spoken := speakers_in_names(rows["path"], rows["label"])):
+        rows, facts = rows.with_columns(spoken[1]), {"columns": f"speaker = the names of {spoken[0]}"}
+    return _Found(MANIFEST, None, folder, modality, rows, facts, doubts, pattern=known)
 
 
 def _rows(
@@ -472,7 +488,11 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
     with progress(len(paths), f"reading {folder}", "recordings") as bar:
         for path in paths:
             try:
+                audio.probe(folder / path)  # a file that ends early, which decoding takes for a short one
                 samples, rate = audio.read_piece(folder / path)
+                loudest = abs(samples).max()
+                if not math.isfinite(loudest):
+                    raise AudioError(f"{folder / path} holds samples that are NaN or infinite")
             except AudioError as error:
                 log.warning("%s", error.message)
                 decoded.faults.setdefault(UNREADABLE, []).append(path)
@@ -480,7 +500,7 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
                 decoded.seconds.append(len(samples) / rate)
                 decoded.formats[f"{rate} Hz, {counted(samples.shape[1], 'channel')}"] += 1
                 decoded.content.setdefault(hashlib.sha256(samples.tobytes()).hexdigest(), []).append(path)
-                if abs(samples).max() < audio.SILENCE:
+                if loudest < audio.SILENCE:
                     decoded.faults.setdefault("silent", []).append(path)
                 if len(samples) < SHORT_S * rate:
                     decoded.faults.setdefault(f"shorter than {SHORT_S:g} s", []).append(path)
@@ -595,20 +615,29 @@ def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, An
     return download, train
 
 
-def _group_doubts(rows: pl.DataFrame) -> list[str]:
-    """Whether groups that are folds have the names of parts, e.g. Train, Test1 and Test2, or are many."""
-    groups = sorted(set(rows["group"])) if "group" in rows.columns else []
+def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
+    """Whether groups share speakers, are many, or are folds with the names of parts, e.g. Train, Test1 and Test2."""
+    if "group" not in rows.columns:
+        return []
+    groups, told = sorted(set(rows["group"])), []
+    if "speaker" in rows.columns and (both := shared(rows)):
+        told.append(
+            f"{counted(len(both), task.source)} in more than one group, so folds are not {task.source}-independent: "
+            f"{first_few(both)}; for folds that share none: download: {{folds: stratified}}"
+        )
     if len(groups) > MANY_FOLDS:
         return [
+            *told,
             f"{len(groups):,} groups are as many folds, each with a training of every method; if the column says what "
-            "belongs together (speaker, author, document), name it speaker, not group"
+            "belongs together (speaker, author, document), name it speaker, not group",
         ]
     named = [group for group in groups if group.lower().rstrip("0123456789_- ") in PARTS]
     if not named or len({group.lower() for group in groups} - PARTS.keys()) == 0:
-        return []
+        return told
     return [
+        *told,
         f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
-        "train, test and perhaps dev, and leave out the others"
+        "train, test and perhaps dev, and leave out the others",
     ]
 
 
@@ -672,7 +701,7 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
 
 def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     seconds = sorted(decoded.seconds)
-    formats = ", ".join(f"{name} ({count})" for name, count in decoded.formats.most_common(3))
+    formats = first_few([f"{name} ({count})" for name, count in decoded.formats.most_common()])
     shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))
     each = f"{shortest} s each" if shortest == longest else f"{shortest} to {longest} s each, median {median} s"
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}

@@ -26,8 +26,11 @@ SEPARATORS = ",;\t|"
 """What may separate the columns of a text file."""
 
 
-def decoded(content: bytes) -> str:
+def decoded(content: bytes, name: str = "OLD") -> str:
     """The text of a file in UTF-8, or in the UTF-16 of a spreadsheet's text files.
+
+    Args:
+        name: the file, for the command that converts it.
 
     Raises:
         ValueError: it is neither.
@@ -36,10 +39,10 @@ def decoded(content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        name, line = encoding.removesuffix("-sig").upper(), content.count(b"\n", 0, error.start) + 1
+        line = content.count(b"\n", 0, error.start) + 1
         place = f"line {line}: byte {content[error.start]:#04x}"
-        fix = "save it as UTF-8, e.g. iconv -f latin1 -t utf-8"
-        raise ValueError(f"it is not {name} ({place}); {fix}") from error
+        fix = f"save it as UTF-8, e.g. iconv -f latin1 -t utf-8 {name} > NEW"
+        raise ValueError(f"it is not {encoding.removesuffix('-sig').upper()} ({place}); {fix}") from error
 
 
 def separator_of(text: str) -> str:

@@ -193,6 +193,7 @@ def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"latin\.csv .* not UTF-8 \(line 2: byte 0xfc\); save it as UTF-8") as caught:
         prepare(tmp_path / "latin.csv")
     assert caught.value.fix is None
+    assert caught.value.message.endswith(f"iconv -f latin1 -t utf-8 {tmp_path}/latin.csv > NEW")
 
 
 @pytest.mark.parametrize(

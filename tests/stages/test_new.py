@@ -532,6 +532,17 @@ def test_several_test_parts_are_doubted(project: Path, voices: Path) -> None:
     assert not made.doubts[0].startswith("the groups")
 
 
+def test_speakers_in_several_groups_are_doubted(project: Path, tmp_path: Path) -> None:
+    parts = ["train", "train", "train", "test"] * 3
+    NOTICES.with_columns(pl.Series("split", parts)).write_csv(tmp_path / "list.csv")
+    made = new.run(project, "notices", tmp_path / "list.csv", encoder="llama-micro")
+    shared = "3 authors in more than one group, so folds are not author-independent: a, b, c; for folds that share none"
+    assert f"{shared}: download: {{folds: stratified}}" in made.doubts
+    NOTICES.with_columns(split=pl.col("author").replace("c", "test")).write_csv(tmp_path / "list.csv")
+    made = new.run(project, "notices", tmp_path / "list.csv", encoder="llama-micro", force=True)
+    assert not [doubt for doubt in made.doubts if "more than one group" in doubt]
+
+
 def test_pieces_of_recordings(project: Path, voices: Path) -> None:
     """As audformat has them."""
     found = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.wav"))]
@@ -573,6 +584,16 @@ def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_pa
     made = new.run(project, "moods", tmp_path / "t.csv", encoder="wavlm-micro", force=True)
     assert manifest_of(made)["speaker"].n_unique() == len(SPOKEN)
     assert any(doubt.startswith("no speaker found in the names") for doubt in made.doubts)
+
+
+def test_a_folder_without_speakers_has_those_of_known_names(project: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(SPOKEN):
+        write_wav(tmp_path / ("anger" if name[5] == "W" else "boredom") / name, number)
+    made = new.run(project, "moods", tmp_path, encoder="wavlm-micro")
+    rows = manifest_of(made)
+    assert rows["speaker"].to_list() == rows["path"].str.slice(-11, 2).to_list()
+    assert (made.pattern, made.facts["columns"]) == ("{label}/{_}", "speaker = the names of EmoDB")
+    assert made.facts["speakers"] == "4, with 4 items each"
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -810,6 +831,21 @@ def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> N
     ]
     assert made.doubts[6] == "equal files with different labels: calm/s0_7.wav = sad/s0_0.wav"
     assert len(manifest_of(made)) == 27
+
+
+def test_recordings_that_no_stage_would_read_are_left_out(project: Path, voices: Path) -> None:
+    whole = (voices / "sad/s0_0.wav").read_bytes()
+    (voices / "calm/s0_7.wav").write_bytes(whole[: len(whole) // 2])
+    sf.write(voices / "calm/s0_8.wav", np.array([0.1, np.nan] * RATE), RATE, subtype="FLOAT")
+    made = new.run(project, "voices", voices)
+    assert made.doubts[0] == "2 files are unreadable and left out: calm/s0_7.wav, calm/s0_8.wav"
+    assert len(manifest_of(made)) == 24
+
+
+def test_formats_that_are_not_named_are_counted(project: Path, voices: Path) -> None:
+    for path, rate in zip(sorted(voices.rglob("*.wav")), range(RATE, RATE + 7), strict=False):
+        sf.write(path, sf.read(path)[0], rate)
+    assert new.run(project, "voices", voices).facts["format"].endswith("8004 Hz, 1 channel (1) and 2 more")
 
 
 def test_recordings_that_must_be_converted_are_told(project: Path, voices: Path) -> None:
@@ -1162,6 +1198,15 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("Happy", "happy", "sad"), "the labels 'Happy' and 'happy' may be one class, spelled differently"),
         (("no_go", "no go", "sad"), "the labels 'no go' and 'no_go' may be one class, spelled differently"),
         (("nan", "happy", "sad"), "the label 'nan' may stand for items whose class is not known"),
+        (
+            ("a;b", "b ; c", "a"),
+            "the label 'a;b' (and 1 more) may be several, and is a class of its own; give each item one",
+        ),
+        (
+            ("rock, pop", "jazz", "rock"),
+            "the label 'rock, pop' may be several, and is a class of its own; give each item one",
+        ),
+        (("calm, at ease", "sad, in tears", "angry"), None),
         (("C", "C++", "C#"), None),
         ((":)", ":(", "?!"), None),
     ],
@@ -1184,6 +1229,69 @@ def test_a_column_of_labels_that_is_empty_is_named(project: Path, values: list[f
     NOTICES.with_columns(pl.Series("class", values, pl.Float64)).write_parquet(project / "a.parquet")
     with pytest.raises(CorpusError, match=r"a\.parquet: 'class' is empty in all 12 rows"):
         new.run(project, "empty", project / "a.parquet", encoder="llama-micro", columns={"label": "class"})
+
+
+@pytest.mark.parametrize("columns", [("text", "label", "speaker"), ("text", "class", "speaker")])
+def test_rows_without_a_label_are_left_out_and_lines_are_those_of_the_file(
+    project: Path, tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    rows = [[f"text {number}", "ab"[number % 2], f"s{number % 4}"] for number in range(12)]
+    rows[2][1], rows[3][1], rows[5][0] = "", " ", "two\nlines"
+    table = pl.DataFrame(rows, columns, orient="row")
+    table.write_csv(tmp_path / "list.csv")
+    made = new.run(project, "mine", tmp_path / "list.csv", encoder="llama-micro")
+    assert made.doubts[0] == "2 items without a label left out"
+    assert manifest_of(made).height == 10
+    rows[8][2] = ""
+    for suffix, place in ((".csv", "line 11"), (".json", "item 9")):
+        table = pl.DataFrame(rows, columns, orient="row")
+        (table.write_csv if suffix == ".csv" else table.write_json)(tmp_path / f"list{suffix}")
+        with pytest.raises(CorpusError, match=rf"list\{suffix}: empty speaker in {place} \(text 8\)"):
+            new.run(project, "other", tmp_path / f"list{suffix}", encoder="llama-micro")
+
+
+@pytest.mark.parametrize("kind", ["table", "folder", "embeddings"])
+def test_one_label_alone_is_refused_with_advice_that_can_be_followed(
+    project: Path, voices: Path, tmp_path: Path, kind: str
+) -> None:
+    source, pattern, fix = tmp_path / "list.csv", None, "say where the class is: --columns label=NAME"
+    pl.DataFrame({"text": [f"text {n}" for n in range(9)], "label": ["a"] * 9, "other": list("xyz") * 3}).write_csv(
+        source
+    )
+    if kind == "folder":
+        shutil.rmtree(voices / "sad")
+        source, pattern, fix = voices, "{label}/{_}", "say where the class is: --pattern"
+    if kind == "embeddings":
+        source = write_items(tmp_path / "items.npz", items() | {"label": ["a"] * len(items()["label"])})
+        fix = f"correct the labels in {source}"
+    with pytest.raises(CorpusError, match="all items have one label: ") as refused:
+        new.run(project, "mine", source, pattern=pattern)
+    assert refused.value.fix == fix
+    if kind == "table":
+        new.run(project, "mine", source, columns={"label": "other"})
+
+
+def test_a_slip_in_columns_is_named(project: Path) -> None:
+    NOTICES.write_csv(project / "a.csv")
+    for columns, message, fix in (
+        ({"label": "clas"}, "there is no 'clas': .* has the columns sentence, class, author", "did you mean 'class'?"),
+        (
+            {"labels": "class"},
+            "--columns has labels=class; 'labels' is no column that it can name",
+            "did you mean 'label'?",
+        ),
+    ):
+        with pytest.raises(CorpusError, match=message) as refused:
+            new.run(project, "mine", project / "a.csv", columns=columns)
+        assert (refused.value.fix or "").startswith(fix)
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.jsonl", "{}\nno\n")])
+def test_a_file_that_is_no_table_is_told_what_one_is(project: Path, name: str, content: str) -> None:
+    (project / name).write_text(content)
+    with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON table") as refused:
+        new.run(project, "mine", project / name)
+    assert (refused.value.fix or "").startswith("correct it; a CSV file begins with a line such as path,label,speaker")
 
 
 def test_labels_that_are_no_classes_are_refused(project: Path) -> None:

@@ -21,6 +21,7 @@ def command(
     max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 50.0,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest recording, in seconds.")] = 600.0,
     max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 256,
+    max_characters: Annotated[int, typer.Option(min=1, help="Longest text or sentence.")] = 100_000,
     together: Annotated[
         int, typer.Option(min=1, help="Most clips, texts or images to predict together; long recordings take turns.")
     ] = 16,
@@ -39,7 +40,7 @@ def command(
     from daamctl.models.server import Limits
     from daamctl.stages import serve
 
-    limits = Limits(max_mb, max_seconds, max_texts, together, max_total_mb, max_connections, timeout)
+    limits = Limits(max_mb, max_seconds, max_texts, max_characters, together, max_total_mb, max_connections, timeout)
     hosts = allow_host or ()
     serve.run(
         model,

@@ -7,7 +7,9 @@ the meantime wait, and take turns of a few clips each. `connections` closes conn
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +22,14 @@ import polars as pl
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from daamctl.corpora.conll import MOST_WORDS
 from daamctl.data import audio
 from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
@@ -38,9 +41,9 @@ from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 
-TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 413, 422, 499, 500, 503
+FOREIGN, TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 400, 413, 422, 499, 500, 503
 REFUSALS = {
-    TOO_LARGE: "The request, or the recording, is larger than allowed",
+    TOO_LARGE: "The request, the recording or a text is larger than allowed",
     UNUSABLE: "The request holds nothing that can be predicted",
     FAILED: "The prediction failed",
     BUSY: "Too many requests wait for an answer",
@@ -58,6 +61,7 @@ class Limits:
     Args:
         megabytes: size of a request, in units of 10^6 bytes.
         texts: number of texts in a request.
+        characters: length of a text or sentence.
         together: number of clips, texts or images that are predicted together.
         total_megabytes: size of all requests that are not answered yet.
         timeout_s: seconds in which a client has to send its request, and to read what it is sent.
@@ -66,6 +70,7 @@ class Limits:
     megabytes: float = 50.0
     seconds: float = 600.0
     texts: int = 256
+    characters: int = 100_000
     together: int = 16
     total_megabytes: float = 256.0
     connections: int = 128
@@ -103,8 +108,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         description=f"{'Tags words' if record.modality == 'tokens' else 'Classifies'} as {', '.join(record.classes)}.",
         version=__version__,
     )
-    # a page on the web could reach the server under a name of its own (DNS rebinding)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOCAL, *hosts], www_redirect=False)
+    app.add_middleware(_KnownHosts, hosts=[*LOCAL, *hosts])
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: Exception) -> Response:
@@ -141,6 +145,9 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         async with bodies.read(request) as content:
             if record.modality in ("text", "tokens"):
                 texts = _texts(content, limits)
+                words = sum(len(text.split()) for text in texts) if record.modality == "tokens" else 0
+                if words > MOST_WORDS:  # every word has a vector of each layer in memory
+                    raise HTTPException(TOO_LARGE, f"the request holds {words} words, allowed are {MOST_WORDS}")
                 as_rows = texts_as_rows if record.modality == "text" else lines_as_sentences
                 work = await asyncio.to_thread(PartialPrediction, model, as_rows(texts))
                 found = {item["item"]: item for item in await turns.predict(work, request)}
@@ -161,6 +168,27 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
         return JSONResponse({name: value for name, value in item.items() if name != "item"})
 
     return app
+
+
+class _KnownHosts:
+    """Refuses requests under other names: a page on the web could reach the server under its own (DNS rebinding).
+
+    Args:
+        hosts: known names and addresses; a `*` in front stands for any beginning.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self.app, self.hosts = app, [host.lower() for host in hosts]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        answer = self.app
+        if scope["type"] == "http":
+            name = re.sub(r":\d*$", "", Headers(scope=scope).get("host", "").lower())  # without the port
+            if not any(name == host or (host[:1] == "*" and name.endswith(host[1:])) for host in self.hosts):
+                error = f"this server is not known as '{name}'; daamctl serve --allow-host adds names and addresses"
+                answer = JSONResponse({"error": error}, FOREIGN)
+        await answer(scope, receive, send)
 
 
 class _Turns:
@@ -264,13 +292,16 @@ class _Bodies:
             HTTPException: it is empty or too large, or all bodies together are.
             ClientDisconnect: the client is gone.
         """
-        content, size = bytearray(), 0
+        content, size, most = bytearray(), 0, self.limits.megabytes * 1e6
+        too_large = HTTPException(TOO_LARGE, f"the request is larger than {self.limits.megabytes:g} MB")
+        if int(request.headers.get("content-length", 0)) > most:  # without waiting for it
+            raise too_large
         try:
             async for part in request.stream():
                 content += part
                 size, self.held = size + len(part), self.held + len(part)
-                if size > self.limits.megabytes * 1e6:
-                    raise HTTPException(TOO_LARGE, f"the request is larger than {self.limits.megabytes:g} MB")
+                if size > most:
+                    raise too_large
                 if self.held > self.limits.total_megabytes * 1e6:
                     raise HTTPException(BUSY, "the server has too many requests; try again later")
             if not content:
@@ -290,7 +321,7 @@ def connections(limits: Limits) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self.set_deadline(limits.timeout_s)
             if len(self.connections) > limits.connections:
-                self.refuse("503 Service Unavailable")
+                self.refuse("503 Service Unavailable", "the server has too many connections; try again later")
 
         def data_received(self, data: bytes) -> None:
             if self.deadline is None:
@@ -320,10 +351,12 @@ def connections(limits: Limits) -> type[asyncio.Protocol]:
             if self.flow.write_paused:
                 self.transport.abort()
             elif self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
-                self.refuse("408 Request Timeout")
+                self.refuse("408 Request Timeout", f"no whole request came within {limits.timeout_s:g} s")
 
-        def refuse(self, status: str) -> None:
-            self.transport.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
+        def refuse(self, status: str, error: str) -> None:
+            body = json.dumps({"error": error})
+            head = f"Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            self.transport.write(f"HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}".encode())
             self.transport.close()
 
     return Connection
@@ -362,6 +395,10 @@ def _texts(content: bytearray, limits: Limits) -> list[str]:
         raise HTTPException(UNUSABLE, 'the body must be JSON like {"texts": ["a text", "another"]}')
     if len(texts) > limits.texts:
         raise HTTPException(TOO_LARGE, f"the request holds {len(texts)} texts, allowed are {limits.texts}")
+    for number, text in enumerate(texts, 1):
+        if len(text) > limits.characters:
+            error = f"text {number} has {len(text)} characters, allowed are {limits.characters}"
+            raise HTTPException(TOO_LARGE, error)
     return texts
 
 
@@ -378,7 +415,8 @@ def _check_duration(path: Path, limits: Limits) -> None:
 def _body(modality: str, limits: Limits) -> dict[str, Any]:
     """What the OpenAPI page says about the body of a request."""
     if modality in ("text", "tokens"):
-        texts = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": limits.texts}
+        text = {"type": "string", "maxLength": limits.characters}
+        texts = {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}
         schema = {"type": "object", "required": ["texts"], "properties": {"texts": texts}}
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     kinds = {"speech": "audio/*", "image": "image/*"}

@@ -237,14 +237,20 @@ def test_what_is_doubtful_about_an_item_stays_with_it(model: ExportedModel, tmp_
 def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
     """A page of another site reaches a local server under its own name (DNS rebinding)."""
     for path in ("/health", "/docs", "/openapi.json"):
-        assert client.get(path, headers={"host": host}).status_code == 400
+        answer = client.get(path, headers={"host": host})
+        assert answer.status_code == 400
+        assert "--allow-host" in answer.json()["error"]
 
 
 def test_known_hosts_are_answered(model: ExportedModel) -> None:
-    app = make_app(model, hosts=["Models.example", "10.1.2.3"])
+    app = make_app(model, hosts=["Models.example", "10.1.2.3", "*.lab.example"])
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
-        for host in ("localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:8000", "10.1.2.3:8000", "models.example:8000"):
+        for host in ("localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:8000", "10.1.2.3:8000", "models.example:8000",
+                     "a.lab.example"):  # fmt: skip
             assert client.get("/health", headers={"host": host}).status_code == 200
+        assert client.get("/health", headers={"host": "lab.example"}).status_code == 400
+    with TestClient(make_app(model, hosts=["*"]), base_url="http://anything.example") as client:
+        assert client.get("/health").status_code == 200
 
 
 def test_all_bodies_together_have_a_limit(model: ExportedModel) -> None:
@@ -276,10 +282,14 @@ def test_texts(tmp_path: Path) -> None:
             refused = client.post("/predict", json=body)
             assert refused.status_code == status
             assert "texts" in refused.json()["error"]
+        long = client.post("/predict", json={"texts": ["a", "b" * 100_001]})
+        assert long.status_code == 413
+        assert long.json() == {"error": "text 2 has 100001 characters, allowed are 100000"}
         half = client.post("/predict", content='{"texts": ["\\ud83d one"]}')  # of an emoji
         assert half.json()["items"][0]["class"] in ("high", "low")
         (body,) = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]["content"].values()
         assert body["schema"]["properties"]["texts"]["maxItems"] == 2
+        assert body["schema"]["properties"]["texts"]["items"]["maxLength"] == 100_000
 
 
 def test_sentences(tmp_path: Path) -> None:
@@ -310,6 +320,16 @@ def test_sentences(tmp_path: Path) -> None:
     for whole, part in zip(answers[::2], answers[1::2], strict=True):
         for one, other in zip(whole[2:], part, strict=True):
             assert [word["tag"] for word in one["words"]] == [word["tag"] for word in other["words"]]
+
+
+def test_words_of_a_request_are_limited(tmp_path: Path) -> None:
+    """One sentence goes through the encoder in one turn, and every word has vectors in memory."""
+    tagger = ExportedModel.open(handmade(tmp_path / "model", "tokens", depth=1), device="cpu")
+    with client_of(tagger) as client:
+        for texts in (["a " * 10_001], ["a " * 5_000, "a " * 5_001]):
+            refused = client.post("/predict", json={"texts": texts})
+            assert refused.status_code == 413
+            assert refused.json() == {"error": "the request holds 10001 words, allowed are 10000"}
 
 
 def test_parameters_of_an_address_are_refused(client: TestClient) -> None:

@@ -100,6 +100,7 @@ def test_a_client_that_does_not_finish_is_sent_away(port: int, sent: bytes) -> N
         while part := slow.recv(1000):
             answer += part
     assert answer.startswith(b"HTTP/1.1 408")
+    assert answer.endswith(b'{"error": "no whole request came within 0.5 s"}')
     assert is_answering(port)
 
 
@@ -123,6 +124,7 @@ def test_connections_are_limited(port: int) -> None:
         b"HTTP/1.1 408 Request Timeout",
     }
     assert sum(answer.startswith(b"HTTP/1.1 503") for answer in answers) == 8
+    assert all(json.loads(answer.partition(b"\r\n\r\n")[2])["error"] for answer in answers)
     for one in slow:
         one.close()
     assert is_answering(port)
@@ -139,8 +141,17 @@ def test_a_client_that_leaves_is_not_logged(port: int, caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_has_arrived(port: int) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD.replace(b"100000", b"1000000000") + b"{" * 1_000_100,
+        HEAD.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"f4300\r\n" + b"{" * 1_000_192,
+        HEAD.replace(b"100000", b"99999999999"),
+    ],
+    ids=["announced", "not announced", "none of it"],
+)
+def test_a_body_that_is_too_large_is_refused_before_it_has_arrived(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as large:
-        large.sendall(HEAD.replace(b"100000", b"1000000000") + b"{" * 1_000_100)
+        large.sendall(sent)
         assert large.recv(1000).startswith(b"HTTP/1.1 413")
     assert is_answering(port)

@@ -15,6 +15,7 @@ MOST = 20
 
 def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file of `daamctl bundle`.")]) -> None:
     """Check a bundle without its project: hashes, seals, and every figure, computed again from the predictions."""
+    from daamctl.artifacts.terms import counted
     from daamctl.errors import ArtifactError
     from daamctl.stages import bundle
     from daamctl.store.version import __version__
@@ -35,4 +36,4 @@ def command(file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file 
     for line in lines:
         show_line(escaped(line))
     if found.wrong:
-        raise ArtifactError(f"{file} does not verify: {len(found.wrong)} differences")
+        raise ArtifactError(f"{file} does not verify: {counted(len(found.wrong), 'difference')}")

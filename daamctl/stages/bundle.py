@@ -80,9 +80,18 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
 
     Raises:
         UnknownNameError: there is no such run.
-        ArtifactError: it was not evaluated, its tables are not those of its folds, or items are named by paths.
+        ArtifactError: it was not evaluated, its tables are not those of its folds, items are named by paths, or its
+            file is there and is no bundle.
     """
     layout, config = find_run(root, run)
+    out = out or Path(f"{layout.run_name}.zip")
+    try:
+        with zipfile.ZipFile(out) as archive:
+            is_bundle = CRATE in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        is_bundle = False
+    if out.exists() and not is_bundle:
+        raise ArtifactError(f"{out} exists and is not a bundle", fix="choose another file with --out")
     folder, page = layout.stage("evaluate"), layout.stage("report") / "report.html"
     evaluation = read_evaluation(folder)
     folds, stale = scored_folds(layout, config, evaluation)
@@ -116,7 +125,6 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     licence = evaluation.provenance.encoder.get("licence") if evaluation.given else licence_of(config.extract)
     crate = _crate(evaluation, config, files, date, licence or "unknown")
     contents[CRATE] = _without(CRATE, crate.encode(), hidden)
-    out = out or Path(f"{layout.run_name}.zip")
     with atomic_path(out) as temporary:
         with zipfile.ZipFile(temporary, "w") as archive:
             for name in sorted(contents):
@@ -135,12 +143,18 @@ def verify(path: Path) -> Verification:
     Raises:
         ArtifactError: it is no bundle, too damaged or too large to be read, or of a version that this one cannot read.
     """
+    if path.is_dir():
+        raise ArtifactError(
+            f"{path} is a folder, a bundle is one file", fix="give the zip file: daamctl verify FILE.zip"
+        )
     if not path.is_file():
         raise ArtifactError(f"no file {path}", fix="write one: daamctl bundle RUN")
     made_by = ""
     with TemporaryDirectory(prefix="daamctl-") as temporary:
         root = Path(temporary).resolve() / "bundle"
         try:
+            if not zipfile.is_zipfile(path):
+                raise ArtifactError("it is not a zip file")
             with zipfile.ZipFile(path) as archive:
                 names = [COMPLETED, *(name.casefold() for name in archive.namelist())]
             if len(names) > len(set(names)):
@@ -154,7 +168,8 @@ def verify(path: Path) -> Verification:
         except Exception as error:  # files of strangers fail in many ways
             reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             reason = reason.replace(f"{root}/", "").partition("\n")[0]
-            raise ArtifactError(f"{path} cannot be verified{_printable(f'{made_by}: {reason}')}") from error
+            what = f"{path} cannot be verified{_printable(f'{made_by}: {reason}')}"
+            raise ArtifactError(what, fix="get the file again, or write one: daamctl bundle RUN") from error
 
 
 def _verified(root: Path, crate: dict[str, Any], version: str) -> Verification:

@@ -172,6 +172,7 @@ def test_what_the_metadata_claim_is_compared_too(written: Path, tmp_path: Path) 
     assert len(wrong) == 1
     assert wrong[0].startswith(bundle.CRATE)
     assert "'gpt' in the bundle" in wrong[0]
+    assert "does not verify: 1 difference\n" in CliRunner().invoke(app, ["verify", str(path)]).output
 
 
 def test_a_stranger_cannot_write_to_the_terminal(written: Path, tmp_path: Path) -> None:
@@ -212,7 +213,26 @@ def test_what_is_no_bundle_gives_one_line(tmp_path: Path, content: bytes) -> Non
     path.write_bytes(content)
     result = CliRunner().invoke(app, ["verify", str(path)])
     assert result.exit_code == 3
-    assert "cannot be verified" in result.output
+    assert "cannot be verified: it is not a zip file" in result.output
+    assert "write one: daamctl bundle RUN" in result.output
+
+
+def test_a_folder_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is a folder, a bundle is one file") as error:
+        bundle.verify(tmp_path)
+    assert error.value.fix == "give the zip file: daamctl verify FILE.zip"
+
+
+def test_only_a_bundle_is_replaced(written: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root, out = shared_project(tmp_path_factory), tmp_path / "tiny.zip"
+    out.write_text("keep me")
+    with in_project(root), pytest.raises(ArtifactError, match="exists and is not a bundle") as error:
+        bundle.write(root, "tiny", out)
+    assert error.value.fix == "choose another file with --out"
+    assert out.read_text() == "keep me"
+    out.write_bytes(written.read_bytes())
+    with in_project(root):
+        assert bundle.write(root, "tiny", out).read_bytes() == written.read_bytes()
 
 
 def test_a_run_that_was_not_evaluated_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

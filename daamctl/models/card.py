@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,11 +94,12 @@ def _how(record: ModelRecord, name: str) -> str:
         "tokens": "my-sentences.txt",
         "embeddings": "my-embeddings.parquet",
     }[record.modality]
-    code = f'from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open("{name}")\n'
+    word, text = shlex.quote(name), json.dumps(name, ensure_ascii=False)
+    code = f"from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open({text})\n"
     argument = {"text": '"a text"', "tokens": '"words of a sentence"'}.get(record.modality, f'"{inputs}"')
-    serve = "" if record.modality == "embeddings" else f"daamctl serve {name}\n"
+    serve = "" if record.modality == "embeddings" else f"daamctl serve {word}\n"
     return (
-        f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\n{serve}```\n\n"
+        f"```sh\ndaamctl predict {word} {inputs} --out predictions.parquet\n{serve}```\n\n"
         f"```python\n{code}table = model.predict([{argument}])\n```"
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import yaml
 
 from daamctl.errors import ConfigError
@@ -39,7 +40,8 @@ class PyfuncModel:
         """Predict items.
 
         Args:
-            model_input: a table with a column `path` or `text`, or a list of paths or texts. A path is one file.
+            model_input: a table with a column `path` or `text`, or a list of paths or texts. A path is one file. A
+                missing one is a row with an error, as an empty one is.
             params: unused.
 
         Returns:
@@ -56,8 +58,11 @@ class PyfuncModel:
                     f"the model needs a column '{column}', got {', '.join(map(str, model_input.columns))}"
                 )
             model_input = model_input[column]
-        values = [str(value) for value in model_input]
+        values = ["" if pd.isna(value) else str(value) for value in model_input]
         rows = texts_as_rows(values) if column == "text" else files_as_rows(map(Path, values))
+        given, number = pl.Series(values) != "", pl.int_range(1, pl.len() + 1).cast(pl.String)
+        # Path("") is the current folder; as in a table, the row without a file is named by its number
+        rows = rows.with_columns(path=pl.when(given).then("path"), item=pl.when(given).then("item").otherwise(number))
         found = predict_all(self.model, rows)
         items = found.filter(found["unit"] == "item").drop(
             "unit", "label", "clip", "start_s", "duration_s", strict=False

@@ -39,12 +39,19 @@ def test_mlflow_loads_the_folder(texts: Path) -> None:
         loaded.predict(pd.DataFrame({"path": ["one"]}))
 
 
+def test_a_missing_text_is_an_error_and_not_a_word(texts: Path) -> None:
+    found = PyfuncModel(ExportedModel.open(texts, device="cpu")).predict(pd.DataFrame({"text": ["one", None, np.nan]}))
+    assert found["class"].isna().tolist() == [False, True, True]
+    assert "it is empty" in found["error"][1]
+
+
 def test_recordings_are_given_by_path(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, 4000), 16000)
     model = PyfuncModel(ExportedModel.open(handmade(tmp_path / "model"), device="cpu"))
-    found = model.predict([tmp_path / "absent.wav", tmp_path / "a.wav"])
-    assert found["item"].tolist() == [str(tmp_path / "absent.wav"), str(tmp_path / "a.wav")]
-    assert found["class"].isna().tolist() == [True, False]
+    found = model.predict([tmp_path / "absent.wav", tmp_path / "a.wav", None])
+    assert found["item"].tolist() == [str(tmp_path / "absent.wav"), str(tmp_path / "a.wav"), "3"]
+    assert found["class"].isna().tolist() == [True, False, True]
+    assert found["error"][2] == "the table names no file"
     assert "No such file" in found["error"][0]
     assert found["class"][1] in ("high", "low")
     assert '"p_low": null' in json.dumps(found.to_dict("records"), allow_nan=False)  # as MLflow answers

@@ -135,6 +135,13 @@ def test_names_of_classes_stand_in_the_card_as_they_are(trained: Path) -> None:
     assert "as `arts and crafts`, `news` or `sports`." in card
 
 
+def test_the_commands_of_the_card_work_for_any_name_of_its_folder(trained: Path) -> None:
+    card = card_of(read_model(export_model(trained, "named")), 'my "best" model')
+    assert "daamctl predict 'my \"best\" model' my-recordings/ --out" in card
+    assert "daamctl serve 'my \"best\" model'\n" in card
+    assert 'ExportedModel.open("my \\"best\\" model")' in card
+
+
 def quickest(name: str) -> str:
     """The variant of a method that trains fastest."""
     return f"{name}-mlp" if "mlp" in METHODS.choices(name).get("decoder", ()) else name

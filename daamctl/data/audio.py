@@ -25,6 +25,10 @@ FULL_SCALE = 0.999
 """Amplitude from which a sample counts as clipped."""
 CLIPPED_FRACTION = 0.01
 """Share of clipped samples above which a waveform counts as clipped."""
+SHORT_S = 0.1
+"""Seconds below which a recording is doubtful: a syllable lasts longer."""
+END_SLACK_S = 0.01
+"""Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 
 RATES = (1_000, 768_000)
 """Lowest and highest sampling rate that is read, in Hz."""

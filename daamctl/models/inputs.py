@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text
+from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text, renames, renaming
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 from daamctl.store.files import expanded, fitting, is_pattern
@@ -46,7 +46,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     frames = [_of_file(file, modality) for word in inputs for file in files_of(word, SUFFIXES[modality])]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     if rows.is_empty():
-        raise CorpusError(f"there is no {task_of(modality).item} to predict")
+        raise CorpusError(f"there is no {task_of(modality).item} to predict", fix=_what_to_give(modality))
     return rows
 
 
@@ -91,10 +91,7 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
     others = {end: kind for kind, ends in SUFFIXES.items() for end in ends if kind != modality}
     if suffix in others:
         given, read = (f"{task_of(kind).original}s" for kind in (others[suffix], modality))
-        raise CorpusError(
-            f"{path} looks like {given}, the model reads {read}",
-            fix=f"give {read} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
-        )
+        raise CorpusError(f"{path} looks like {given}, the model reads {read}", fix=_what_to_give(modality))
     # a single file is one item, except that a file of texts has one per line
     if modality != "text":
         return files_as_rows([path])
@@ -102,13 +99,21 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
     return _rows({"item": [f"{path}:{number}" for number in range(1, len(lines) + 1)], "text": lines})
 
 
+def _what_to_give(modality: Modality) -> str:
+    read = f"{task_of(modality).original}s"
+    return f"give {read} ({', '.join(SUFFIXES[modality])}), a folder of them, or a table of them ({', '.join(TABLES)})"
+
+
 def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
     table = read_table(path)
     needed = "text" if modality == "text" else "path"
     if needed not in table.columns:
+        original, other = task_of(modality).original, renames([needed], table.columns)
+        what = "text" if needed == "text" else f"file of each {original}"
         raise CorpusError(
-            f"{path} has no column '{needed}', which a table of {task_of(modality).original}s needs; it has "
-            f"{', '.join(table.columns)[:200]}"
+            f"{path} has no column '{needed}', which a table of {original}s needs; it has "
+            f"{', '.join(table.columns)[:200]}",
+            fix=renaming(other) if other else f"name the column with the {what} '{needed}'",
         )
     known = [name for name in (needed, "label", "utterance_id") if name in table.columns]
     table = table.with_columns(pl.col(known).cast(pl.String))

@@ -7,8 +7,8 @@ probabilities are the softmax of that mean, as in evaluation.
 Columns of the result: item, unit (`item` or `clip`), for recordings clip, start_s and duration_s (seconds), label (if
 known), class, set (of items, if the model was opened with a coverage), `p_<class>` for each class, entropy (nats),
 disagreement (share of the members that predict another class than their mean does; null for a single member),
-`weight_<layer>` for each layer (if the method weighs layers), warning (`silent`, `clipped`, `truncated`, `blank`) and
-error (why there is no prediction, or which clip is missing from it).
+`weight_<layer>` for each layer (if the method weighs layers), warning (`silent`, `clipped`, `truncated`,
+`blank`; `short` of a whole recording) and error (why there is no prediction, or which clip is missing from it).
 Taggers give the columns of `daamctl.models.tagging`.
 """
 
@@ -32,6 +32,7 @@ from daamctl.compute.engine import Units
 from daamctl.config import Config
 from daamctl.corpora.vector_file import READERS, open_vectors
 from daamctl.data import audio
+from daamctl.data.task import task_of
 from daamctl.encoders.base import Encoder
 from daamctl.errors import AudioError, CorpusError, first_few
 from daamctl.evaluation.conformal import in_set
@@ -100,7 +101,13 @@ class _Chunk:
 
 
 def predict_all(model: Model, rows: pl.DataFrame) -> pl.DataFrame:
-    """Predict items; see `predict_parts`."""
+    """Predict items; see `predict_parts`.
+
+    Raises:
+        CorpusError: there is none.
+    """
+    if rows.is_empty():
+        raise CorpusError(f"there is no {task_of(model.record.modality).whole} to predict", fix="give at least one")
     return pl.concat([frame for _, frame in predict_parts(model, rows)])
 
 
@@ -161,7 +168,7 @@ def _key(model: Model, rows: pl.DataFrame) -> str:
         {
             "model": [record.files, record.classes, record.layers, record.segment, record.extract, model.smallest],
             "encoder": [record.encoder["weights_sha256"], model.device, model.encoder.precision],
-            "rows": rows.to_dict(as_series=False),
+            "rows": rows.with_columns(pl.col(pl.Float64).cast(pl.String)).to_dict(as_series=False),  # a time may be NaN
             "states": states,
         }
     )
@@ -283,11 +290,12 @@ def _measured(rows: pl.DataFrame, errors: dict[int, str]) -> pl.DataFrame:
             if not row["path"]:
                 raise AudioError("the table names no file")
             info = audio.probe(Path(row["path"]))
-            start = row["start_s"] or 0.0
-            length = info.num_samples / info.sampling_rate - start if row["duration_s"] is None else row["duration_s"]
-            seconds, end = info.num_samples / info.sampling_rate, start + length
-            if not (start >= 0 and end <= seconds + 0.5):  # also if one is NaN; MP3 headers include padding
+            seconds, start = info.num_samples / info.sampling_rate, row["start_s"] or 0.0
+            length = seconds - start if row["duration_s"] is None else row["duration_s"]
+            end = start + length
+            if not (start >= 0 and end <= seconds + audio.END_SLACK_S):  # also if one is NaN
                 raise AudioError(f"{row['path']} has {seconds:.3f} s of audio; {start:g} s to {end:g} s lies outside")
+            length = min(length, seconds - start)
             if round(length * info.sampling_rate) < 1:
                 raise AudioError(f"{row['path']}: {start:g} s to {end:g} s holds no samples")
         except AudioError as error:
@@ -306,9 +314,13 @@ def _frame(model: Model, chunk: _Chunk, embedded: EmbeddedClips) -> pl.DataFrame
     outputs = model.classify(model.of_layers(embedded.vectors))
     logits = outputs.logits.transpose(1, 0, 2)  # (n, F, C)
     weights = outputs.layer_weights
+    found = dict(embedded.marks)
+    if model.record.modality == "speech":
+        seconds = np.bincount(chunk.owner, chunk.clips["duration_s"], minlength=size)
+        found["short"] = np.flatnonzero(readable & (seconds < audio.SHORT_S)[chunk.owner]).tolist()
     marks: dict[int, list[str]] = {}
-    for mark in sorted(embedded.marks):
-        for row in embedded.marks[mark]:
+    for mark in sorted(found):
+        for row in found[mark]:
             marks.setdefault(row, []).append(mark)
     clip_errors = [embedded.unreadable.get(row) for row in range(number)]
     clip_warnings = [", ".join(marks.get(row, [])) or None for row in range(number)]
@@ -394,7 +406,7 @@ def predict_vectors(model: Model, inputs: Sequence[str]) -> pl.DataFrame:
         The columns above; one row per utterance, whose logits are the mean over its items, all of equal weight.
 
     Raises:
-        CorpusError: there is no such file, it cannot be read, or it has other layers or features.
+        CorpusError: there is none, or no such file, it cannot be read, or it has other layers or features.
     """
     record, frames = model.record, []
     for path in (path for word in inputs for path in files_of(word, tuple(READERS))):
@@ -432,6 +444,8 @@ def predict_vectors(model: Model, inputs: Sequence[str]) -> pl.DataFrame:
             **columns, warning=pl.lit(None, pl.String), error=pl.Series(reasons, dtype=pl.String)
         )
         frames.append(_with_sets(model, found))
+    if not frames:
+        raise CorpusError("there are no embeddings to predict", fix=f"give files of them ({', '.join(READERS)})")
     return pl.concat(frames)
 
 

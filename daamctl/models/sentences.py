@@ -49,7 +49,7 @@ def read_sentences(inputs: Sequence[str]) -> pl.DataFrame:
         else:
             rows += [row for path in files_of(word, SUFFIXES) for row in _of_file(path)]
     if not rows:
-        raise CorpusError("there is no sentence to tag")
+        raise CorpusError("there is no sentence to tag", fix=FIX)
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

@@ -31,15 +31,13 @@ from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import files_root, register, source_of
-from daamctl.data.audio import AudioInfo, probe
+from daamctl.data.audio import END_SLACK_S, AudioInfo, probe
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.store.files import content_key, expanded, locked, put, sha256_file
 
 log = logging.getLogger(__name__)
 
-END_SLACK_S = 0.01
-"""Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
 """Most unreadable files to name in a message."""
 NEXT_LINE = "\n    "

@@ -74,7 +74,6 @@ FEW_SPEAKERS = 10
 INITIALS, CODED = r"^[A-Z]{2}$", r"/([a-z]{1,2})\d+\.\w+$"
 """How people are called, and a code for a class in the name of a file, as of SAVEE."""
 UNREADABLE = "unreadable and left out"
-SHORT_S = 0.1
 MOST_FILES = 200_000
 """Files among which those of a table are looked for."""
 MANY_FOLDS = 30
@@ -502,8 +501,8 @@ def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
                 decoded.content.setdefault(hashlib.sha256(samples.tobytes()).hexdigest(), []).append(path)
                 if loudest < audio.SILENCE:
                     decoded.faults.setdefault("silent", []).append(path)
-                if len(samples) < SHORT_S * rate:
-                    decoded.faults.setdefault(f"shorter than {SHORT_S:g} s", []).append(path)
+                if len(samples) < audio.SHORT_S * rate:
+                    decoded.faults.setdefault(f"shorter than {audio.SHORT_S:g} s", []).append(path)
             bar.advance()
     return decoded
 

@@ -20,7 +20,7 @@ from daamctl.artifacts.utterances import TEXTS
 from daamctl.compute.progress import progress
 from daamctl.data.spans import EntityScores
 from daamctl.data.task import Task, task_of
-from daamctl.errors import ConfigError, CorpusError, first_few
+from daamctl.errors import ArtifactError, ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
@@ -83,11 +83,13 @@ def run(
     Raises:
         ConfigError: the output has an unknown suffix, or texts are given to a model that reads no texts.
         CorpusError: there is nothing to predict, or it is of another kind.
-        ArtifactError: the model is missing, foreign or damaged, or the output cannot be written.
+        ArtifactError: the model is missing, foreign or damaged, or the output cannot be written or is another file.
         EncoderError: the encoder cannot be found or opened.
     """
     if out is not None and out.suffix.lower() not in FORMATS:
         raise ConfigError(f"--out must end in {', '.join(FORMATS)}, got '{out}'")
+    if out is not None and out.exists() and not _is_free(out):
+        raise ArtifactError(f"{out} exists and is not a table of predictions", fix="choose another file with --out")
     model = ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage)
     modality = model.record.modality
     if lines and modality not in TEXTS:
@@ -134,6 +136,18 @@ def as_text(rows: pl.DataFrame, suffix: str) -> str:
         rows = rows.with_columns(pl.col(pl.List(pl.String)).list.join("; "))
         return rows.with_columns(pl.col(pl.String).map_elements(csv_text, return_dtype=pl.String)).write_csv()
     return rows.write_ndjson()
+
+
+def _is_free(out: Path) -> bool:
+    """Whether a file is empty or a table that `run` wrote, so that nothing is lost with it."""
+    try:
+        if out.is_file() and out.stat().st_size == 0:
+            return True
+        scans = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv}
+        found: pl.LazyFrame = scans.get(out.suffix.lower(), pl.scan_ndjson)(out)  # type: ignore[operator]
+        return {"item", "unit", "warning", "error"} <= set(found.collect_schema())
+    except (OSError, pl.exceptions.PolarsError):
+        return False
 
 
 def _write(out: Path, rows: pl.DataFrame) -> None:

@@ -80,3 +80,17 @@ def test_wrong_inputs_are_refused(tmp_path: Path, name: str, content: bytes, mod
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CorpusError, match=message):
         read_inputs([str(tmp_path / name)], modality)
+
+
+@pytest.mark.parametrize(
+    ("column", "fix"),
+    [
+        ("file", "rename the columns 'file' to path"),
+        ("sound", "name the column with the file of each recording 'path'"),
+    ],
+)
+def test_a_table_without_paths_says_which_column_to_name(tmp_path: Path, column: str, fix: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{column},label\na.wav,x\n")
+    with pytest.raises(CorpusError, match="no column 'path'") as error:
+        read_inputs([str(tmp_path / "a.csv")], "speech")
+    assert error.value.fix == fix

@@ -17,11 +17,12 @@ from PIL import Image
 from daamctl.adapters import build_finetune
 from daamctl.config import ExtractConfig
 from daamctl.encoders.load import open_encoder
-from daamctl.errors import ArtifactError, EncoderError
+from daamctl.errors import ArtifactError, CorpusError, EncoderError
 from daamctl.methods import load_weights
 from daamctl.models import model as model_module
 from daamctl.models.folder import FILE
 from daamctl.models.model import ExportedModel, FineTunedEncoder
+from daamctl.models.predict import predict_vectors
 from daamctl.store.records import write_record
 from tests.fixtures.added import install
 from tests.fixtures.exported import handmade
@@ -108,6 +109,15 @@ def test_texts(tmp_path: Path) -> None:
     assert "clip" not in rows.columns
     alone = model.predict(["rain is wet"])
     assert abs(alone["p_low"][0] - rows["p_low"][2]) < 1e-5
+
+
+def test_nothing_to_predict_is_one_line(tmp_path: Path) -> None:
+    for modality, inputs, word in (("text", [], "text"), ("tokens", [""], "sentence")):
+        model = ExportedModel.open(handmade(tmp_path / modality, modality, depth=1), device="cpu")  # type: ignore[arg-type]
+        with pytest.raises(CorpusError, match=f"there is no {word} to predict"):
+            model.predict(inputs)
+    with pytest.raises(CorpusError, match="there are no embeddings to predict"):
+        predict_vectors(model, [])
 
 
 def test_images(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_no_single_file_ends_the_batch(tmp_path: Path, trained: Path, model: Pat
     ]
     lines += ["pipe.wav,,", "good.wav,0,1e9", "good.wav,1e300,2e300", "good.wav,nan,1"]
     (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
-    rows = items(run(model, tmp_path / "all.csv"))
+    rows = items(run(model, tmp_path / "all.csv", out=tmp_path / "found.csv"))
     assert rows["class"].is_null().to_list() == [False, True, True, True, False, True, True, True, True, True]
     assert (rows["error"].is_null() == rows["class"].is_not_null()).all()
     words = (
@@ -202,6 +202,27 @@ def test_pieces_of_a_file_are_items(trained: Path, model: Path, tmp_path: Path) 
     assert "lies outside" in rows["error"][1]
 
 
+def test_an_end_that_was_rounded_up_is_that_of_the_file(trained: Path, model: Path, tmp_path: Path) -> None:
+    """As in the stage `download`: a hundredth more is rounding, half a second is another file."""
+    wave = trained / "tones" / "s0-0.wav"
+    end = soundfile.info(wave).duration
+    (tmp_path / "ends.csv").write_text(f"path,start_s,end_s\n{wave},0,{end + 0.009}\n{wave},0,{end + 0.4}\n")
+    rows = items(run(model, tmp_path / "ends.csv"))
+    assert rows["error"][0] is None
+    np.testing.assert_array_equal(probabilities(rows)[:1], probabilities(items(run(model, wave))))
+    assert "lies outside" in rows["error"][1]
+
+
+def test_a_recording_shorter_than_a_syllable_is_doubtful(model: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 16_000)
+    sizes = {"a": 10, "b": 1599, "c": 1600, "d": 4010}  # the second clip of the last one has 10 samples
+    for name, size in sizes.items():
+        soundfile.write(tmp_path / f"{name}.wav", noise[:size], 16_000)
+    rows = run(model, tmp_path)
+    assert items(rows)["warning"].to_list() == ["short", "short", None, None]
+    assert rows.filter(pl.col("unit") == "clip")["warning"].to_list() == ["short", "short", None, None, None]
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_the_suffix_chooses_the_format(trained: Path, model: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"found{suffix}"
@@ -211,6 +232,12 @@ def test_the_suffix_chooses_the_format(trained: Path, model: Path, tmp_path: Pat
     assert sorted(back.columns) == sorted(rows.columns)
     np.testing.assert_allclose(probabilities(back.select(rows.columns)), probabilities(rows), atol=1e-12)
     assert list(tmp_path.iterdir()) == [out]
+    run(model, trained / "tones" / "s0-0.wav", out=out)  # its own table is replaced
+    out.write_text("keep me\n")
+    with pytest.raises(ArtifactError, match="exists and is not a table of predictions") as error:
+        run(model, trained / "tones" / "s0-0.wav", out=out)
+    assert error.value.fix == "choose another file with --out"
+    assert out.read_text() == "keep me\n"
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, chunk: int, *words: Any, out: Path) -> None:
@@ -291,6 +318,12 @@ def test_parts_of_other_inputs_are_not_used(trained: Path, model: Path, tmp_path
 def test_wrong_inputs_are_refused(model: Path, tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     with pytest.raises(CorpusError, match=message):
         run(model, make(tmp_path))
+
+
+def test_a_command_without_inputs_says_what_to_give(model: Path) -> None:
+    with pytest.raises(CorpusError, match="there is no utterance to predict") as error:
+        run(model)
+    assert str(error.value.fix).startswith("give recordings (.wav, .flac, ")
 
 
 def test_wrong_words_are_refused(trained: Path, model: Path, tmp_path: Path) -> None:

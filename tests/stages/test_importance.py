@@ -417,7 +417,7 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     folds = read_folds(layout.method("weighted-sum"))
     assert [(fold.fold, fold.seed) for fold in folds] == [(1, 1), (1, 2)]
     split = split_of(clips, 1, config.train)
-    assert (len(split.train), len(split.dev)) == (60, 20)
+    assert (len(split.train), len(split.dev)) == (64, 16)  # both clips of two of ten utterances of each class
     for fold in folds:
         rows = parts_of(clips, fold)
         assert [part.tolist() for part in rows] == [split.train.tolist(), split.dev.tolist(), split.test.tolist()]

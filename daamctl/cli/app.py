@@ -22,8 +22,8 @@ from daamctl.store.version import __version__
 EXPECTED_FAILURE = 3
 SIGNALLED = 128
 """A process that a signal ended exits with this plus the number of the signal."""
-ANSWER_S = 1.0
-"""Time that Ctrl+C leaves to clear temporary files and workers."""
+ANSWER_S: dict[int, float] = {signal.SIGINT: 1.0, signal.SIGTERM: 5.0, signal.SIGHUP: 5.0}
+"""Seconds that a signal leaves to clear temporary files and workers."""
 NO_MEMORY = (
     "Cannot allocate memory",
     "can't allocate memory",
@@ -43,8 +43,8 @@ KEPT = {
     "protocols": "finished probes of a protocol are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
-NOTHING_KEPT = ("bundle", "identify", "judge", "verify")
-"""Commands that write all at their end."""
+NOTHING_KEPT = ("bundle", "identify", "judge", "serve", "ui", "verify")
+"""Commands that write all at their end, or nothing."""
 
 
 class _Group(TyperGroup):
@@ -138,11 +138,16 @@ def _end_now(number: int) -> None:
 
 
 def _watch(signals: int) -> None:
-    """End the process some time after Ctrl+C, which Python writes to `signals`, if a long call does not let go."""
-    while os.read(signals, 1)[0] != signal.SIGINT:
-        pass
-    time.sleep(ANSWER_S)
-    _end_now(signal.SIGINT)
+    """End the process some time after a signal, which Python writes to `signals`, if something does not let go.
+
+    That is a long call, or a callback of the garbage collector, from which Python lets no exception out.
+    """
+    while True:
+        number = os.read(signals, 1)[0]
+        serves = _Group.running is not None and _Group.running.invoked_subcommand == "serve"
+        if number == signal.SIGINT or (number in ANSWER_S and not serves):  # `serve` answers what it was asked
+            time.sleep(ANSWER_S[number])
+            _end_now(number)
 
 
 def _explained(error: Exception) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from daamctl import __version__
+from daamctl.cli import app as main
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.data import stage_table
@@ -722,15 +724,18 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
 
 def test_interruption_of_what_is_written_at_the_end_promises_nothing(project: Path, monkeypatch: Any) -> None:
     from daamctl.cli.app import NOTHING_KEPT, app
-    from daamctl.stages import judge
+    from daamctl.stages import judge, serve
 
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(judge, "run", interrupt)
-    result = call("judge", "a.csv", "b.csv")
-    assert result.exit_code == 130
-    assert result.stderr == "interrupted; nothing is kept; the same command starts from the beginning\n"
+    monkeypatch.setattr(serve, "run", interrupt)
+    monkeypatch.setattr("daamctl.models.folder.record_file", Path)
+    for words in (["judge", "a.csv", "b.csv"], ["serve", "model"]):
+        result = call(*words)
+        assert result.exit_code == 130
+        assert result.stderr == "interrupted; nothing is kept; the same command starts from the beginning\n"
     assert set(NOTHING_KEPT) <= {command.name for command in app.registered_commands}
 
 
@@ -800,6 +805,21 @@ def test_ctrl_c_ends_what_does_not_let_go(tmp_path: Path, body: str) -> None:
     finally:
         process.kill()
     assert (process.returncode, errors) == (130, AGAIN)
+
+
+@pytest.mark.parametrize(("command", "number"), [("train", signal.SIGTERM), ("serve", signal.SIGINT)])
+def test_sigterm_ends_what_does_not_let_go_but_no_server(monkeypatch: Any, command: str, number: int) -> None:
+    def end(by: int) -> None:
+        raise SystemExit(by)
+
+    monkeypatch.setattr(main, "_end_now", end)
+    monkeypatch.setattr(main, "ANSWER_S", dict.fromkeys(main.ANSWER_S, 0.0))
+    monkeypatch.setattr(main._Group, "running", SimpleNamespace(invoked_subcommand=command))
+    signals, wakeup = os.pipe()
+    os.write(wakeup, bytes([signal.SIGCHLD, signal.SIGTERM, signal.SIGINT]))
+    with pytest.raises(SystemExit) as ended:
+        main._watch(signals)
+    assert ended.value.code == number
 
 
 @pytest.mark.slow

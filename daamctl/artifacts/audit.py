@@ -82,8 +82,6 @@ class Audit:
         clips: largest number of test clips of a fold on which layers are replaced.
         orders: number of random orders.
         level: largest p-value for the verdict "yes".
-        probe_s: seconds spent on linear probes.
-        replacement_s: seconds spent on replacing layers.
         sentence: summary in one or two sentences.
         note: how to read the tests.
     """
@@ -95,7 +93,5 @@ class Audit:
     clips: int
     orders: int
     level: float
-    probe_s: float
-    replacement_s: float
     sentence: str
     note: str

@@ -17,7 +17,6 @@ Letters: B clips, L layers, D features, F folds (with their seeds), R random ord
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -107,7 +106,6 @@ class AuditData:
     layers: list[int]
     probes: dict[Parts, ProbedFold] = field(default_factory=dict)
     means: dict[Parts, torch.Tensor] = field(default_factory=dict)
-    seconds: float = 0.0
 
     def rows(self, fold: Fold) -> FoldRows:
         """Row numbers of the parts of a fold."""
@@ -117,7 +115,6 @@ class AuditData:
         """Accuracy (L,) on the test group of a probe of every layer, fitted as `ridge-last` is."""
         key = _split(fold)
         if key not in self.probes:
-            started = time.monotonic()
             rows, found = self.rows(fold), []
             refit = bool(fold.result["run"]["config"]["train"].get("refit"))
             clips = self.clips[rows.test].with_columns(target=pl.Series(self.y[rows.test]))
@@ -126,7 +123,6 @@ class AuditData:
                 found.append(clips.with_columns(logits=pl.Series(logits.tolist())))
             accuracy = np.array([self.accuracy_of(one) for one in found])
             self.probes[key] = ProbedFold(fold, self.layers, found, accuracy)
-            self.seconds += time.monotonic() - started
         return self.probes[key].accuracy
 
     def mean(self, fold: Fold) -> torch.Tensor:
@@ -186,7 +182,7 @@ def audit_scores(
     elif folds:
         use_free_cores()
         data = _open_data(layout, config, accuracy_of, missing)
-    no_ablation, worth, seconds = None, None, 0.0
+    no_ablation, worth = None, None
     lacking: dict[str, list[str]] = {}
     tests: list[LayerTest] = []
     advantages: dict[str, dict[int, float]] = {}
@@ -203,9 +199,7 @@ def audit_scores(
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)
                 if scored.layers == data.layers:
-                    started = time.monotonic()
                     curves, lacking[method] = _curves(config, method, scored, data, again)
-                    seconds += time.monotonic() - started
                     frames.append(curves)
                     own, advantages[method] = _tests(method, scored, data, curves, ablation)
                     tests += own
@@ -230,8 +224,6 @@ def audit_scores(
         clips=config.importance.audit_clips,
         orders=config.importance.audit_orders,
         level=LEVEL,
-        probe_s=round(data.seconds, 1) if data else 0.0,
-        replacement_s=round(seconds, 1),
         sentence=summary(audited, tests, advantages, worth),
         note=NOTE.format(clip=(data.head.task if data else TASKS["speech"]).clip),
     )

@@ -154,9 +154,6 @@ def run(layout: Layout, config: Config) -> Path:
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.sentence):
         if line is not None:
             logger.info(line)
-    if audit.methods:
-        seconds = audit.probe_s, audit.replacement_s
-        logger.info("audit: %.0f s for linear probes, %.0f s for replacing layers", *seconds)
     return folder / FILE
 
 

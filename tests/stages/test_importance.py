@@ -324,7 +324,14 @@ def test_curves_are_written_and_drawn(planted, audited):
     assert audited.scores["mean"].replacement is None
     assert part["layers"].unique().to_list() == [0]
     assert curves["layers"].unique().sort().to_list() == [0, 1, 2, 4, 8, 16, 24]
-    assert audited.audit.replacement_s > 0
+
+
+def test_a_second_run_writes_the_same_bytes(copied):
+    importance.run(copied, ONE)
+    files = list(copied.stage("importance").iterdir())
+    first = [file.read_bytes() for file in files]
+    importance.run(copied, ONE)
+    assert [file.read_bytes() for file in files] == first
 
 
 def test_all_layers_give_the_accuracy_of_the_fold(copied):

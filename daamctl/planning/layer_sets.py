@@ -106,7 +106,10 @@ def tied(scores: Mapping[int, float]) -> bool:
 
 def _folds(layout: Layout, name: str) -> list[Fold]:
     try:
-        return read_folds(layout.method(name))
+        folds = read_folds(layout.method(name))
+        for fold in folds:
+            fold.check()
+        return folds
     except ArtifactError as error:  # as if it were not trained yet
         log.warning("left out: %s", error.message)
         return []

@@ -67,3 +67,10 @@ def test_the_probe_of_its_input_clears_a_method_of_having_learned_nothing(layout
     assert why_nothing(layout, settings, "none") is None
     write_method(layout, settings, "ridge-concat", skill=4.0)
     assert why_nothing(layout, settings, "none") == "selected epoch 1 in every run"
+
+
+def test_a_method_with_a_damaged_fold_counts_as_not_trained_yet(layout: Layout) -> None:
+    write_method(layout, config("none"), "none", changes={"metrics.selected_epoch": 1, "metrics.epochs": 6})
+    assert choose_method(layout, config("none", "mean"), SIZES, {1}).name == "mean"
+    next(layout.method("none").glob("*/predictions.parquet")).write_bytes(b"damaged")
+    assert choose_method(layout, config("none", "mean"), SIZES, {1}).name == "none"

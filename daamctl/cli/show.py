@@ -116,7 +116,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.artifacts.reconstruction import read_arm_scores
     from daamctl.artifacts.terms import listed
     from daamctl.errors import UnknownNameError
-    from daamctl.evaluation.consistency import scored_folds
+    from daamctl.evaluation.consistency import other_settings, scored_folds
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import Number, percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
@@ -129,7 +129,10 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         raise UnknownNameError("evaluated method", method, evaluation.methods)
     # from here on, methods are known by their labels
     only = None if method is None else evaluation.methods[method].label
-    stale = scored_folds(layout, config, evaluation)[1] if config else []
+    stale: list[str] = []
+    if config is not None:
+        scored, stale = scored_folds(layout, config, evaluation)
+        stale += other_settings(layout, config, evaluation, scored)
     evaluation = labelled(evaluation)
     reference, metric = evaluation.comparison.reference, evaluation.task.primary
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}

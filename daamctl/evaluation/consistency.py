@@ -16,11 +16,12 @@ from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.evaluation import Evaluation, Run
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import Fold, read_folds
-from daamctl.config import Config
-from daamctl.config.keys import without_effect
+from daamctl.artifacts.results import Fold, fold_dirs, read_folds
+from daamctl.artifacts.runs import find_run
+from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config
+from daamctl.config.keys import embedding_settings, finetuning_data_settings, without_effect
 from daamctl.config.marks import Affects
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, first_few
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
@@ -111,14 +112,49 @@ def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tupl
     if changed:
         stale.append(f"These methods were trained again after scoring: {', '.join(changed)}. To update, run: {again}")
     if new:
-        stale.append(f"These methods are in the settings but not scored: {', '.join(new)}. To score them, run: {again}")
+        untrained = layout.pipeline and any(not fold_dirs(layout.method(name)) for name in new)
+        make = layout.command("run") if untrained else again
+        stale.append(f"These methods are in the settings but not scored: {', '.join(new)}. To score them, run: {make}")
     return found, stale
+
+
+def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
+    """A line on the settings in which folds differ from those in the files of the project; none if they agree.
+
+    Args:
+        config: settings, perhaps with some of the command line.
+        evaluation: its notes may tell some of them already.
+    """
+    if layout.overrides:
+        config = find_run(layout.root, layout.run_name)[1]
+    found: dict[str, None] = {}
+    for fold in folds:
+        made, usual, now = fold.result["run"]["config"], *(_data(fold, one) for one in (Config(), config))
+        changed = [
+            f"{stage}.{name}: {_show(before)} (now {_show(value)})"
+            for stage in now.keys() & made.keys()
+            for name, value in now[stage].items()
+            if (before := made[stage].get(name, usual[stage].get(name))) != value
+        ]
+        found |= dict.fromkeys(sorted(changed) + differences(fold, config))
+    rest = [text for text in found if not any(text in note for note in evaluation.notes)]
+    file = f"{PIPELINES_DIR}/{layout.pipeline}.yaml" if layout.pipeline else PARAMS_FILE
+    return [f"These results were made with other settings than those of {file}: {first_few(rest)}."] if rest else []
 
 
 def is_scored(fold: Fold, row: Run) -> bool:
     """Whether a row of an evaluation was computed from this fold and not from another training."""
     run, meta = fold.result["run"], fold.result["meta"]
     return row.train_s == meta["train_s"] and row.num_parameters == run["num_parameters"]
+
+
+def _data(fold: Fold, config: Config) -> dict[str, dict[str, Any]]:
+    """Settings, by section, that decide which vectors or items a fold was trained on."""
+    modality: Any = fold.modality
+    found = embedding_settings(config, modality)
+    return found | (
+        {"extract": finetuning_data_settings(config, modality)} if fold.result["run"].get("finetune") else {}
+    )
 
 
 def _training(fold: Fold) -> dict[str, Any]:

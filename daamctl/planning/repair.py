@@ -54,4 +54,7 @@ def repair_of(path: Path, layout: Layout | None = None) -> str | None:
         if places and path.exists():  # it looks finished
             words.append("--force")
         stage = stage_of(method) if stage == "train" else stage
+    elif stage in ("evaluate", "score") and layout.pipeline is not None and not path.exists():
+        before = layout.stage("train" if stage == "evaluate" else "reconstruct")
+        stage = stage if any(before.glob("*/")) else "run"  # nothing is trained yet
     return f"{again}: {layout.command(stage, *words)}"

@@ -10,6 +10,7 @@ import hashlib
 import html
 import io
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.fetch import COMPLETED, unpack
 from daamctl.encoders.licence import licence_of
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.consistency import other_settings, scored_folds
 from daamctl.evaluation.scores import csv_of
 from daamctl.reporting.methods import methods_text
 from daamctl.reporting.verdict import source
@@ -43,6 +44,8 @@ from daamctl.store.files import atomic_path, read_json, sha256_file
 from daamctl.store.records import SEAL, SKIPPED_FILE, seal_of
 from daamctl.store.tables import read_frame, to_polars
 from daamctl.store.version import __version__
+
+log = logging.getLogger(__name__)
 
 CRATE, SETTINGS, METHODS = "ro-crate-metadata.json", "params.yaml", "methods.md"
 SPEC = "https://w3id.org/ro/crate/1.2"
@@ -97,6 +100,8 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     folds, stale = scored_folds(layout, config, evaluation)
     if stale:
         raise ArtifactError(f"'{run}' cannot be bundled: {stale[0]}")
+    for note in other_settings(layout, config, evaluation, folds):
+        log.warning(note)
     paths = [folder / FILE, *(folder / name for name in evaluation.files)]
     paths += [layout.method(method) / SKIPPED_FILE for method in evaluation.skipped]
     same = {method for group in evaluation.fairness.identical for method in group.methods}

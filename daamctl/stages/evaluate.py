@@ -132,7 +132,9 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
             words = "%s was also trained with seeds that are not in train.seeds, so not evaluated: %s"
             logger.info(words, method, first_few(list(map(str, others))))
         if not folds[method]:
-            raise ArtifactError(_no_fold(layout, method, finished, seeds), path=layout.method(method))
+            # others may lack folds, too
+            fix = f"make it: {layout.command('run')}" if layout.pipeline and not finished else None
+            raise ArtifactError(_no_fold(layout, method, finished, seeds), fix=fix, path=layout.method(method))
         check_method(method, folds[method])
     if not folds:
         names = ", ".join(skipped) or "none"

@@ -38,7 +38,7 @@ from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.consistency import other_settings, scored_folds
 from daamctl.evaluation.importance import layer_contribution
 from daamctl.evaluation.learned import read_learned
 from daamctl.evaluation.scores import read_scores
@@ -106,6 +106,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     raw_names = {label: name for name, label in labels.items()}
     evaluation = with_encoder_name(labelled(raw), config.extract.name)
     folds, stale = scored_folds(layout, config, raw)
+    stale += other_settings(layout, config, raw, folds)
     key = evaluation.provenance.embeddings_key
     if ablated is not None and ablated.embeddings_key != key:
         stale.append(f"Training on few layers was done on other embeddings. To update, run: {layout.command('ablate')}")

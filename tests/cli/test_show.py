@@ -112,7 +112,7 @@ def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) ->
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        ("demo", "make it: daamctl evaluate demo"),
+        ("demo", "make it: daamctl run demo"),
         ("demoo", "demo"),
         ("demo/sga", "unknown evaluated method 'sga'"),
     ],

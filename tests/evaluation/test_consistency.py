@@ -12,7 +12,7 @@ import pytest
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
-from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.consistency import other_settings, scored_folds
 from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, write_method
 
@@ -61,6 +61,29 @@ def test_missing_folds_and_new_methods_are_named(layout: Layout) -> None:
         7,
         [
             "Trained folds are missing for mha, so details that only they contain are missing.",
-            f"These methods are in the settings but not scored: gqa. To score them, {AGAIN}",
+            "These methods are in the settings but not scored: gqa. To score them, run: daamctl run toy",
         ],
     )
+    write_method(layout, listed, "gqa")
+    assert checked(layout, listed)[1][1].endswith(f"not scored: gqa. To score them, {AGAIN}")
+
+
+def test_settings_of_the_folds_that_are_not_the_present_ones_are_named(layout: Layout) -> None:
+    evaluation = read_evaluation(layout.stage("evaluate"))
+    folds, _ = scored_folds(layout, CONFIG, evaluation)
+    assert other_settings(layout, CONFIG, evaluation, folds) == []
+    now = Config.model_validate({"download": {"num_groups": 10}, "train": {"epochs": 7, "device": "cpu"}})
+    assert other_settings(layout, now, evaluation, folds) == [
+        "These results were made with other settings than those of pipelines/toy.yaml: "
+        "download.num_groups: 5 (now 10), train.epochs: 35 (now 7)."
+    ]
+
+
+def test_settings_of_the_command_line_are_those_of_no_file(project: Path) -> None:
+    given = Config.model_validate({"methods": ["none"], "download": {"num_groups": 10}})
+    layout = Layout.of(project, "demo", given, ["download.num_groups=10"])
+    write_method(layout, given, "none", folds=(1, 2, 3, 4))
+    evaluation = read_evaluation(evaluate.run(layout, given).parent)
+    line = other_settings(layout, given, evaluation, scored_folds(layout, given, evaluation)[0])[0]
+    assert "than those of pipelines/demo.yaml: " in line
+    assert "download.num_groups: 10 (now 5)" in line

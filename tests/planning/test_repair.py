@@ -37,6 +37,13 @@ def test_what_is_missing_and_what_is_there(project: Path, place: str, command: s
     assert repair_of(path) == f"make it again: {command}{force}"
 
 
+def test_an_evaluation_without_trainings_is_made_by_all_stages(project: Path) -> None:
+    path = project / "data/evaluate/demo/evaluation.json"
+    assert repair_of(path) == "make it: daamctl run demo"
+    (project / "data/train/demo/mean").mkdir(parents=True)
+    assert repair_of(path) == "make it: daamctl evaluate demo"
+
+
 def test_a_folder_of_the_user_is_no_artifact(project: Path) -> None:
     assert repair_of(project.parent / "data/train/anna/a.wav") is None
     assert repair_of(project / "data/train/demo/mean/data/train/x") == "make it: daamctl train demo --method mean"

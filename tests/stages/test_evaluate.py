@@ -181,6 +181,7 @@ def test_no_fold_names_the_command(layout):
     with pytest.raises(ArtifactError, match="no finished fold of method 'daam-v1'") as error:
         evaluate.run(layout, Config(methods=["none", "daam-v1"]))
     assert repair_of(error.value.path, layout) == "make it: daamctl train toy --method daam-v1"
+    assert error.value.fix == "make it: daamctl run toy"  # which trains every method that lacks folds
 
 
 def test_only_other_seeds_says_so(tmp_path):

@@ -255,8 +255,11 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     Raises:
         ArtifactError: see `compare_paired`.
     """
-    names = [row.name for row in differing(first.facts, second.facts).can_change]
-    made = [name for name in names if name.startswith(("download.", "segment."))]
+    found = differing(first.facts, second.facts)
+    names = [row.name for row in found.can_change]
+    # where items came from changes no score of the same items
+    every = [*names, *(row.name for row in found.cannot_change)]
+    made = [name for name in every if name.startswith(("download.", "segment."))]
     again = f"they differ in {', '.join(made)}" if made else "their settings of download and segment agree"
     again += (
         f"; different items cannot be paired. If they should be equal, make them again: {first.remake}, {second.remake}"

@@ -33,6 +33,7 @@ from uuid import uuid4
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.artifacts.terms import encoder_label
 from daamctl.compute.environment import no_telemetry
+from daamctl.compute.progress import Progress
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError
 from daamctl.store.files import locked, sha256_file, write_text
@@ -541,8 +542,11 @@ def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
     return bool(found)
 
 
-def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
+def send_missing(tracker: Tracker, folds: Iterable[Fold], counter: Progress | None = None) -> None:
     """Send the folds that the current store does not have yet.
+
+    Args:
+        counter: counts the folds that the store has.
 
     Raises:
         ArtifactError: one of them is damaged; none is sent.
@@ -555,6 +559,8 @@ def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
             fold.check()
     for fold in folds:
         tracker.finish(fold)
+        if counter is not None:
+            tracker._put(counter.advance)
 
 
 def _check_database(root: Path, *, whole: bool = False) -> None:

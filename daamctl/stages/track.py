@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.runs import find_run
+from daamctl.compute.progress import progress
 from daamctl.errors import ArtifactError
 from daamctl.fit.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
 
@@ -29,8 +30,9 @@ def run(root: Path, pipeline: str | None = None) -> Path:
         find_run(root, pipeline)  # refuses what does not exist, or has no folds
         raise ArtifactError(f"'{pipeline}' has no finished fold", fix=f"make some: daamctl run {pipeline}")
     correct_artifacts(root)
-    with closing(Tracker(root, close_timeout_s=3600.0)) as tracker:
-        send_missing(tracker, finished)
+    counting = progress(len(finished), "sending to MLflow", "folds")
+    with counting as counter, closing(Tracker(root, close_timeout_s=3600.0)) as tracker:
+        send_missing(tracker, finished, counter)
     left = sum(fold.folder not in tracker.stored for fold in finished)
     if left:
         raise ArtifactError(

@@ -203,6 +203,10 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(tmp_path):
     with pytest.raises(ArtifactError, match="not tested on the same items") as error:
         one((left, right))
     assert error.value.fix == f"their settings of download and segment agree; {again}"
+    right = trained(tmp_path, "right", config=settings(download={"source": "x"}), edit=lambda part: part.slice(3))
+    with pytest.raises(ArtifactError, match="not tested on the same items") as error:
+        one((left, right))
+    assert error.value.fix == f"they differ in download.source; {again}"
 
 
 def test_other_targets_are_refused(tmp_path):

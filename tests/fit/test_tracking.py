@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from daamctl.artifacts.results import Fold, read_fold
+from daamctl.compute import progress
 from daamctl.compute.environment import NO_TELEMETRY
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
@@ -474,6 +475,16 @@ def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixtur
     assert caplog.messages == [f"1 of 2 finished folds were missing in sqlite:///{root}/mlflow.db and have been sent"]
     assert len(runs_of(root, "later", kind="fold")) == 2
     assert all(is_sent(root, fold) for fold in folds)
+
+
+def test_track_tells_how_far_it_is(root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    caplog.set_level("INFO", logger="daamctl")
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.0)
+    for number in (1, 2):
+        make_fold(root, "counted", number)
+    track.run(root, "counted")
+    lines = [line for line in caplog.messages if line.startswith("sending to MLflow: ")]
+    assert [line.split(",")[0].split(": ")[1] for line in lines] == ["1 of 2 folds", "2 of 2 folds"]
 
 
 def test_a_file_of_another_fold_is_not_sent(tmp_path: Path) -> None:

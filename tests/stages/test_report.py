@@ -557,8 +557,9 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path, caplog
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
     assert "These methods were trained again after scoring: none. To update, run: daamctl evaluate toy" in text
     assert "These methods are in the settings but not scored: mha" in text
-    for line in ("trained again after scoring: none. To update", "but not scored: mha. To score them"):  # console too
-        assert f"{line}, run: daamctl evaluate toy" in caplog.text
+    for line in ("trained again after scoring: none. To update, run: daamctl evaluate toy",
+                 "but not scored: mha. To score them, run: daamctl run toy"):  # fmt: skip
+        assert line in caplog.text  # console too
     assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
     assert not (folder / "tables" / "of-another-day.csv").exists()
 
@@ -635,7 +636,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
 def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
         report.run(make_layout(tmp_path), CONFIG, track=False)
-    assert repair_of(error.value.path, make_layout(tmp_path)) == "make it: daamctl evaluate toy"
+    assert repair_of(error.value.path, make_layout(tmp_path)) == "make it: daamctl run toy"
 
 
 @pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from daamctl.data.stage_table import STAGES
-from daamctl.errors import ConfigError, DaamctlError, UnknownNameError
+from daamctl.errors import MOST_KNOWN, ConfigError, DaamctlError, UnknownNameError, first_few
 
 if TYPE_CHECKING:
     from daamctl.artifacts.layout import Layout
@@ -377,7 +377,7 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
     }
     own = inspect.signature(work).parameters
     shared = {option: hint for option, hint in OPTIONS.items() if "run" in own and taken(option, name) is not None}
-    required = {"method"} if name in STAGES and STAGES[name].for_each else set()
+    each = STAGES[name].for_each if name in STAGES else None
     first = "RUN" if name in RUNS else "PIPELINE"
     follows = {
         key: mark.meant for key, hint in hints.items() for mark in hint.__metadata__ if isinstance(mark, AfterPipeline)
@@ -400,6 +400,9 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
         try:
             if name in RUNS:
                 check_run(str(run.pipeline), reconstructs=name == "show")
+            if each and run.method is None:
+                listed = first_few(getattr(run.settings()[1], each), MOST_KNOWN)
+                raise typer.BadParameter(f"give one; {each} of the pipeline: {listed}", param_hint="--method")
             work(*((run,) if "run" in own else ()), **given)
         except DaamctlError as error:
             if error.path is not None and error.fix is None:
@@ -413,7 +416,7 @@ def with_options(work: Callable[..., None], name: str) -> Callable[..., None]:
     argument = Annotated[str | None, typer.Argument(metavar=first, help=text, autocompletion=complete_first)]
     every = ({"argument": argument} if "pipeline" in shared else {}) | hints | shared
     defaults = {key: one.default for key, one in own.items()} | {"argument": None}
-    defaults |= {key: inspect.Parameter.empty if key in required else getattr(Run, key) for key in shared}
+    defaults |= {key: getattr(Run, key) for key in shared}
     keyword = inspect.Parameter.KEYWORD_ONLY
     command.__annotations__ = every
     command.__dict__["__signature__"] = inspect.Signature(
@@ -438,5 +441,11 @@ def check_run(run: str, *, reconstructs: bool = False) -> None:
 
     name, _, method = run.partition("/")
     layout, config = find_run(find_root(), name, reconstructs=reconstructs)
-    if method and config.task == "classify" and method not in (*config.trained, *trained_methods(layout)):
-        resolve_method(method)
+    known = dict.fromkeys([*(config.trained if layout.pipeline else ()), *trained_methods(layout)])
+    if method and config.task == "classify" and method not in known:
+        try:
+            resolve_method(method)
+        except UnknownNameError as error:
+            if str(error.fix).startswith("did you mean"):  # `truncate` takes methods that the run does not have
+                raise
+            raise UnknownNameError("method", method, known, of=name) from None

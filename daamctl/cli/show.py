@@ -115,8 +115,9 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.artifacts.evaluation import read_evaluation
     from daamctl.artifacts.reconstruction import read_arm_scores
     from daamctl.artifacts.terms import listed
-    from daamctl.errors import UnknownNameError
+    from daamctl.errors import ArtifactError, UnknownNameError
     from daamctl.evaluation.consistency import other_settings, scored_folds
+    from daamctl.planning.repair import repair_of
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import Number, percent, points
     from daamctl.reporting.verdict import against, labelled, order, warnings
@@ -131,8 +132,11 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     only = None if method is None else evaluation.methods[method].label
     stale: list[str] = []
     if config is not None:
-        scored, stale = scored_folds(layout, config, evaluation)
-        stale += other_settings(layout, config, evaluation, scored)
+        try:
+            scored, stale = scored_folds(layout, config, evaluation)
+            stale += other_settings(layout, config, evaluation, scored)
+        except ArtifactError as error:  # of a fold or the embeddings, which the results no longer need
+            stale = [f"{error.message}; {repair_of(error.path or layout.data, layout)}"]
     evaluation = labelled(evaluation)
     reference, metric = evaluation.comparison.reference, evaluation.task.primary
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}

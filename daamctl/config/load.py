@@ -132,7 +132,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        what = f"{path} is not valid YAML: {' '.join(str(error).split())}"
+        raise ConfigError(what, fix="correct it, then look at it again: daamctl check") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -215,9 +216,9 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
     if pipeline is not None:
         known = pipeline_names(root)
         if pipeline not in known:
-            raise ConfigError(
-                f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
-            )
+            fix = f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
+            fix += "; all of them: daamctl ls pipelines" if " more (" in fix else ""
+            raise ConfigError(f"unknown pipeline '{pipeline}'", fix=fix)
         if not pipeline.isprintable():  # bytes that are no UTF-8, or line breaks, which no artifact could record
             raise ConfigError(f"the name of pipeline {pipeline!a} cannot be printed", fix="rename its file")
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")

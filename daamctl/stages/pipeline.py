@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from daamctl.artifacts.layout import Layout
+from daamctl.artifacts.runs import trained_methods
+from daamctl.compute.devices import resolve_device
 from daamctl.config import Config
 from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.errors import MethodError, TrainingError
@@ -36,7 +38,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         The report.
 
     Raises:
-        ConfigError: a setting is wrong; nothing has run.
+        ConfigError: a setting is wrong, or a device is not there; nothing has run.
         CorpusError, EncoderError: the corpus or the encoder cannot be had here; nothing has run.
     """
     importlib.import_module("daamctl.stages.check").refuse_problems(config, layout.run_name)
@@ -44,6 +46,11 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     inventory = importlib.import_module("daamctl.stages.inventory")
     inventory.require(layout.root, config, [need for need, open_yet in needs.items() if open_yet])
     steps, path = steps_of(config), layout.root
+    # with all folds finished, training needs no device; extraction always asks for it
+    done = {"extract": not config.has_encoder, "reconstruct": layout.stage("reconstruct").exists()}
+    for stage in dict.fromkeys(stage for stage, _ in steps):
+        if hasattr(getattr(config, stage, None), "device") and not done.get(stage, bool(trained_methods(layout))):
+            resolve_device(getattr(config, stage).device)
     for number, (stage, entry) in enumerate(steps, start=1):
         options: dict[str, Any] = {"track": track} if STAGES[stage].tracked else {}
         if stage == "download":

@@ -150,6 +150,12 @@ def test_expected_failure_is_one_message_and_3(project: Path, words: list[str], 
     assert result.stdout == ""
 
 
+def test_a_method_that_is_not_given_is_a_usage_error_with_those_of_the_pipeline(project: Path) -> None:
+    result = call("train", "demo")
+    assert result.exit_code == 2
+    assert "methods of the pipeline: none-mlp," in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_missing_artifact_names_the_command(project: Path) -> None:
     result = call("extract", "--pipeline", "demo")
     assert result.exit_code == 3

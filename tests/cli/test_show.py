@@ -109,6 +109,18 @@ def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) ->
     assert stale in call(run).stdout.splitlines()
 
 
+def test_results_are_shown_beside_embeddings_that_are_damaged(shown: Path) -> None:
+    (shown / "pipelines" / "toy.yaml").write_text("# Toy.\nmethods: [none]\n")
+    layout, config = make_layout(shown), Config.model_validate({"methods": ["none"]})
+    write_method(layout, config, "none", epochs=1)
+    evaluate.run(layout, config)
+    layout.embeddings.mkdir(parents=True)
+    (layout.embeddings / "embeddings.json").write_text("damaged")
+    result = call("toy")
+    assert result.exit_code == 0, result.output
+    assert "make it again: daamctl extract toy" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("run", "message"),
     [

@@ -313,6 +313,7 @@ def test_a_key_may_stand_once(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_yaml(path)
     assert caught.value.message == f"{path} is not valid YAML: {told}"
+    assert caught.value.fix == "correct it, then look at it again: daamctl check"
 
 
 def test_aliases_are_read(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class Importance:
         probed: None if no layer was probed.
         files: SHA-256 of the stage's other files.
         folds: content keys of the folds that it was computed from, sorted.
+        key: content key of all inputs; if it is unchanged, nothing is computed again.
         rows: figures of the layers: those of probes, scores, and shares in the density. They and the tests of the audit
             are not in the record but in tables.
     """
@@ -151,6 +152,7 @@ class Importance:
     probed: ProbedLayers | None = None
     files: dict[str, str] = field(default_factory=dict)
     folds: list[str] = field(default_factory=list)
+    key: str = ""
     rows: Sequence[LayerRow] = ()
     tests: Sequence[LayerTest] = ()
 

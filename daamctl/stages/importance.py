@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.audit import write_tests
+from daamctl.artifacts.embeddings import METADATA_FILE, open_embeddings
 from daamctl.artifacts.importance import (
     CURVES_FILE,
     FILE,
@@ -37,11 +38,13 @@ from daamctl.artifacts.importance import (
     ProbedLayers,
     Stability,
 )
-from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
+from daamctl.artifacts.inputs import embeddings_of
+from daamctl.artifacts.layer_sets import ABLATION, LayerRow, layers_name, write_rows
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import RESULT, WEIGHTS, Fold, read_folds
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
+from daamctl.config.keys import watched_settings
 from daamctl.data.metrics import ACCURACY
 from daamctl.evaluation.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
@@ -65,7 +68,8 @@ from daamctl.reporting import figure_static as static
 from daamctl.reporting.document import plural
 from daamctl.reporting.figure_layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.store.artifact import Artifact
-from daamctl.store.files import remove_others, write_bytes
+from daamctl.store.files import content_key, remove_others, sha256_file, write_bytes
+from daamctl.store.provenance import code_hash
 from daamctl.store.tables import write_frame
 
 logger = logging.getLogger(__name__)
@@ -81,7 +85,7 @@ UNSCORED = {True: "it has neither a density nor one weight per layer", False: "i
 
 
 def run(layout: Layout, config: Config) -> Path:
-    """Compute the maps, the audit, the summary and the pictures.
+    """Compute the maps, the audit, the summary and the pictures; what was made of the same inputs is kept.
 
     Returns:
         Path of summary.json. Without any density it contains an explanation instead of maps. Without embeddings,
@@ -93,11 +97,18 @@ def run(layout: Layout, config: Config) -> Path:
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
     folds: dict[str, list[Fold]] = {}
+    for method in config.methods:
+        folds[method] = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
+    key = _key(layout, config, folds)
+    artifact = Artifact(folder / FILE, Importance, keys=[key], what="importance")
+    kept = artifact.keep()
+    if kept is not None and not kept.audit.missing:
+        logger.info("importance is finished and kept")
+        artifact.path.touch()  # `plan` asks whether it is newer than what it reads
+        return artifact.path
     maps: dict[str, list[FoldMaps]] = {}
     scores: dict[str, MethodLayerScores] = {}
-    for method in config.methods:
-        found = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-        folds[method] = found
+    for method, found in folds.items():
         parts = read_maps(found)
         scored = read_scores(found, parts)
         if parts:
@@ -144,17 +155,40 @@ def run(layout: Layout, config: Config) -> Path:
         audit=audit,
         probed=ProbedLayers(unit, resampled) if probes else None,
         folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
+        key=key,
     )
     record = asdict(summary)
     del record["rows"], record["tests"]
     files = [*tables, *(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures))]
-    Artifact(folder / FILE, Importance).seal(folder, record, files)
+    artifact.seal(folder, record, files)
     logger.info(summary.note)
     lacking = [line for lines in audit.methods.values() for line in lines]
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.sentence):
         if line is not None:
             logger.info(line)
     return folder / FILE
+
+
+def _key(layout: Layout, config: Config, folds: Mapping[str, Sequence[Fold]]) -> str:
+    """Content key of all that the stage reads. Raises ArtifactError if embeddings are damaged or of other settings."""
+    ablation, embeddings = layout.stage("ablate") / ABLATION, None
+    if config.importance.audit and any(folds.values()) and (layout.embeddings / METADATA_FILE).exists():
+        embeddings = embeddings_of(layout, config).key
+        open_embeddings(layout.embeddings)
+    return content_key(
+        {
+            "code": code_hash(__name__, "daamctl"),
+            "settings": [watched_settings(config, "importance"), config.evaluate.unit],
+            "methods": {method: settings_of(method, config.method_settings) for method in folds},
+            "folds": [
+                [sha256_file(fold.folder / RESULT), (fold.folder / WEIGHTS).exists()]
+                for found in folds.values()
+                for fold in found
+            ],
+            "embeddings": embeddings,
+            "ablation": sha256_file(ablation) if ablation.is_file() else None,
+        }
+    )
 
 
 def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[LayerRow]]:

@@ -330,8 +330,28 @@ def test_a_second_run_writes_the_same_bytes(copied):
     importance.run(copied, ONE)
     files = list(copied.stage("importance").iterdir())
     first = [file.read_bytes() for file in files]
+    (copied.stage("importance") / "summary.json").unlink()
     importance.run(copied, ONE)
     assert [file.read_bytes() for file in files] == first
+
+
+def test_what_was_made_of_the_same_inputs_is_kept(copied, monkeypatch, caplog):
+    caplog.set_level("INFO", "daamctl")
+    path = importance.run(copied, ONE)
+    first, calls = path.read_bytes(), []
+    real = importance.audit_scores
+    monkeypatch.setattr(importance, "audit_scores", lambda *given: calls.append(given) or real(*given))
+    importance.run(copied, ONE)
+    assert (path.read_bytes(), calls) == (first, [])
+    assert caplog.messages[-1] == "importance is finished and kept"
+    others = ONE.model_copy(update={"importance": ONE.importance.model_copy(update={"audit_orders": 21})})
+    importance.run(copied, others)
+    (copied.stage("importance") / "weighted-sum-band.png").write_bytes(b"damaged")
+    importance.run(copied, others)
+    fold = read_folds(copied.method("weighted-sum"))[0]
+    seal_fold(fold.folder, {**fold.result, "meta": {**fold.result["meta"], "train_s": 9.0}})
+    importance.run(copied, others)
+    assert len(calls) == 3
 
 
 def test_all_layers_give_the_accuracy_of_the_fold(copied):
@@ -404,6 +424,7 @@ def test_audit_from_disk_is_that_from_memory(copied, monkeypatch):
     importance.run(copied, ONE)
     expected = made(copied)
     monkeypatch.setattr(StoredVectors, "load", lambda self: pytest.fail("read whole"))
+    (copied.stage("importance") / "summary.json").unlink()  # else it is kept
     importance.run(copied, streaming(ONE))
     found = made(copied)
     assert found.profile == expected.profile

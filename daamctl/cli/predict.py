@@ -50,7 +50,7 @@ def command(
     from daamctl.models.folder import record_file
     from daamctl.models.inputs import files_of
 
-    words = inputs or ["-"]
+    words = inputs or ([] if sys.stdin.isatty() else ["-"])
     record_file(model)
     for word in words:
         if word != "-" and not expanded(word).is_dir():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from daamctl.cli import predict
 from daamctl.cli.app import app
 from tests.fixtures.exported import handmade
 
@@ -27,6 +30,14 @@ def test_lines_of_standard_input(texts: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{out}\n"
     assert len(pl.read_csv(out)) == 1
+
+
+def test_without_inputs_a_terminal_is_not_waited_for(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(predict, "sys", SimpleNamespace(stdin=terminal, stdout=sys.stdout))
+    done = CliRunner().invoke(app, ["predict", str(texts), "--device", "cpu"], input="one text\n")
+    assert done.exit_code == 3
+    assert "there is no text to predict" in done.stderr
 
 
 def test_metrics_go_to_standard_error(texts: Path, tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ def make_split(
         classes = labels[rows].unique().to_list()
         if len(classes) < 2:
             where = {"test": test, "dev": dev}.get(part) or "the other groups"
+            held = f"only class '{classes[0]}'" if classes else "no recording, as no class has two"
             raise TrainingError(
-                f"fold {fold}: the {part} part ({where}) holds only class '{classes[0]}'; "
-                "at least two classes are needed",
+                f"fold {fold}: the {part} part ({where}) holds {held}; at least two classes are needed",
                 fix="regroup the corpus (download.folds=stratified, a smaller download.num_groups, or a column group): "
                 "every group needs several classes",
             )
@@ -247,7 +247,7 @@ def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fr
 
 
 def _hold_out(clips: pl.DataFrame, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows kept and rows held out: about the same share of every class, at least one item each; of words, sentences."""
+    """Rows kept and rows held out: about the same share of the recordings of every class; of words, sentences."""
     rng = np.random.default_rng(HELD_OUT_SEED)
     if are_words(clips):
         sentence = sentence_of(clips["utterance_id"].gather(rows))
@@ -259,6 +259,7 @@ def _hold_out(clips: pl.DataFrame, rows: np.ndarray, fraction: float) -> tuple[n
     held = []
     for name in sorted(part["label"].unique()):
         of_class = part.filter(pl.col("label") == name)["utterance_id"].unique(maintain_order=True).to_numpy()
-        held.append(rng.permutation(of_class)[: max(1, round(fraction * len(of_class)))])
+        # one recording of every class is left to train on
+        held.append(rng.permutation(of_class)[: min(max(1, round(fraction * len(of_class))), len(of_class) - 1)])
     out = rows[np.isin(part["utterance_id"].to_numpy(), np.concatenate(held))]
     return np.setdiff1d(rows, out), out

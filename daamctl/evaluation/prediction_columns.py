@@ -85,6 +85,8 @@ NAMED_ONCE = (
 """Names of a column of items, if each of its values stands once and none but an index of rows is called as usual."""
 MODELS = (MODEL, "model_name", "model_id", "system", "classifier", "method", "algorithm")
 """Names of a column that says whose a row is, in a file of several models."""
+MOSTLY = 0.9
+"""Share of labels from which on the values of a column are answers too, beside a column with nothing else."""
 SURE = ("true_label", "truth", "y_true", "gold", "target", "reference", "ground_truth")
 """Names of columns that hold nothing but true labels."""
 SCORES = ("logits", "scores", "probabilities", "probs", "predictions")
@@ -94,8 +96,8 @@ SCORE_OF = re.compile(
     re.IGNORECASE,
 )
 """What stands before or behind a class in the name of the column of its scores."""
-BOOLEANS = {"true": "1", "false": "0"}
-"""Labels that libraries predict as numbers."""
+BOOLEANS = {"1": "true", "0": "false"}
+"""Numbers that libraries predict for labels."""
 RIGHT = {
     **dict.fromkeys(("true", "yes", "correct", "pass", "passed", "c"), 1.0),
     **dict.fromkeys(("false", "no", "incorrect", "wrong", "fail", "failed", "i", "n"), 0.0),
@@ -133,6 +135,12 @@ def of_table(
         f"{role} = {_told(found[role], is_there=role in taken)}" for role in COLUMNS if role in taken or role == "item"
     ]
     label, prediction = taken.get("label"), None if "correct" in columns else taken.get("prediction")
+    if label is not None and prediction is not None and {*prediction.drop_nulls()} <= BOOLEANS.keys():
+        spelled = {
+            number: one for one in label.unique() for number, word in BOOLEANS.items() if str(one).lower() == word
+        }
+        if len(spelled) == label.n_unique():
+            prediction = taken["prediction"] = prediction.replace(spelled)
     measured = metric in ERRORS and metric not in SCORED
     if metric in SCORED and label is not None and label.n_unique() == 1:
         raise ConfigError(f"{what}: there is no {FIGURES[metric]}: all labels are '{label[0]}'")
@@ -409,7 +417,7 @@ def answers_without_names(frame: pl.DataFrame, columns: Mapping[str, str]) -> li
     known = {name: one.drop_nulls().is_in(labels.to_list()) for name, one in others.items()}
     if not any(one.all() and others[name].n_unique() > 1 for name, one in known.items()):
         return []
-    return [name for name, one in known.items() if 2 * one.sum() > len(one)]  # another may answer what is no label
+    return [name for name, one in known.items() if one.sum() >= MOSTLY * max(1, len(one))]
 
 
 def _without_role(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
@@ -508,8 +516,6 @@ def _agree(label: pl.Series, prediction: pl.Series, what: str) -> tuple[pl.Serie
         raise ConfigError(f"{what}: {unknown} of {len(label)} items have no label")
     # names of classes may have several words too, but repeat
     are_texts = 2 * min(label.str.contains(r"\S\s+\S").sum(), label.n_unique()) > len(label)
-    if {*label.str.to_lowercase()} <= BOOLEANS.keys() and {*prediction.drop_nulls()} <= {*BOOLEANS.values()}:
-        label = label.str.to_lowercase().replace(BOOLEANS)
     known, said = set(label.unique()), set(prediction.drop_nulls().unique())
     if not known & said and not are_texts:
         raise ConfigError(

@@ -621,13 +621,14 @@ def _fitting(pattern: Path, columns: Mapping[str, str]) -> Opened:
     if not (paths := fitting(pattern)):
         raise ArtifactError(f"no file fits {pattern}", fix="correct the pattern")
     opened, names, parts = [_open(path, columns) for path in paths], names_of(paths), []
-    for frame, name in zip(_numbered_apart([frame for _, frame, _ in opened], names, columns), names, strict=True):
+    frames, told = _numbered_apart([frame for _, frame, _ in opened], names, columns)
+    for frame, name in zip(frames, names, strict=True):
         seed = column_of(frame, "seed", None, name)
         within = pl.lit("") if seed is None else pl.lit(" ") + pl.col(seed).cast(pl.String)
         parts.append(frame.with_columns((pl.lit(name) + within).alias(seed or "seed")))
     notes = dict.fromkeys(note for *_, own in opened for note in own)
     try:
-        return opened[0][0], pl.concat(parts, how="diagonal_relaxed"), tuple(notes)
+        return opened[0][0], pl.concat(parts, how="diagonal_relaxed"), (*notes, *told)
     except pl.exceptions.PolarsError as error:
         reason = str(error).partition("\n")[0]
         raise ArtifactError(f"{pattern}: the files have different columns: {reason}") from error
@@ -635,25 +636,34 @@ def _fitting(pattern: Path, columns: Mapping[str, str]) -> Opened:
 
 def _numbered_apart(
     frames: Sequence[pl.DataFrame], names: Sequence[str], columns: Mapping[str, str]
-) -> Sequence[pl.DataFrame]:
-    """The tables of several files in which pandas has numbered the rows, so that other items have other names.
+) -> tuple[Sequence[pl.DataFrame], list[str]]:
+    """The tables of several files in each of which pandas has numbered the rows, and a note if that tells no items.
 
-    Files called after folds have other items, and so have files whose labels differ at the same number.
+    Files whose labels are the same, row by row, are repeats of the same items; others have other items.
     """
     item, label = (column_of(frames[0], role, columns.get(role), names[0]) for role in ("item", "label"))
     if item not in INDEX or not all(item in one.columns and [*one[item]] == [*range(len(one))] for one in frames):
-        return frames
-    folds = [re.search(r"fold[-_ ]?(\d+)", name, re.IGNORECASE) for name in names]
-    if all(folds):
-        number = pl.col(item).cast(pl.String)
-        return [
-            one.with_columns((pl.lit(f"{fold[1]}/") + number).alias(item))
-            for one, fold in zip(frames, folds, strict=True)
-            if fold
-        ]
-    known = [one.select(item, label) for one in frames if label in one.columns]
-    differ = len(known) == len(frames) > 1 and pl.concat(known).unique()[item].is_duplicated().any()
-    return [one.drop(item) for one in frames] if differ else frames
+        return frames, []
+    if label is not None:
+        kinds = [tuple(text_of(one[label])) if label in one.columns else () for one in frames]
+    elif all(re.search("fold", name, re.IGNORECASE) for name in names):
+        kinds = [(len(one),) for one in frames]
+        if len(set(kinds)) == 1 < len(frames):
+            what = f"{first_few(names)}: rows are numbered in each file, and nothing tells if folds have the same items"
+            raise ConfigError(what, fix="add a column with the names of the items")
+        kinds = [(name,) for name in names]
+    else:
+        return frames, []
+    parts = {kind: number for number, kind in enumerate(dict.fromkeys(kinds), 1)}
+    if len(parts) == 1:
+        return frames, []
+    apart = [
+        one.with_columns((pl.lit(f"{parts[kind]}/") + pl.col(item).cast(pl.String)).alias(item))
+        for one, kind in zip(frames, kinds, strict=True)
+    ]
+    return apart, [
+        f"rows are numbered in each file; the {len(frames)} files have {len(parts)} sets of items: 1/0, 2/0, …"
+    ]
 
 
 def _folder(path: Path) -> Opened:

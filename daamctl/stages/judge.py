@@ -97,8 +97,11 @@ def _table(given: Any) -> pl.DataFrame:
             return table_of_rows(rows_of_json(list(given)), flat=True)
         if hasattr(given, "to_pydict"):
             return to_polars(given)
-        if hasattr(given, "reset_index") and [*given.index] != [*range(len(given))]:
-            given = given.reset_index()
+        if hasattr(given, "reset_index"):
+            is_named = any(name is not None for name in given.index.names)
+            # a copy of the row numbers names no item, and numbers of several tables, one below the other, many
+            if is_named or (given.index.is_unique and [*given.index] != [*range(len(given))]):
+                given = given.reset_index()
         return pl.DataFrame({str(name): values for name, values in given.to_dict("list").items()}, strict=False)
     except (AttributeError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         why = "" if isinstance(error, AttributeError | TypeError) else f": {str(error).splitlines()[0]}"

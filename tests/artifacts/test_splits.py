@@ -143,6 +143,16 @@ def test_clips_of_a_recording_are_not_held_out_from_each_other() -> None:
     assert held.group_by("label").agg(pl.col("utterance_id").n_unique()).sort("label").rows() == [("x", 2), ("y", 2)]
 
 
+def test_a_class_of_one_recording_is_trained_on() -> None:
+    table = clips(["train"] * 3 + ["test"] * 2, ["a", "b", "a", "b", "c", "c", *"abab"])
+    table = table.with_columns(utterance_id=pl.col("utterance_id").replace("5", "4"))
+    split = make_split(table, 1, dev_group=True, dev_fraction=0.9)
+    assert sorted(table["label"][split.dev]) == ["a", "b"]
+    assert sorted(table["label"][split.train]) == ["a", "b", "c", "c"]
+    with pytest.raises(TrainingError, match="holds no recording, as no class has two"):
+        make_split(clips(["train", "test"]), 1, dev_group=True)
+
+
 def test_the_order_of_groups_whose_names_mean_the_same_is_fixed() -> None:
     assert {tuple(fold_groups(pl.Series(["1", "01", "2", "001"]))) for _ in range(50)} == {("001", "01", "1", "2")}
 

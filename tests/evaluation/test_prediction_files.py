@@ -1149,11 +1149,16 @@ def test_answers_in_columns_that_are_called_after_models(tmp_path: Path) -> None
 
 
 def test_a_model_may_answer_what_is_no_label_or_always_the_same(tmp_path: Path) -> None:
-    labels = ["joy", "fear", "joy", "sad"]
-    models = {"svm": labels[::-1], "rf": ["disgust", *labels[1:]], "const": ["joy"] * 4, "note": ["x", "y", "z", "joy"]}
-    pl.DataFrame({"id": ITEMS, "label": labels, **models}).write_csv(tmp_path / "wide.csv")
+    labels = ["joy", "fear", "sad"] * 5
+    models = {
+        "svm": labels[::-1],
+        "rf": ["disgust", *labels[1:]],
+        "const": ["joy"] * 15,
+        "mood": ["?"] * 2 + labels[2:],
+    }
+    pl.DataFrame({"id": range(15), "label": labels, **models}).write_csv(tmp_path / "wide.csv")
     found = {one.name: one.rows["correct"].to_list() for one in read_models(tmp_path / "wide.csv")}
-    assert found == {"svm": [0, 0, 0, 0], "rf": [0, 1, 1, 1], "const": [1, 0, 1, 0]}
+    assert found == {"svm": [0, 1, 0] * 5, "rf": [0, *[1] * 14], "const": [1, 0, 0] * 5}
 
 
 def test_the_column_of_the_answers_is_not_that_of_the_labels() -> None:
@@ -1193,20 +1198,34 @@ def test_names_of_items_that_look_like_numbers_stay_as_they_are(
 
 
 def test_rows_that_pandas_numbered_in_each_file(tmp_path: Path) -> None:
-    for fold in (0, 1):
-        pl.DataFrame({"": range(3), "loss": [0.5, 0.1, fold]}).write_csv(tmp_path / f"a_fold{fold}.csv")
-        pl.DataFrame({"": range(4), "y_true": LABELS[:: 1 - 2 * fold], "y_pred": ANSWERS}).write_csv(
-            tmp_path / f"b{fold}.csv"
-        )
-        pl.DataFrame({"": range(4), "y_true": LABELS, "y_pred": ANSWERS[:: 1 - 2 * fold]}).write_csv(
-            tmp_path / f"c{fold}.csv"
-        )
-    folds = read_predictions(tmp_path / "a_fold*.csv", metric="mean_loss")
-    assert folds.rows["item"].to_list() == ["0/0", "0/1", "0/2", "1/0", "1/1", "1/2"]
-    others = read_predictions(tmp_path / "b*.csv")  # the labels differ at the same number
-    assert (others.by_order, others.rows["item"].n_unique()) == (True, 8)
-    seeds = read_predictions(tmp_path / "c*.csv")
-    assert (seeds.by_order, seeds.rows["item"].n_unique()) == (False, 4)
+    def write(name: str, labels: list[str], answers: list[str] = ANSWERS) -> None:
+        table = pl.DataFrame({"": range(len(labels)), "y_true": labels, "y_pred": answers[: len(labels)]})
+        table.write_csv(tmp_path / f"{name}.csv")
+
+    for number in (0, 1):
+        write(f"cv_fold{number}", LABELS, ANSWERS[:: 1 - 2 * number])  # two models, tested on the same items
+        write(f"fold{number}", LABELS[:: 1 - 2 * number])
+        for seed in (0, 1):
+            write(f"part{number}_seed{seed}", LABELS[:: 1 - 2 * number], ANSWERS[:: 1 - 2 * seed])
+    same = read_predictions(tmp_path / "cv_fold*.csv").rows
+    assert same["item"].to_list() == ["0", "1", "2", "3"] * 2
+    folds = read_predictions(tmp_path / "fold*.csv")
+    assert folds.rows["item"].to_list() == [f"{part}/{row}" for part in (1, 2) for row in range(4)]
+    assert folds.notes[-1] == "rows are numbered in each file; the 2 files have 2 sets of items: 1/0, 2/0, …"
+    seeds = read_predictions(tmp_path / "part*.csv").rows
+    assert seeds["item"].n_unique() == 8
+    assert seeds["seed"].n_unique() == 4
+
+
+def test_folds_without_labels_are_of_other_items_if_their_sizes_differ(tmp_path: Path) -> None:
+    for fold, number in enumerate((2, 3, 3)):
+        pl.DataFrame({"": range(number), "loss": [0.5] * number}).write_csv(tmp_path / f"a_fold{fold}.csv")
+        pl.DataFrame({"": range(3), "loss": [0.5] * 3}).write_csv(tmp_path / f"b_fold{fold}.csv")
+        pl.DataFrame({"": range(3), "loss": [0.5] * 3}).write_csv(tmp_path / f"seed{fold}.csv")
+    assert read_predictions(tmp_path / "a_fold*.csv", metric="mean_loss").rows["item"].n_unique() == 8
+    with pytest.raises(ConfigError, match="nothing tells if folds have the same items"):
+        read_predictions(tmp_path / "b_fold*.csv", metric="mean_loss")
+    assert read_predictions(tmp_path / "seed*.csv", metric="mean_loss").rows["item"].n_unique() == 3
 
 
 def test_caret_names_rows_by_their_index(tmp_path: Path) -> None:
@@ -1237,7 +1256,9 @@ def test_names_of_columns_of_scores(name: str) -> None:
 
 def test_true_and_false_may_be_predicted_as_numbers() -> None:
     table = pl.DataFrame({"id": ITEMS, "label": [True, False, True, False], "pred": [1, 0, 0, None]})
-    assert of_table(table, {}, "m").rows["correct"].to_list() == [1, 1, 0, 0]
+    found = of_table(table.with_columns(correct=pl.Series([1, 1, 0, 0])), {}, "m").rows
+    assert found["correct"].to_list() == [1, 1, 0, 0]
+    assert found["prediction"].to_list() == ["true", "false", "false", None]
 
 
 def test_as_many_parts_of_a_path_as_tell_items_apart(tmp_path: Path) -> None:

@@ -620,6 +620,9 @@ def test_the_index_of_pandas_names_the_items_if_it_is_not_that_of_the_rows() -> 
     shuffled = one.sample(frac=1, random_state=1)
     verdict = daamctl.judge(one.set_index(one.index + 7), shuffled.set_index(shuffled.index + 7))
     assert verdict.pair("table 1", "table 2").wins == verdict.pair("table 1", "table 2").losses == 0
+    # the numbers of tables one below the other are no names
+    stacked = one.set_index(one.index % 48)
+    assert len(daamctl.judge(stacked, stacked).items) == 240
 
 
 def test_f1_of_labels_that_are_numbers_in_one_file() -> None:

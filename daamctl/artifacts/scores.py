@@ -83,7 +83,7 @@ class Compared:
     over folds.
     detectable: smallest difference that a paired t-test on as many units would have detected with 80 % power. wins:
     items that only `first` got right in more than half of its seeds, losses: only `second`. ahead: those of the `runs`
-    common runs in which `first` has the higher figure, behind: `second`. None: there is no such test or interval.
+    common runs in which `first` has the higher accuracy, behind: `second`. None: there is no such test or interval.
     """
 
     family: str = "reference"
@@ -294,11 +294,10 @@ class Scores:
         rows = self._own("scores", method).filter(metric=metric, unit=unit or self.unit)
         return {(row["fold"], row["seed"]): Score(**row) for row in rows.iter_rows(named=True)}
 
-    def trials(self, method: str, metric: str) -> list[float]:
-        """A metric over all folds of each seed."""
+    def trials(self, method: str, metric: str) -> dict[int, float]:
+        """Seed -> a metric over all folds."""
         rows = self._own("scores", method).filter(pl.col("fold").is_null(), pl.col("metric") == metric)
-        found: list[float] = rows["value"].to_list()
-        return found
+        return dict(rows.select("seed", "value").rows())
 
     def comparisons(self, metric: str, family: str = "reference") -> list[Compared]:
         """The pairs of a family."""

@@ -90,6 +90,8 @@ SUMMARY = re.compile(
     r"length|year|date|cost|price|votes|rtfx?|latency|speed|throughput|flops|co2)(?:$|[\W_])"
 )
 """What columns of a leaderboard are called that are no tasks."""
+GIVEN = "label of --items"
+"""Name of the labels of another file beside a column of the same name."""
 MTEB = "mteb_model_meta"
 """What is in a file of MTEB beside predictions."""
 
@@ -228,6 +230,8 @@ def _with_items(
     if truth is not None and (columns.get("prediction") == truth or {*frame.columns} == {here, truth}):
         frame = frame.rename({truth: predicted_name(truth)}, strict=False)
     added = {} if there is None else {"item": text_of(other[there])}
+    if truth in frame.columns and truth != there:
+        added[GIVEN] = text_of(other[truth])
     for column in (truth, column_of(other, "group", theirs.get("group"), str(items))):
         if column is not None and column not in (there, *frame.columns):
             added[column] = other[column]
@@ -260,6 +264,15 @@ def _with_items(
     if unused := known.filter(~pl.col("item").is_in(frame[here].to_list()))["item"].to_list():
         told = [f"{len(unused)} of the {len(known)} items of {items.name} have no prediction, e.g. '{unused[0]}'"]
     frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
+    if truth is not None and GIVEN in frame.columns:
+        own, theirs_too = text_of(frame[truth]), frame[GIVEN]
+        differ = (own != theirs_too).sum()
+        if differ and {*own} & {*theirs_too}:  # else the same labels are written in another way
+            raise ConfigError(
+                f"{path} and {items} have another {truth} for {differ} of {len(frame)} items",
+                fix=f"if this column of {path.name} has the answers: --prediction {truth}",
+            )
+        frame = frame.drop(GIVEN)
     return frame.rename({here: theirs.get("item", here)}), told
 
 

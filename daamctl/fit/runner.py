@@ -268,7 +268,7 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
         "git_commit": git_commit(root),
         "device": device_name(device),
         "precision": trial.precision,
-        "train_s": round(trained.train_s, 3),
+        "train_s": round(trained.train_s, 6),  # which also tells one training from another
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
         "num_train_clips": len(split.train),
         "num_dev_clips": len(split.dev),

@@ -77,7 +77,7 @@ def figure(evaluation: Evaluation, layers: Sequence[LayerRow] = ()) -> Figure:
     names = evaluation.ranked
     found = [evaluation.scores.figure(name, METRIC) for name in names]
     ends = [(one.low or 0.0, one.high or 0.0) for one in found]
-    trials = [(value, at) for at, name in enumerate(names) for value in evaluation.scores.trials(name, METRIC)]
+    trials = [(value, at) for at, name in enumerate(names) for value in evaluation.scores.trials(name, METRIC).values()]
     marks: list[Mark] = [
         Line([100 * low, 100 * high], [at, at], "95 % interval", "blue", width=2.2, legend="" if at else None)
         for at, (low, high) in enumerate(ends)

@@ -327,7 +327,8 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
 
 def _highest_layers(entry: LayerScores, values: Shares) -> str:
     """The highest layers, unless the score does not rank layers."""
-    distinct = {round(row.value, 9) for row in values.values()}
+    largest = max((abs(row.value) for row in values.values()), default=0.0) or 1.0
+    distinct = {round(row.value / largest, 6) for row in values.values()}  # as the audit counts them
     return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 

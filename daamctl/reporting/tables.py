@@ -36,6 +36,7 @@ SYMBOLS = {
     "·": r"$\cdot$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
+    "→": r"$\rightarrow$",
     "²": r"$^2$",
     "√": r"$\surd$",
     "χ": r"$\chi$",

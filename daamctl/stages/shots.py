@@ -72,7 +72,12 @@ def run(root: Path, family: str) -> Path:
 
 
 def _trials(found: Evaluation) -> dict[str, tuple[float, float, float, int]]:
-    """Method -> its difference from the reference over trials, see `over_trials`; empty without several trials."""
+    """Method -> its difference from the reference over the trials of both, see `over_trials`, if these are several."""
     values = {name: found.scores.trials(name, found.task.primary) for name in found.ranked}
-    base = values.pop(found.comparison.reference, [])
-    return {name: over_trials(own, base) for name, own in values.items() if len(own) == len(base) > 1}
+    base = values.pop(found.comparison.reference, {})
+    both = {name: [seed for seed in own if seed in base] for name, own in values.items()}
+    return {
+        name: over_trials([values[name][seed] for seed in seeds], [base[seed] for seed in seeds])
+        for name, seeds in both.items()
+        if len(seeds) > 1
+    }

@@ -1177,6 +1177,19 @@ def test_submissions_call_the_answers_as_the_labels(columns: dict[str, str], tmp
     assert found.notes[0] == "read: item = id, label = target, prediction = target (predicted)"
 
 
+def test_labels_of_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
+    pl.DataFrame({"id": ITEMS, "label": ANSWERS, "pred": ANSWERS}).write_csv(tmp_path / "answers.csv")
+    pl.DataFrame({"id": ITEMS, "label": LABELS}).write_csv(tmp_path / "labels.csv")
+    with pytest.raises(ConfigError, match="have another label for 2 of 4 items") as error:
+        rows(tmp_path / "answers.csv", items=tmp_path / "labels.csv")
+    assert error.value.fix == "if this column of answers.csv has the answers: --prediction label"
+    found = rows(tmp_path / "answers.csv", items=tmp_path / "labels.csv", columns={"prediction": "label"})
+    assert found.rows["correct"].to_list() == RIGHT
+    numbers = {"anger": 0, "fear": 1, "joy": 2}
+    pl.DataFrame({"id": ITEMS, "label": [numbers[one] for one in LABELS]}).write_csv(tmp_path / "labels.csv")
+    assert rows(tmp_path / "answers.csv", items=tmp_path / "labels.csv").rows["correct"].to_list() == [1.0] * 4
+
+
 def test_a_verdict_in_the_file_counts_or_is_left_out() -> None:
     table = pl.DataFrame({"id": ITEMS, "label": LABELS, "pred": ANSWERS, "is_correct": [True, True, False, True]})
     with pytest.raises(ConfigError, match=r"'is_correct' and .* 'label' with 'pred' disagree on 1 of 4 rows") as error:

@@ -211,7 +211,7 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     assert len(found.trials("ridge-concat", "entity_f1")) == 2
     tuned = read_folds(layout.method("full-finetune-concat"))
     assert found.trials("full-finetune-concat", "entity_f1") == pytest.approx(
-        [f.result["metrics"]["entity_f1"] for f in tuned]
+        {f.seed: f.result["metrics"]["entity_f1"] for f in tuned}
     )
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
     check_comparison(project, found)
@@ -256,7 +256,7 @@ def check_curves(project: Path, found: Scores) -> None:
     assert f"| ridge-concat | {100 * best.mean:.1f} \\[{100 * best.low:.1f}, {100 * best.high:.1f}\\] |" in page
     assert "few: not made yet; run: daamctl run few" in page
     gaps = pl.read_csv(folder / "tables/shots-differences.csv").row(0, named=True)
-    one, two = (np.array(found.trials(name, "entity_f1")) for name in ("ridge-concat", "last-layer"))
+    one, two = (np.array([*found.trials(name, "entity_f1").values()]) for name in ("ridge-concat", "last-layer"))
     expected = ttest_1samp(one - two, 0).confidence_interval(0.95)
     assert gaps["Over trials, low [points]"] == pytest.approx(100 * expected.low)
     assert gaps["Ahead in"] == f"{int((one > two).sum())} of 2"

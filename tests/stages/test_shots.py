@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,3 +45,21 @@ def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
     (family / "params.yaml").write_text(f"pipelines: [{', '.join(NAMES)}, few-shots]\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="pipeline 'few-shots': report@few-shots is the report on a family"):
         check.run(family)
+
+
+def test_trials_are_paired_by_their_seed() -> None:
+    """Fine-tuning may have other seeds than training, as many of them."""
+    values = {
+        "mean": {1: 0.5, 2: 0.9, 3: 0.1},
+        "lora": {2: 0.95, 3: 0.15, 4: 0.7},
+        "alone": {7: 0.5, 8: 0.6, 9: 0.7},
+    }
+    found: Any = SimpleNamespace(
+        scores=SimpleNamespace(trials=lambda name, _: values[name]),
+        task=SimpleNamespace(primary="entity_f1"),
+        ranked=list(values),
+        comparison=SimpleNamespace(reference="mean"),
+    )
+    trials = shots._trials(found)
+    assert list(trials) == ["lora"]
+    assert trials["lora"] == pytest.approx((0.05, 0.05, 0.05, 2))

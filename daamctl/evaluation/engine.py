@@ -149,7 +149,7 @@ def contributions(first: Floats, second: Floats, statistic: Statistic) -> Floats
     It is what swapping the methods in this unit alone changes, halfway between the two. Any swap changes the sign of
     these numbers and nothing else, so flipping their signs swaps the methods, as approximate randomisation does (Noreen
     1989). Their mean is the difference: of means and error rates exactly, of others to the second order, so they are
-    scaled to it (docs/sources.md#figures-of-sums).
+    scaled to it, or moved where that would shrink them too much (docs/sources.md#figures-of-sums).
 
     Args:
         first: sums of one method, (K, U).
@@ -163,7 +163,11 @@ def contributions(first: Floats, second: Floats, statistic: Statistic) -> Floats
     added = number * np.concatenate([(statistic(middle + part) - statistic(middle - part))[0] for part in parts])
     one, two = (float(statistic(side.sum(1, keepdims=True))[0, 0]) for side in (first, second))
     scale = (one - two) / mean if (mean := float(added.mean())) else 1.0
-    return np.asarray(added * scale if 0.5 < scale < 2 else added)  # a difference near 0 may have another sign
+    if 0.5 < scale < 2:
+        return np.asarray(added * scale)
+    # The figure moves in steps. Units that seem to add more than the difference are moved to it, so that models of
+    # equal figures are not told apart; the other way round, moving would make units that add nothing look alike.
+    return np.asarray(added + (one - two - mean) if abs(scale) < 1 else added)
 
 
 def flip_interval(

@@ -96,14 +96,19 @@ def compare_trials(
     # nothing tells whether a difference would be in one or both answers (`Task.size`)
     alike = task.size(0.0, trial.given.sum(1), 1) if np.array_equal(one, two) else None
     added, sizes = contributions(one, two, mean), _sizes(task, trial)
+    row = paired_columns(added, sizes, trial.word, alpha=alpha, alike=alike, seed=seed)
+    gap = values[0] - values[1]
+    # where units add less than the difference, as with a figure that moves in steps, the interval reaches it
+    if "low" in row and row["low"] <= 0 <= row["high"]:
+        row |= {"low": min(row["low"], gap), "high": max(row["high"], gap)}
     return Compared(
         first=names[0],
         second=names[1],
         metric=task.primary,
         first_value=values[0],
         second_value=values[1],
-        difference=values[0] - values[1],
-        **paired_columns(added, sizes, trial.word, alpha=alpha, alike=alike, seed=seed),
+        difference=gap,
+        **row,
     )
 
 

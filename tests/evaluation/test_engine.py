@@ -216,6 +216,21 @@ def test_units_add_what_swapping_them_changes():
     assert contributions(first, second, f1)[4] == 0
 
 
+@pytest.mark.parametrize("step", [0.0, 0.004])
+def test_units_add_no_more_than_the_difference(step: float) -> None:
+    """A figure that moves in steps may be equal, or nearly so, although every unit alone would change it."""
+
+    def figure(sums):
+        total, other = sums[0] / 12, sums[1] / 12
+        return (0.1 * total + np.where(np.abs(total) > 0.2, step - 0.1, 0.0) * total + 0 * other)[None]
+
+    first, second = np.array([[1.0] * 12, [1.0] * 12]), np.array([[-1.0] * 12, [1.0] * 12])
+    found = contributions(first, second, figure)
+    assert found.mean() == pytest.approx((figure(first.sum(1)) - figure(second.sum(1))).item(), abs=1e-12)
+    low, high = flip_interval(found).low, flip_interval(found).high
+    assert low - 1e-12 <= found.mean() <= high + 1e-12
+
+
 @pytest.mark.parametrize(("items", "units"), [(60, 60), (300, 10)])
 def test_methods_that_agree_may_differ_on_other_items(items, units):
     interval = flip_interval(np.zeros(units), level=0.9, alike=items)

@@ -230,8 +230,6 @@ def _with_items(
     if truth is not None and (columns.get("prediction") == truth or {*frame.columns} == {here, truth}):
         frame = frame.rename({truth: predicted_name(truth)}, strict=False)
     added = {} if there is None else {"item": text_of(other[there])}
-    if truth in frame.columns and truth != there:
-        added[GIVEN] = text_of(other[truth])
     for column in (truth, column_of(other, "group", theirs.get("group"), str(items))):
         if column is not None and column not in (there, *frame.columns):
             added[column] = other[column]
@@ -246,6 +244,8 @@ def _with_items(
         )
     if there is None:
         raise ConfigError(f"{items} has no column of items", fix="name it with --item")
+    if truth in frame.columns and truth != there:
+        added[GIVEN] = text_of(other[truth])
     known = pl.DataFrame(added)
     again = known.filter(pl.col("item").is_duplicated())
     if len(again):

@@ -51,6 +51,8 @@ LISTED = (*WORD, "sentence", "text")
 TAG = ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags")
 OPENING, GAP = re.compile(r"\s*(\[(?=\s*[\[{]))?"), re.compile(r"[\s,]*")
 """What is before the first item of JSON, with the bracket of a list of lists or objects; and between two items."""
+OWN = ("id", "group", "speaker")
+"""What a text or sentence may tell of itself."""
 QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 Read = TypeVar("Read")
 Span = tuple[int, int, str]
@@ -64,12 +66,14 @@ class Document:
     Args:
         text: the text, or its words.
         words: start and end of each word, where the annotations give them.
+        left_out: number of spans whose text is not the one at their place.
     """
 
     text: str | list[str]
     spans: list[Span]
     words: list[tuple[int, int]] | None = None
     own: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
 
 
 def read_annotations(path: Path) -> list[Sentence] | None:
@@ -135,24 +139,27 @@ def _all(path: Path, read: Callable[[Any], Read | None]) -> list[Read]:
 
 
 def read_classified(path: Path) -> pl.DataFrame:
-    """Texts with a class each, as the same tools write them: columns text and label. Texts without one are left out.
+    """Texts with a class each, as the same tools write them: columns text and label, and perhaps group and speaker.
+
+    Texts without a class are left out.
 
     Raises:
         CorpusError: the file is damaged, or a text has several classes.
     """
     found = _all(path, _class_of)
-    several = [text for text, classes in found if len(classes) > 1]
+    several = [text for text, classes, _ in found if len(classes) > 1]
     if several:
         raise CorpusError(
             f"{path}: {len(several)} of {counted(len(found), 'text')} have several classes, e.g. '{several[0][:60]}'",
             fix="keep those with one",
         )
-    rows = [(text, classes[0]) for text, classes in found if classes]
-    return pl.DataFrame(rows, schema=["text", "label"], orient="row")
+    rows = [{"text": text, "label": classes[0], **own} for text, classes, own in found if classes]
+    columns = ["text", "label", *(name for name in ("group", "speaker") if any(name in row for row in rows))]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
 
 
-def _class_of(value: Any) -> tuple[str, list[str]] | None:
-    """A text and its classes, as one of the tools writes them; None: something else, or not annotated."""
+def _class_of(value: Any) -> tuple[str, list[str], dict[str, str]] | None:
+    """A text, its classes and `_own`, as one of the tools writes them; None: something else, or not annotated."""
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":
         return None
     text, given = value.get("text"), value.get("label", value.get("labels", value.get("accept")))
@@ -163,8 +170,14 @@ def _class_of(value: Any) -> tuple[str, list[str]] | None:
     elif isinstance(value.get("cats"), dict):
         given = [name for name, score in value["cats"].items() if isinstance(score, int | float) and score >= 0.5]
     if isinstance(text, str) and isinstance(given, list) and all(isinstance(one, str) for one in given):
-        return text, given
+        return text, given, _own(value)
     return None
+
+
+def _own(value: Mapping[str, Any]) -> dict[str, str]:
+    """What a text tells of itself, see `OWN`; in Label Studio beside it."""
+    given = {**value["data"], **value} if isinstance(value.get("data"), dict) else value
+    return {name: str(given[name]) for name in OWN if isinstance(given.get(name), str | int)}
 
 
 def _marks(task: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
@@ -182,13 +195,27 @@ def _of_value(value: Any) -> Document | None:
     """A text with spans, as one of the tools writes it; None: something else, or not annotated."""
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":  # Prodigy keeps what is rejected
         return None
-    own = {name: str(value[name]) for name in ("id", "group", "speaker") if isinstance(value.get(name), str | int)}
+    own = _own(value)
     if isinstance(value.get("data"), dict):  # Label Studio
         texts = [one for one in value["data"].values() if isinstance(one, str)]
-        marks = _marks(value)
-        spans = None if marks is None else [span for one in marks if (span := _span(one, None)) is not None]
+        marks, spans, left_out = _marks(value), [], 0
         text = value["data"].get("text", texts[0] if len(texts) == 1 else None)
-        return Document(text, spans, own=own) if isinstance(text, str) and spans is not None else None
+        if not isinstance(text, str) or marks is None:
+            return None
+        units = text.encode("utf-16-le")  # in which browsers count: an emoji is two
+        for one in marks:
+            if (span := _span(one, None)) is None:
+                continue
+            in_units = [len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in span[:2]]
+            held = [text[slice(*places)].split() for places in (span[:2], in_units)]
+            surface = one["text"].replace("\\n", "\n").split() if isinstance(one.get("text"), str) else held[0]
+            if surface not in held:
+                left_out += 1
+            elif surface == held[0]:
+                spans.append(span)
+            else:
+                spans.append((in_units[0], in_units[1], span[2]))
+        return Document(text, spans, own=own, left_out=left_out)
     words = value.get("tokenized_text") or value.get("tokens")
     listed = isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
     text = words if listed else value.get(alike("text", list(value)) or "text")
@@ -291,7 +318,21 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 def _sentences(path: Path, documents: Sequence[Document]) -> list[Sentence]:
     """Sentences of all documents. If one has several, documents are the sources."""
-    told: Counter[str] = Counter()
+    outside = [
+        (one, [start, end])
+        for one in documents
+        for start, end, _ in one.spans
+        if not 0 <= start <= end <= len(one.text)
+    ]
+    if outside:
+        first, place = outside[0]
+        shown = first.own.get("id") or str(first.text)
+        raise CorpusError(
+            f"{path}: {counted(len(outside), 'span')} not within the text, e.g. {place} of '{shown[:60]}' (allowed: 0 "
+            f"to {len(first.text)})",
+            fix="correct or remove such spans, and run it again",
+        )
+    told: Counter[str] = Counter({"left out (not at the place of their text)": sum(one.left_out for one in documents)})
     lines = [_lines(document, told) for document in documents]
     several = any(len(one) > 1 for one in lines)
     ids = [document.own.get("id") for document in documents]
@@ -306,7 +347,7 @@ def _sentences(path: Path, documents: Sequence[Document]) -> list[Sentence]:
             found.append(Sentence(words, tags, number, 0, own, document.own.get("group"), speaker))
     if not found:
         raise CorpusError(f"{path} has no words")
-    for what, number in told.items():
+    for what, number in (+told).items():
         log.warning("%s: %s %s", path, counted(number, "span"), what)
     return found
 
@@ -371,20 +412,23 @@ def is_tagged_list(path: Path) -> bool:
 
 
 def with_lists(table: pl.DataFrame) -> pl.DataFrame:
-    """Turn a table for which `is_tagged_table` holds into one with a sentence in each row (tokens, tags).
+    """Turn a table for which `is_tagged_table` holds into one with a sentence in each row: tokens, tags, and `OWN`.
 
-    The name of a sentence may be in its first row alone.
+    The name of a sentence may be in its first row alone. Each document may count its sentences anew.
     """
-    table = table.select(name for name, kind in table.schema.items() if kind == pl.String)
-    tag = column_of(table.columns, TAG) or ""
+    table = table.select(name for name, kind in table.schema.items() if kind == pl.String or name in OWN)
+    tag, own = column_of(table.columns, TAG) or "", [name for name in OWN if name in table.columns]
     if (table[tag][0] or "").startswith("["):
         word = column_of(table.columns, LISTED) or ""
-        return table.select(tokens=_listed(table[word]), tags=_listed(table[tag]))
+        return table.select(*own, tokens=_listed(table[word]), tags=_listed(table[tag]))
     word, name = column_of(table.columns, WORD) or "", column_of(table.columns, SENTENCE) or ""
+    own = [one for one in own if one != "id"]  # that of a word
     rows = table.select(
-        tokens=pl.col(word).fill_null(""), tags=pl.col(tag), id=pl.col(name).replace("", None).forward_fill()
-    )
-    return rows.group_by("id", maintain_order=True).agg("tokens", "tags")
+        *own, tokens=pl.col(word).fill_null(""), tags=pl.col(tag), id=pl.col(name).replace("", None).forward_fill()
+    ).with_columns(run=pl.col("id").rle_id())
+    rows = rows.with_columns(pl.col(own).cast(pl.String).replace("", None).forward_fill().over("run"))
+    sentences = rows.group_by("run", "id", *own, maintain_order=True).agg("tokens", "tags").drop("run")
+    return sentences.drop("id") if sentences["id"].is_duplicated().any() else sentences
 
 
 def _listed(cells: pl.Series) -> pl.Series:

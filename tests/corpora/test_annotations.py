@@ -124,6 +124,26 @@ def test_spans_that_fit_no_words(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert "1 span widened to whole words" in caplog.text
 
 
+@pytest.mark.parametrize("place", [[0, 5000], [-5, 3], [12, 7], [500, 510]])
+def test_spans_outside_their_text_are_refused(tmp_path: Path, place: list[int]) -> None:
+    path = write(tmp_path / "mine.jsonl", [TOOLS["doccano"], {"id": "b", "text": TEXT, "label": [[*place, "PER"]]}])
+    with pytest.raises(CorpusError) as error:
+        conll.prepare(path)
+    assert f"mine.jsonl: 1 span not within the text, e.g. {place} of 'b' (allowed: 0 to 24)" in error.value.message
+
+
+def test_spans_of_label_studio_are_found_by_their_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It counts as browsers do, where an emoji is two characters, and writes line breaks as in a string."""
+    text = f"\U0001f600 {TEXT}"
+    places = [(3, 10, "Ann Lee"), (15, 22, "Rio.\\nBo"), (23, 27, "song")]
+    marks = [{"value": {"start": a, "end": b, "text": held, "labels": ["X"]}} for a, b, held in places]
+    path = write(tmp_path / "mine.json", [{"data": {"text": text}, "annotations": [{"result": marks}]}])
+    with caplog.at_level(logging.WARNING):
+        rows = conll.prepare(path)
+    assert rows["label"].to_list() == ["O", "B-X", "I-X", "O", "O", "B-X", "I-X", "I-X", "O"]
+    assert "1 span left out (not at the place of their text)" in caplog.text
+
+
 def test_what_was_not_annotated_is_left_out(tmp_path: Path) -> None:
     values = [TOOLS["prodigy"], {**TOOLS["prodigy"], "answer": "reject"}, {**TOOLS["label studio"], "annotations": []}]
     cancelled = {**TOOLS["label studio"], "annotations": [{"was_cancelled": True, "result": []}]}
@@ -161,6 +181,25 @@ def test_words_in_rows(tmp_path: Path) -> None:
     assert conll.prepare(path)["label"].to_list() == ["B-PER", "I-PER", "O"]
 
 
+def test_words_in_rows_keep_their_group_and_speaker(tmp_path: Path) -> None:
+    lines = ["group,speaker,Sentence #,Word,Tag", "train,a,1,Ann,B-PER", ",,,sings,O", "test,b,2,Bo,B-PER"]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(lines))
+    rows = conll.prepare(path)
+    assert rows["group"].to_list() == ["train", "train", "test"]
+    assert rows["speaker"].to_list() == ["a", "a", "b"]
+    path.write_text("id,group,speaker,tokens,tags\nx,train,a,\"['Ann']\",\"['B-PER']\"\n")
+    assert conll.prepare(path).select("sentence", "group", "speaker").rows() == [("x", "train", "a")]
+
+
+def test_sentences_that_each_document_counts_anew_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("speaker,sentence_id,word,tag\na,0,Ann,B-PER\na,1,sings,O\nb,0,Bo,B-PER\nc,0,Cy,B-PER\n")
+    rows = conll.prepare(path)
+    assert rows["sentence"].to_list() == [f"sentence-{number:06d}" for number in range(1, 5)]
+    assert rows["speaker"].to_list() == ["a", "a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -193,6 +232,16 @@ def test_texts_with_a_class(tmp_path: Path, tool: str) -> None:
     found = table_of(path, "manifest", {})
     assert found is not None
     assert found.table.columns == ["text", "label"]
+
+
+def test_texts_with_a_class_keep_their_group_and_speaker(tmp_path: Path) -> None:
+    studio = {**CLASSES["label studio"], "data": {"text": "good", "group": "train", "speaker": 3}}
+    doccano = {**CLASSES["doccano"], "group": "train", "speaker": 3}
+    for value in (studio, doccano):
+        path = write(tmp_path / "mine.jsonl", [value])
+        assert read_classified(path).rows(named=True) == [
+            {"text": "good", "label": "pos", "group": "train", "speaker": "3"}
+        ]
 
 
 def test_a_text_that_ends_in_half_of_an_emoji(tmp_path: Path) -> None:

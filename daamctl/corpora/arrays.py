@@ -43,6 +43,12 @@ def array_parts(source: Path) -> list[Part]:
     """
     if source.is_dir():
         named = [(path, found) for path in sorted(source.iterdir()) if (found := IDX.fullmatch(path.name))]
+        sets = {found[1].rpartition("-")[0]: path.name for path, found in named}
+        if len(sets) > 1:  # as EMNIST has them
+            raise CorpusError(
+                f"{source} has several sets of images; one is allowed: {', '.join(one or sets[one] for one in sets)}",
+                fix="move the others out of the folder",
+            )
         members = {
             (found[1].rpartition("-")[2] or found[1], found[2]): partial(_open_idx, path) for path, found in named
         }

@@ -47,7 +47,7 @@ SCHEMAS: dict[Modality, dict[str, Any]] = {
 }  # fmt: skip
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
-NO_LABEL = ("nan", "null", "n/a", "na", "none", "unknown", "?")
+NO_LABEL = ("nan", "null", "n/a", "na", "none", "unknown", "?", "-")
 """Labels that tables often have where none is known, in lower case."""
 
 
@@ -105,7 +105,9 @@ def label_doubts(labels: Iterable[str]) -> list[str]:
     if several:
         more = f" (and {len(several) - 1} more)" if several[1:] else ""
         told.append(f"the label '{several[0]}'{more} may be several, and is a class of its own; give each item one")
-    unknown = [name for key, names in spelled.items() if key in NO_LABEL for name in names]
+    # - beside + is a class
+    keys = [key for key in spelled if key in NO_LABEL and not (key == "-" and "+" in spelled)]
+    unknown = [name for key in keys for name in spelled[key]]
     return told + [f"the label '{name}' may stand for items whose class is not known" for name in unknown]
 
 

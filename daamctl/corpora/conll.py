@@ -276,7 +276,9 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     table = read_table(path, fix=fix)
     if is_tagged_table(table):
         table = with_lists(table)
-    lists = NAMES[:2] if tagged or "tags" in table.columns else NAMES[:1]
+    tag_column = renames(["tags"], table.columns).get("tags", "")
+    has_tags = "tags" in table.columns or table.schema.get(tag_column) == pl.List(pl.String)
+    lists = NAMES[:2] if tagged or has_tags else NAMES[:1]
     absent = [name for name in lists if name not in table.columns]
     table = table.rename({other: name for name, other in renames(absent, table.columns).items()})
     missing = [name for name in lists if name not in table.columns]

@@ -464,12 +464,24 @@ def _array_of(value: Any, what: str) -> tuple[NDArray[Any], str | None, tuple[in
     """An item as one array; the order of its axes and the numbers of its layers, if its layout tells them."""
     order, numbers = None, None
     if isinstance(value, Mapping):
-        hits = ((re.fullmatch(pattern, str(name)), plus, one) for name, one in value.items() for pattern, plus in NAMES)
-        named = {int(hit[1]) + plus: one for hit, plus, one in hits if hit}
+        hits = [
+            (int(hit[1]) + plus, hit[0], one)
+            for name, one in value.items()
+            for pattern, plus in NAMES
+            if (hit := re.fullmatch(pattern, str(name)))
+        ]
         if "hidden_states" in value:
             order = "TLD" if "token_ids" in value else None  # as vLLM stores them
             value = value["hidden_states"]
-        elif named:
+        elif hits:
+            names: dict[int, str] = {}
+            for number, name, _ in hits:
+                if names.setdefault(number, name) != name:  # e.g. of an encoder and of a decoder
+                    raise CorpusError(
+                        f"{what}: '{names[number]}' and '{name}' are both layer {number}",
+                        fix="store the layers of one of them alone",
+                    )
+            named = {number: one for number, _, one in hits}
             numbers = tuple(sorted(named))
             value = [named[number] for number in numbers]
         elif len(value) == 1:

@@ -255,11 +255,13 @@ def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFram
     Where every file occurs once, times may be those within the recording that it was cut from.
     """
     path, names = found.get("path", "path"), [name for name in table.columns if not table[name].dtype.is_nested()]
-    start = found.get("start_s") or alike("start_s", [name for name in names if name not in found.values()])
+    free = sorted((name for name in names if name not in found.values()), key=lambda name: name.lower() == "offset")
+    start = found.get("start_s") or alike("start_s", free)  # an offset is the end where another column has the start
     given = {found[role] for role in ("start_s", "end_s") if role in found}
     if path not in names or start is None or "start_s" in names or not given <= set(names):
         return table, []
-    end = found.get("end_s") or alike("end_s", names) or ("offset" if start != "offset" and "offset" in names else None)
+    offset = next((name for name in names if name.lower() == "offset" and name != start), None)
+    end = found.get("end_s") or alike("end_s", names) or offset
     length = next((name for name in names if name.lower() in DURATION), None) if end is None else None
     times = {name: _seconds(table[name]) for name in (start, end, length) if name is not None}
     if any(one is None for one in times.values()):

@@ -7,6 +7,7 @@ UTF-8, one paragraph a line, ` = Title = ` between blank lines before every arti
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ import polars as pl
 
 from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError
-from daamctl.store.files import sha256_file
 from daamctl.store.tables import read_any_parquet
 
 FILES = {
@@ -46,7 +46,7 @@ class Article:
 
 @dataclass(frozen=True)
 class TextFile:
-    """What was found in one file.
+    """What was found in one file, or in the pieces of one.
 
     Args:
         tokens: words, and one end for every line, which is how the sizes of WikiText are counted.
@@ -91,18 +91,25 @@ def read(root: Path) -> Texts:
     files: dict[str, TextFile] = {}
     for part, names in FILES.items():
         # the raw and the tokenised version have different names; the first in the list is preferred
-        path = next((path for name in names for path in sorted(root.glob(name))), None)
-        if path is None and part == "train":
+        paths = next((found for name in names if (found := sorted(root.glob(name)))), [])
+        if not paths and part == "train":
             continue
-        if path is None:
+        if not paths:
             raise CorpusError(f"WikiText-2: {root} has no {part} file ({', '.join(names)})", fix=GET_IT)
-        lines = _lines(path)
+        shown = ", ".join(path.name for path in paths)
+        pieces = [re.search(r"-of-(\d+)", path.stem) for path in paths]
+        if {int(piece[1]) if piece else 1 for piece in pieces} != {len(paths)}:
+            raise CorpusError(
+                f"WikiText-2: {root} has {shown}, which are not all pieces of one {part} file", fix=GET_IT
+            )
+        lines = [line for path in paths for line in _lines(path)]
         parts[part] = _articles(part, lines)
         if not parts[part]:
-            raise CorpusError(f"{path} has no text", fix=GET_IT)
+            raise CorpusError(f"{root / shown} has no text", fix=GET_IT)
         tokens = sum(len(line.split()) + 1 for line in lines)
         complete = (len(parts[part]), tokens) == (ARTICLES[part], PUBLISHED[part])
-        files[part] = TextFile(path.name, sha256_file(path), len(parts[part]), tokens, complete)
+        content = b"".join(path.read_bytes() for path in paths)
+        files[part] = TextFile(shown, hashlib.sha256(content).hexdigest(), len(parts[part]), tokens, complete)
     notes = [
         f"{one.name} is not the published file: {one.articles:,} articles and {one.tokens:,} tokens, "
         f"published are {ARTICLES[part]} and {PUBLISHED[part]:,}."

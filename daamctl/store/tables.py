@@ -84,6 +84,13 @@ def read_separated(text: str) -> pl.DataFrame:
             head, *rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         except (csv.Error, ValueError):  # a zero byte, a cell of 100 kB, no line
             raise error from None
+        if any(len(row) > len(head) for row in rows):
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+            place, number = next((lines.line_num, len(row)) for row in lines if len(row) > len(head))
+            what = (
+                f"line {place} has {number} cells, the first line {len(head)}; a cell with {separator!r} needs quotes"
+            )
+            raise pl.exceptions.ComputeError(what) from None
         if len(set(head)) < len(head) or any(len(row) != len(head) for row in rows):
             raise
         return pl.DataFrame(rows, dict.fromkeys(head, pl.String), orient="row").with_columns(pl.all().replace("", None))

@@ -54,6 +54,16 @@ def fer2013(folder: Path) -> Path:
     return folder / "mine.csv"
 
 
+def test_several_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
+    source = idx(tmp_path)
+    for path in list(source.iterdir()):
+        for name in ("letters", "digits"):
+            (source / f"emnist-{name}-{path.name}").write_bytes(path.read_bytes())
+        path.unlink()
+    with pytest.raises(CorpusError, match="several sets of images; one is allowed: emnist-digits, emnist-letters"):
+        array_parts(source)
+
+
 @pytest.mark.parametrize("write", [medmnist, keras, idx, fer2013])
 def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
     source = write(tmp_path)

@@ -394,6 +394,7 @@ def test_equally_long_items_of_a_serving_engine_need_no_axes(tmp_path: Path) -> 
         ([states(0), states(1)], {}, "is not one item"),
         ([torch.zeros(2, 3, 4)], {}, "is not one item"),
         ("text", {}, "is not one item"),
+        ({"a.layers.0": states(0), "b.layers.0": states(0)}, {}, "'a.layers.0' and 'b.layers.0' are both layer 1"),
         (states(0), {"out": Path("x.csv")}, "must be a .parquet file"),
         (states(0), {"table": None}, "does not tell the labels"),
         (states(0), {"axes": "LTD", "layers": [3, 2, 1]}, "the layers must ascend, got 3, 2, 1"),

@@ -45,6 +45,19 @@ def test_a_train_file_is_used_and_parquet_reads_the_same(tmp_path: Path) -> None
     assert (table.train, table.files["train"].tokens) == (plain.train, plain.files["train"].tokens)
 
 
+def test_all_pieces_of_a_parquet_file_are_read(tmp_path: Path) -> None:
+    folder(tmp_path, valid=VALID, test=VALID)
+    for piece, title in enumerate(("A", "B")):
+        table = pl.DataFrame({"text": ["", f" = {title} = ", "", "text"]})
+        table.write_parquet(tmp_path / f"train-{piece:05d}-of-00002.parquet")
+    found = read(tmp_path)
+    assert [article.text for article in found.train] == ["= A = text", "= B = text"]
+    assert found.files["train"].name == "train-00000-of-00002.parquet, train-00001-of-00002.parquet"
+    (tmp_path / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(CorpusError, match=r"00000-of-00002\.parquet, which are not all pieces of one train file"):
+        read(tmp_path)
+
+
 def test_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no folder"):
         read(tmp_path / "absent")

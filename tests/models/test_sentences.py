@@ -31,6 +31,13 @@ def test_files_of_columns_and_tables_may_have_tags_of_any_scheme(tmp_path: Path)
     assert read_sentences([str(tmp_path)])["item"].len() == 2  # of a folder, tables are left out
 
 
+def test_tags_of_a_table_may_have_another_name(tmp_path: Path) -> None:
+    pl.DataFrame({"tokens": [["Ada", "ran"]], "ner_tags": [["B-PER", "O"]]}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"tokens": [["Ada", "ran"]], "ner_tags": [[1, 0]]}).write_parquet(tmp_path / "b.parquet")
+    rows = read_sentences([str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")])
+    assert rows["tags"].to_list() == [["B-PER", "O"], None]  # numbers have no names
+
+
 def test_annotated_texts(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ada ran.", encoding="utf-8")
     (tmp_path / "a.ann").write_text("T1\tPER 0 3\tAda\n", encoding="utf-8")

@@ -1198,6 +1198,7 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("Happy", "happy", "sad"), "the labels 'Happy' and 'happy' may be one class, spelled differently"),
         (("no_go", "no go", "sad"), "the labels 'no go' and 'no_go' may be one class, spelled differently"),
         (("nan", "happy", "sad"), "the label 'nan' may stand for items whose class is not known"),
+        (("-", "entailment", "neutral"), "the label '-' may stand for items whose class is not known"),  # of SNLI
         (
             ("a;b", "b ; c", "a"),
             "the label 'a;b' (and 1 more) may be several, and is a class of its own; give each item one",
@@ -1209,6 +1210,7 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("calm, at ease", "sad, in tears", "angry"), None),
         (("C", "C++", "C#"), None),
         ((":)", ":(", "?!"), None),
+        (("+", "-", "0"), None),
     ],
 )
 def test_labels_that_may_be_one_class_or_none_are_doubted(

@@ -177,6 +177,11 @@ def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str
     assert read_separated(text).rows() == cells
 
 
+def test_a_row_with_too_many_cells_is_named() -> None:
+    with pytest.raises(pl.exceptions.PolarsError, match="line 4 has 3 cells, the first line 2; a cell with ',' needs"):
+        read_separated('a,b\nx,"y\nz"\nv,w,u\n')
+
+
 def test_half_of_an_emoji_is_read_as_a_replacement() -> None:
     assert parsed_json('["a\\ud83d", "\\ud83d\\ude00", "\\\\ud800"]') == ["a\ufffd", "\U0001f600", "\\ud800"]
     assert parsed_json_lines('{"\\ud83d": 1}\n\n2') == [{"\ufffd": 1}, 2]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daamctl.artifacts.reconstruction import METRICS, ArmScores, Reconstruction
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -118,7 +118,7 @@ def verdict(found: ArmScores) -> list[str]:
     rows = gaps(found, FIRST)
     if not rows:
         return [f"Only the reference, `{found.reference}`, was trained, so there is nothing to compare."]
-    return [_sentence(row) for row in rows]
+    return [_sentence(row, len(rows)) for row in rows]
 
 
 def gaps(found: ArmScores, metric: str) -> list[Compared]:
@@ -137,7 +137,7 @@ def judged(row: Compared) -> str:
     return "better" if row.difference > 0 else "worse"
 
 
-def _sentence(row: Compared) -> str:
+def _sentence(row: Compared, comparisons: int) -> str:
     arm, reference, says = f"`{row.first}`", f"`{row.second}`", judged(row)
     # of five images or fewer there is none
     limits = "" if row.low is None else f" [{Number(row.low, 'signed')}, {Number(row.high, 'signed')}; not corrected]"
@@ -148,6 +148,9 @@ def _sentence(row: Compared) -> str:
         return f"{arm} reconstructs {says} than {reference}: {how}."
     if says == "no difference shown":
         least = "" if row.detectable is None else f" From {row.detectable:.3f} dB on it would have been seen."
+        # with few images no difference is significant, however large
+        if row.floor is not None and (floor := min(1.0, row.floor * comparisons)) > ALPHA:
+            least = f" {plural(row.units or 0, 'image')} allow no p below {floor:.3g} after correction."
         return f"{arm} does not differ from {reference} beyond chance: {how}.{least}"
     why = "there is one seed" if says == "one seed" else "seeds disagree"
     return f"{arm} differs from {reference} on these images, but {why}, so the block need not be the reason: {how}."

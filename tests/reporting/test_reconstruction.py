@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from daamctl.artifacts.reconstruction import ArmScores
@@ -51,6 +53,13 @@ def test_a_sentence_per_arm(row: Compared, words: str) -> None:
 
 def test_what_could_have_been_seen() -> None:
     assert "From 0.150 dB on it would have been seen." in said(minus_identity(0.05, p=0.4))
+
+
+def test_nothing_could_have_been_seen_on_few_images() -> None:
+    row = replace(minus_identity(0.05, p=0.25), units=4, floor=0.125)
+    assert said(row).endswith("the same sign in 2 of 2 seeds. 4 images allow no p below 0.125 after correction.")
+    assert "would have been seen" not in said(row)
+    assert "would have been seen" in said(replace(row, floor=0.05))
 
 
 def test_only_a_reference() -> None:

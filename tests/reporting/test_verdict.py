@@ -146,6 +146,13 @@ def test_family_is_told_in_words() -> None:
     assert "Intervals resample only 10 speakers." in text
 
 
+def test_nothing_is_detectable_if_no_p_value_can_be_small_enough() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["comparison"]["family"]["floor"] = 0.125
+    assert "Smallest possible p-value with 10 speakers: 0.125" in lines(data)
+    assert "detectable" not in lines(data)
+
+
 def test_intervals_are_told_in_words() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
     same, other = (row for row in data["tables"]["comparisons"] if row["metric"] == "accuracy")

@@ -169,6 +169,13 @@ def test_few_groups_give_figures_without_a_test() -> None:
     assert "to test single items, name their column with --group" in verdict.notes
 
 
+def test_nothing_is_detectable_with_five_groups() -> None:
+    verdict = daamctl.judge(table(0.75, 1, speakers=5), table(0.6, 2, speakers=5))
+    said = " ".join(sentences(verdict))
+    assert "5 speakers allow no p below 0.0625. A lead of" in said
+    assert "Detectable" not in said
+
+
 def test_how_many_more_would_do() -> None:
     one, other = table(0.75, 1), table(0.72, 7)
     verdict = daamctl.judge(one, other)

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from daamctl.artifacts.terms import counted
 from daamctl.config import TrainConfig
 from daamctl.data.spans import OUTSIDE, are_words, sentence_of
+from daamctl.data.task import TASKS
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")
@@ -98,6 +100,9 @@ def make_split(
                 f"its items come from {speakers} speaker(s): add others, or leave out the column speaker, and every "
                 "item counts alone; results then hold for these speakers only"
             )
+            if are_words(clips):
+                source = TASKS["tokens"].with_sources(clips["utterance_id"], clips["speaker"]).source
+                fix = f"its words come from {counted(speakers, source)}: add others; an empty line ends a sentence"
         raise TrainingError(
             f"{len(rings)} group(s) ({', '.join(rings)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",

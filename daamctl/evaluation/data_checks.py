@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.splits import pair_part
+from daamctl.artifacts.splits import is_official, pair_part
 from daamctl.artifacts.terms import counted, with_article
 from daamctl.data.task import TASKS, Task
 
@@ -36,6 +36,7 @@ MANY_CUT = 0.05
 IMBALANCE = 1.5
 """A most frequent class with more than this many times the even share is a note."""
 MAX_EXAMPLES = 5
+TRAIN_AND_DEV = "train and dev share them, so results on dev are too high."
 BLOCK_ROWS = 1024
 """Clips to compare with all others at once."""
 
@@ -241,15 +242,16 @@ def check_shared(clips: pl.DataFrame, column: str, task: Task = SPEECH) -> Findi
     known = clips.with_columns(group=pair_part(clips["group"], column)).drop_nulls(column)
     rows = known.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
     shared = rows.filter(pl.col("groups") > 1)[column].sort()
-    affected = clips.filter(pl.col(column).is_in(shared.implode())).height
+    concerned = clips.filter(pl.col(column).is_in(shared.implode()))
+    affected = concerned.height
     numbers = {f"{what}s": rows.height, "shared": len(shared), "clips": affected}
     if shared.is_empty():
         return Finding(f"{what}s", "ok", f"No {said} is in two groups.", numbers)
-    text = (
-        f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, task)}): "
-        f"test groups contain {said}s that were trained on, so their results are too high"
-        + (" for new sentences; `daamctl protocols` says by how much." if column == "sentence" else ".")
-    )
+    text = f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, task)}): "
+    if is_official(clips["group"]) and "test" not in set(concerned["group"]):
+        return Finding(f"{what}s", "warning", f"{text}{TRAIN_AND_DEV}", numbers, _first(shared))
+    text += f"test groups contain {said}s that were trained on, so their results are too high"
+    text += " for new sentences; `daamctl protocols` says by how much." if column == "sentence" else "."
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
 
 
@@ -264,7 +266,8 @@ def check_duplicates(
     """
     alike = "have exactly equal embeddings" if stored else "are equal"
     sets = _equal_sets(clips, content)
-    across = sum(clips["group"].gather(rows).n_unique() > 1 for rows in sets)
+    leaking = [parts for rows in sets if len(parts := set(clips["group"].gather(rows))) > 1]
+    across = len(leaking)
     numbers = {"sets": len(sets), "clips": sum(map(len, sets)), "sets_across_groups": across}
     if not sets:
         alike = alike.replace("exactly ", "")
@@ -277,7 +280,10 @@ def check_duplicates(
     text = f"{_clips(numbers['clips'], task)}{of} {alike} ({counted(len(sets), 'set')})"
     if not across:
         return Finding("duplicates", "note", f"{text}, all within one group.", numbers, examples)
-    text += f", {across} of them across groups: test groups contain {task.original}s that were trained on."
+    text += f", {across} of them across groups: "
+    if is_official(clips["group"]) and not any("test" in parts for parts in leaking):
+        return Finding("duplicates", "warning", f"{text}{TRAIN_AND_DEV}", numbers, examples)
+    text += f"test groups contain {task.original}s that were trained on."
     return Finding("duplicates", "warning", text, numbers, examples)
 
 

@@ -47,6 +47,14 @@ def test_too_few_speakers_for_groups() -> None:
     )
 
 
+def test_one_sentence_for_all_groups() -> None:
+    words = [f"s1-{number:04d}" for number in range(3)]
+    table = pl.DataFrame({"utterance_id": words, "label": ["O", "B-PER", "O"], "speaker": "s1", "group": "a"})
+    with pytest.raises(TrainingError) as caught:
+        make_split(table, 1, dev_group=False)
+    assert caught.value.fix == "its words come from 1 sentence: add others; an empty line ends a sentence"
+
+
 @pytest.mark.parametrize("dev_group", [True, False])
 def test_every_clip_stands_in_exactly_one_part(dev_group: bool) -> None:
     table = clips(["g3", "g1", "g2", "g1", "g10"])

@@ -278,6 +278,20 @@ def test_equal_texts_are_found_by_what_they_say():
     assert findings["duplicates"].examples == ("t7#000 = t310#000",)
 
 
+def test_what_only_train_and_dev_share_was_not_tested():
+    items = make_items().with_columns(speaker=pl.lit("a") + pl.int_range(pl.len()).cast(pl.String))
+    items = changed(items, [0, 1, 2], group="dev")
+    items = changed(items, [2, 3], speaker="b")
+    texts = ["one", *(f"Item number {i}" for i in range(len(items) - 2)), "two"]
+    texts[7] = "one"
+    shared = "train and dev share them, so results on dev are too high."
+    for row, expected in ((5, shared), (len(items) - 1, "that were trained on, so their results are too high.")):
+        findings = found(changed(items, [row], speaker="b"), make_values(items), checks=TEXT_CHECKS, modality="text",
+                         content=text_ids(texts))  # fmt: skip
+        assert findings["speakers"].text.endswith(expected)
+        assert findings["duplicates"].text == f"2 texts are equal (1 set), 1 of them across groups: {shared}"
+
+
 def test_copies_of_images_are_found_even_where_their_embeddings_differ_a_little():
     items = make_items()
     files = [b"%d" % i for i in range(len(items))]

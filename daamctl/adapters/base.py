@@ -186,7 +186,8 @@ def visible_positions(inputs: Mapping[str, Tensor], mask: Tensor, length: int) -
         the encoder's own mask if it has one for these positions, else the classifier's; None: all.
     """
     given = inputs.get("attention_mask")
-    if given is None or given.shape[-1] != length:  # that of speech counts samples
+    # that of speech counts samples, that of Qwen2-Audio says what each position sees
+    if given is None or given.ndim != 2 or given.shape[-1] != length:
         given = mask if mask.ndim == 2 else None
     return None if given is None else given > 0
 

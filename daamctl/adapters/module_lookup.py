@@ -87,7 +87,8 @@ def layer_norms(model: nn.Module) -> tuple[str, ...]:
     return tuple(
         name
         for name, module in model.named_modules()
-        if (isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")) and not UNUSED.search(name)
+        if (isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "LayerNorm")))
+        and not UNUSED.search(name)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
-from transformers import Wav2Vec2BertConfig, Wav2Vec2BertModel
+from transformers import T5Config, T5EncoderModel, Wav2Vec2BertConfig, Wav2Vec2BertModel
 
 from daamctl.adapters import module_lookup
 from daamctl.errors import MethodError
@@ -53,6 +53,11 @@ def test_parts_are_found_by_structure(architecture: str) -> None:
     norms = module_lookup.layer_norms(model)
     assert len(norms) >= 4
     assert not any("pooler" in name for name in norms)
+
+
+def test_norms_of_t5_are_found() -> None:
+    model = T5EncoderModel(T5Config(d_model=32, num_layers=2, num_heads=4, d_kv=8, d_ff=48, vocab_size=50))
+    assert len(module_lookup.layer_norms(model)) == 5  # two in each layer, and the final one
 
 
 def test_what_lies_beside_the_way_to_the_output_is_left_out() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
+from daamctl.adapters import build_finetune
 from daamctl.config import ExtractConfig
 from daamctl.encoders.encoder_size import encoder_size_of, shape_of
 from daamctl.encoders.load import open_encoder
@@ -149,3 +150,14 @@ def test_cut_tower_gives_the_lower_layers(folder: Path) -> None:
         config, modality="speech", max_duration_s=1.0, device="cpu", precision="float32", highest_layer=1
     )
     torch.testing.assert_close(found.encoder.pool(clips(*LENGTHS))[0], whole[:, :1])
+
+
+def test_added_layers_see_the_frames_of_a_clip_alone(folder: Path) -> None:
+    encoder = opened(folder)
+    model = build_finetune("base-plus-1", encoder, num_classes=3, seed=1).eval()
+    items = clips(*LENGTHS)
+    with torch.no_grad():
+        for value in model.trained().values():
+            value.add_(0.05 * torch.randn(value.shape))
+        alone = torch.cat([model(*encoder.collate([item])) for item in items])
+        torch.testing.assert_close(model(*encoder.collate(items)), alone, atol=1e-4, rtol=1e-4)

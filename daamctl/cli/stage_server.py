@@ -111,9 +111,12 @@ def serve(address: str, dvc: int) -> None:
                     for name in SMALL if set(request["words"]) & set(LIGHT) else (*SMALL, *LARGE):
                         importlib.import_module(name)
                     if not os.fork():
-                        listener.close()
-                        _run_forked(client.dup(), request, files)
-                        return
+                        try:
+                            listener.close()
+                            _run_forked(client.dup(), request, files)
+                            return
+                        except (OSError, ValueError):  # before it began: the command runs by itself
+                            os._exit(1)
                 finally:  # who reads the output of a stage waits until nobody holds it open
                     for file in files:
                         os.close(file)

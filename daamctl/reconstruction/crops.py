@@ -122,7 +122,7 @@ class CropPixels:
         self.images = _Images(root, crops.settings["resize"])
         self.all: Tensor | None = None
         if len(self.rows) * 3 * self.side**2 <= IN_MEMORY_BYTES:
-            self.all = torch.cat(list(self._decoded([range(len(self.rows))])))
+            [self.all] = self._decoded([range(len(self.rows))])
 
     def __len__(self) -> int:
         """Number of crops."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -163,6 +164,29 @@ def test_a_signal_before_the_stage_begins(project: Path) -> None:
     assert (done.stdout, done.stderr) == ("interrupted; run the same command again to resume\n 130\n", "")
     wait_for(lambda: not servers(project))
     assert not (project / "process").exists(), "the stage ran, although nobody waited for it"
+
+
+def test_a_stage_that_cannot_begin_leaves_no_process(project: Path) -> None:
+    """E.g. its folder is gone."""
+    address = str(project / ".dvc/tmp/x.sock")
+    code = f"from daamctl.cli.stage_server import serve; serve({address!r}, {os.getpid()})"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=project, env=dict(os.environ), stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: os.path.exists(address))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(address)
+            socket.send_fds(client, [b"!"], [0, 1, 2])
+            request = {"words": ["check"], "folder": str(project / "gone"), "environment": dict(os.environ)}
+            client.sendall(json.dumps(request).encode() + b"\n")
+            assert client.recv(10) == b""
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        wait_for(lambda: not children.read_text())
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()
 
 
 def wait_for(look: Callable[[], Any]) -> Any:

@@ -81,6 +81,12 @@ def test_pixels_in_memory_and_batch_by_batch(tmp_path: Path, monkeypatch: pytest
     assert torch.equal(batches[0][0], batches[2][5])
 
 
+def test_pixels_in_memory_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, made = write_images(tmp_path / "mine"), torch.zeros(1, 3, 8, 8)
+    monkeypatch.setattr(CropPixels, "_decoded", lambda *_: iter([made]))
+    assert CropPixels(placed(folder), "train", folder).all is made
+
+
 def test_resizing_keeps_the_aspect(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "mine", size=(40, 20))
     found = placed(folder, resize=10, per_image=1)

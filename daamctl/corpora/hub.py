@@ -55,7 +55,7 @@ def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
 
 
 def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
-    """Read the parts `train` and `test` of a copy of a data set, those that exist.
+    """Read the parts `train` and `test` of a copy of a data set, those that have rows.
 
     Args:
         columns: for each column to read, its possible names; the first is its name in the result.
@@ -66,7 +66,7 @@ def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     found, chosen = {part.name.lower(): part for part in parts_of(folder)}, {}
-    for part in (found[name] for name in PARTS if name in found):
+    for part in (found[name] for name in PARTS if name in found and found[name].rows):
         names = [next((name for name in one if name in part.schema.names), "") for one in columns]
         if "" in names:
             shown, lacking = ", ".join(part.schema.names)[:200], " or ".join(columns[names.index("")])

@@ -69,7 +69,8 @@ def _contained(path: Path) -> list[tuple[str, Path, int]]:
 def _name(file: BinaryIO, path: Path) -> str:
     """The name that comes next; empty at the end."""
     name = b""
-    while (byte := file.read(1)) not in (b"", b" ", b"\t") and len(name) < LONGEST_NAME:
+    # space before it does not count
+    while (byte := file.read(1)) and not (name and byte in b" \t") and len(name) < LONGEST_NAME:
         name = (name + byte).lstrip()
     try:
         found = name.decode()

@@ -204,7 +204,10 @@ def is_cached(hub_id: str, revision: str | None) -> bool:
     if find("config.json") is None:
         return False
     for path in filter(None, map(find, WEIGHTS)):
-        index = json.loads(path.read_text(encoding="utf-8"))["weight_map"] if path.suffix == ".json" else {}
+        try:
+            index = json.loads(path.read_text(encoding="utf-8"))["weight_map"] if path.suffix == ".json" else {}
+        except ValueError:  # cut off
+            continue
         if all(map(find, set(index.values()))):
             return True
     return False

@@ -126,7 +126,7 @@ def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
     names = table["utterance_id"] if "utterance_id" in table.columns else table["path"] if needed == "path" else numbers
     columns["item"] = [name or number for name, number in zip(names, numbers, strict=True)]
     if "label" in table.columns:
-        columns["label"] = table["label"]
+        columns["label"] = table["label"].str.strip_chars().replace("", None)
     if modality == "speech":
         start, end = _seconds(table, "start_s", path), _seconds(table, "end_s", path)
         columns["start_s"], columns["duration_s"] = start.fill_null(0.0), end - start.fill_null(0.0)

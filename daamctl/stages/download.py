@@ -132,7 +132,7 @@ def select_classes(
     classes = tuple(name if name in known else corpus.aliases.get(name, name) for name in names)
     for name in classes:
         if name not in known:
-            raise UnknownNameError(f"class of corpus '{corpus.name}'", name, known)
+            raise UnknownNameError("class", name, known, of=corpus.name)
     if len(set(classes)) < max(least, len(classes)):
         raise ConfigError(
             f"at least two different classes are needed, got {', '.join(names) or 'none'}",

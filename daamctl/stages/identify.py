@@ -156,7 +156,7 @@ def _chosen(
     file: VectorFile, audio: Path | None, texts: Path | None, items: int
 ) -> tuple[list[int], list[Path] | list[str]]:
     """Rows of the file that are embedded again, spread evenly, and their recordings or texts."""
-    ids = file.columns()["id"].to_list()
+    ids = file.columns(required=("id",))["id"].to_list()
     known: dict[str, Any]
     if audio is not None:
         if not audio.is_dir():

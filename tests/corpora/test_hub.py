@@ -60,6 +60,12 @@ def test_saved_by_datasets(tmp_path: Path) -> None:
     assert found(tmp_path / "one") == {"test": BOTH["test"]}
 
 
+def test_a_part_without_rows_is_left_out(tmp_path: Path) -> None:
+    frame("train").write_parquet(tmp_path / "train.parquet")
+    frame("test").clear().write_parquet(tmp_path / "test.parquet")
+    assert found(tmp_path) == {"train": BOTH["train"]}
+
+
 def test_no_copy(tmp_path: Path) -> None:
     assert found(tmp_path) == {}
     frame("test", column="title").write_parquet(tmp_path / "test.parquet")

@@ -46,6 +46,13 @@ def test_arrays_of_an_archive(kind: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(read(), array)
 
 
+def test_space_before_a_name_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "x.ark").write_bytes(b" a  [ 1 2 ]\n \tb  [ 3 4 ]\n\nc [ 5 6 ]\n ")
+    assert {name: read().tolist() for name, read in read_archive(tmp_path / "x.ark").items()} == {
+        "a": [1, 2], "b": [3, 4], "c": [5, 6],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("place", ["x.ark", "/elsewhere/exp/x.ark"])
 def test_a_list_of_places(place: str, tmp_path: Path) -> None:
     """Kaldi writes where the archive was made."""

@@ -150,6 +150,8 @@ def test_cached_means_all_files_of_the_weights(hub: Path) -> None:
     (folder / "snapshots/abc/model-2.safetensors").touch()
     assert is_cached("a/b", None)
     assert not is_cached("a/b", "other")
+    (folder / "snapshots/abc/model.safetensors.index.json").write_text(json.dumps(index)[:-9])
+    assert not is_cached("a/b", None)
 
 
 def test_without_the_hub_only_the_cache_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

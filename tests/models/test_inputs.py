@@ -51,6 +51,11 @@ def test_tables(tmp_path: Path, suffix: str) -> None:
     assert rows["duration_s"].to_list() == [1.5, None]
 
 
+def test_a_blank_label_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\none,   \ntwo,\nthree, x \n")
+    assert read_inputs([str(tmp_path / "a.csv")], "text")["label"].to_list() == [None, None, "x"]
+
+
 def test_texts(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\ntwo\n")
     rows = read_inputs([str(tmp_path / "a.txt")], "text")

@@ -126,7 +126,7 @@ def test_classes(project: Path, collection: Path) -> None:
     table = make(project, collection, corpus="manifest", classes=["tense", "calm"])
     assert table.classes == ("tense", "calm")
     assert table.settings["classes"] == ["tense", "calm"]
-    with pytest.raises(UnknownNameError, match=r"unknown class of corpus 'manifest' 'tens'\n.*did you mean 'tense'"):
+    with pytest.raises(UnknownNameError, match=r"unknown class 'tens' of 'manifest'\n.*did you mean 'tense'"):
         make(project, collection, corpus="manifest", classes=["tens", "calm"])
     with pytest.raises(ConfigError, match="at least two different classes are needed, got calm, calm"):
         make(project, collection, corpus="manifest", classes=["calm", "calm"])

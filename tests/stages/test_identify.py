@@ -150,6 +150,11 @@ def test_texts_and_unit_length(tmp_path: Path, pool: str, place: Any) -> None:
     assert len(found.left_out) == 1
 
 
+def test_vectors_need_no_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", id=IDS, embeddings=np.ones((6, 1, encoder_of("llama-micro").embed_dim), "float32"))
+    assert not identify.run(tmp_path / "mine.npz", encoders=["llama-micro"], texts=table(tmp_path), items=2).same
+
+
 def call(*words: Any) -> Any:
     return CliRunner().invoke(app, ["identify", *map(str, words)])
 

@@ -189,7 +189,7 @@ def relabelled(rows: pl.DataFrame, labels: Mapping[str, str]) -> pl.DataFrame:
 def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | None]:
     """The one of some names (paths) that each id means: by the whole name or its last parts; None: none or several.
 
-    Endings of recordings, images and texts do not count.
+    Endings of recordings, images and texts do not count. An id of one part of an official split means none of another.
     """
     endings = {ending for group in SUFFIXES.values() for ending in group}
 
@@ -207,8 +207,14 @@ def match_names(ids: Sequence[str | None], names: Iterable[str]) -> list[str | N
     for name in names:
         for tail in tails(short(name)):
             known[tail] = name if known.get(tail, name) == name else None
+
+    def parts(name: str) -> set[str | None]:
+        return {part_of(folder) for folder in name.split("/")[:-1]} - {None}
+
     wanted = [short((given or "").strip().replace("\\", "/")) for given in ids]
-    return [next((known[tail] for tail in tails(name) if tail in known), None) for name in wanted]
+    found = [next((known[tail] for tail in tails(name) if tail in known), None) for name in wanted]
+    pairs = [(one, parts(name), parts(one or "")) for name, one in zip(wanted, found, strict=True)]
+    return [None if ours and theirs and not ours & theirs else one for one, ours, theirs in pairs]
 
 
 def read_text(source: Path | BinaryIO) -> str:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from daamctl.corpora.dumps import import_vectors
+from daamctl.corpora.files import match_names
 from daamctl.corpora.vector_file import open_vectors
 from daamctl.errors import CorpusError
 
@@ -500,6 +501,12 @@ def test_rows_of_a_table_name_the_rows_of_an_array(
     with pytest.raises(CorpusError, match="does not tell the labels") as caught:
         import_vectors(source, tmp_path / "out.parquet")
     assert "a row for each item in the same order" in str(caught.value)
+
+
+def test_an_id_of_one_part_means_no_item_of_another() -> None:
+    names = ["train/0", "train/1", "wav/2.wav"]
+    assert match_names(["test/0", "train/1", "1", "test/2"], names) == [None, "train/1", "train/1", "wav/2.wav"]
+    assert match_names(["train/a.wav"], ["/data/corpus-train/a"]) == ["/data/corpus-train/a"]
 
 
 def test_two_items_of_one_name(tmp_path: Path) -> None:

@@ -260,11 +260,12 @@ def _hold_out(clips: pl.DataFrame, rows: np.ndarray, fraction: float) -> tuple[n
         held_out = rng.permutation(known)[: max(1, round(fraction * len(known)))]
         out = rows[np.isin(sentence, held_out)]
         return np.setdiff1d(rows, out), out
-    part = clips[rows].select("utterance_id", "label")  # the clips of a recording stay together
-    held = []
-    for name in sorted(part["label"].unique()):
-        of_class = part.filter(pl.col("label") == name)["utterance_id"].unique(maintain_order=True).to_numpy()
+    part = clips[rows].select("label", "utterance_id")  # the clips of a recording stay together
+    recordings = part.unique(maintain_order=True).sort("label", maintain_order=True)
+    held: list[str] = []
+    for _, of_class in recordings.group_by("label", maintain_order=True):
         # one recording of every class is left to train on
-        held.append(rng.permutation(of_class)[: min(max(1, round(fraction * len(of_class))), len(of_class) - 1)])
-    out = rows[np.isin(part["utterance_id"].to_numpy(), np.concatenate(held))]
+        number = min(max(1, round(fraction * len(of_class))), len(of_class) - 1)
+        held += rng.permutation(of_class["utterance_id"].to_numpy())[:number].tolist()
+    out = rows[part["utterance_id"].is_in(held).to_numpy()]
     return np.setdiff1d(rows, out), out

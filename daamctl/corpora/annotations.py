@@ -191,6 +191,17 @@ def _marks(task: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     return [one for one in values if isinstance(one, Mapping)]
 
 
+def _placed(text: str, mark: Mapping[str, Any], span: Span) -> Span | None:
+    """A span of Label Studio, whose places may be in UTF-16, in which an emoji is two; None: its text is elsewhere."""
+    units = text.encode("utf-16-le")
+    start, end = (len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in span[:2])
+    given = mark.get("text")
+    for found in (span, (start, end, span[2])):
+        if not isinstance(given, str) or given.replace("\\n", "\n").split() == text[slice(*found[:2])].split():
+            return found
+    return None
+
+
 def _of_value(value: Any) -> Document | None:
     """A text with spans, as one of the tools writes it; None: something else, or not annotated."""
     if not isinstance(value, dict) or value.get("answer", "accept") != "accept":  # Prodigy keeps what is rejected
@@ -198,24 +209,12 @@ def _of_value(value: Any) -> Document | None:
     own = _own(value)
     if isinstance(value.get("data"), dict):  # Label Studio
         texts = [one for one in value["data"].values() if isinstance(one, str)]
-        marks, spans, left_out = _marks(value), [], 0
-        text = value["data"].get("text", texts[0] if len(texts) == 1 else None)
+        marks, text = _marks(value), value["data"].get("text", texts[0] if len(texts) == 1 else None)
         if not isinstance(text, str) or marks is None:
             return None
-        units = text.encode("utf-16-le")  # in which browsers count: an emoji is two
-        for one in marks:
-            if (span := _span(one, None)) is None:
-                continue
-            in_units = [len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in span[:2]]
-            held = [text[slice(*places)].split() for places in (span[:2], in_units)]
-            surface = one["text"].replace("\\n", "\n").split() if isinstance(one.get("text"), str) else held[0]
-            if surface not in held:
-                left_out += 1
-            elif surface == held[0]:
-                spans.append(span)
-            else:
-                spans.append((in_units[0], in_units[1], span[2]))
-        return Document(text, spans, own=own, left_out=left_out)
+        placed = [_placed(text, one, span) for one in marks if (span := _span(one, None)) is not None]
+        spans = [span for span in placed if span is not None]
+        return Document(text, spans, own=own, left_out=len(placed) - len(spans))
     words = value.get("tokenized_text") or value.get("tokens")
     listed = isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
     text = words if listed else value.get(alike("text", list(value)) or "text")

@@ -7,7 +7,6 @@ UTF-8, one paragraph a line, ` = Title = ` between blank lines before every arti
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import polars as pl
 
 from daamctl.corpora.files import lines_of, read_text
 from daamctl.errors import CorpusError
+from daamctl.store.files import sha256_file
 from daamctl.store.tables import read_any_parquet
 
 FILES = {
@@ -108,8 +108,7 @@ def read(root: Path) -> Texts:
             raise CorpusError(f"{root / shown} has no text", fix=GET_IT)
         tokens = sum(len(line.split()) + 1 for line in lines)
         complete = (len(parts[part]), tokens) == (ARTICLES[part], PUBLISHED[part])
-        content = b"".join(path.read_bytes() for path in paths)
-        files[part] = TextFile(shown, hashlib.sha256(content).hexdigest(), len(parts[part]), tokens, complete)
+        files[part] = TextFile(shown, sha256_file(*paths), len(parts[part]), tokens, complete)
     notes = [
         f"{one.name} is not the published file: {one.articles:,} articles and {one.tokens:,} tokens, "
         f"published are {ARTICLES[part]} and {PUBLISHED[part]:,}."

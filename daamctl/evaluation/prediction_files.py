@@ -265,9 +265,9 @@ def _with_items(
         told = [f"{len(unused)} of the {len(known)} items of {items.name} have no prediction, e.g. '{unused[0]}'"]
     frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
     if truth is not None and GIVEN in frame.columns:
-        own, theirs_too = text_of(frame[truth]), frame[GIVEN]
-        differ = (own != theirs_too).sum()
-        if differ and {*own} & {*theirs_too}:  # else the same labels are written in another way
+        own, other_labels = text_of(frame[truth]), frame[GIVEN]
+        differ = (own != other_labels).sum()
+        if differ and {*own} & {*other_labels}:  # else the same labels are written in another way
             raise ConfigError(
                 f"{path} and {items} have another {truth} for {differ} of {len(frame)} items",
                 fix=f"if this column of {path.name} has the answers: --prediction {truth}",
@@ -660,8 +660,7 @@ def _numbered_apart(
     if label is not None:
         kinds = [tuple(text_of(one[label])) if label in one.columns else () for one in frames]
     elif all(re.search("fold", name, re.IGNORECASE) for name in names):
-        kinds = [(len(one),) for one in frames]
-        if len(set(kinds)) == 1 < len(frames):
+        if len({len(one) for one in frames}) == 1 < len(frames):
             what = f"{first_few(names)}: rows are numbered in each file, and nothing tells if folds have the same items"
             raise ConfigError(what, fix="add a column with the names of the items")
         kinds = [(name,) for name in names]

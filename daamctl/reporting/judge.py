@@ -10,6 +10,7 @@ import polars as pl
 from daamctl.artifacts.predictions import ERRORS, LOSS, MEAN, VALUED, Predictions, Verdict
 from daamctl.artifacts.scores import ALPHA
 from daamctl.artifacts.terms import listed
+from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.task import FIGURES, title_of
 from daamctl.reporting.document import (
     Block,
@@ -56,7 +57,8 @@ def sentences(verdict: Verdict) -> list[str]:
     deciding = ", ".join(items[:MOST]) + (", …" if len(items) > MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
     further = {"errors": ERRORS.get(verdict.metric, ""), "is_share": kinds_of(verdict.metric)[0] == "percent"}
-    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, **further)
+    floor = sign_flip_floor(pair.units or 0)
+    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, floor=floor, **further)
 
 
 def ranking(verdict: Verdict) -> Table:

@@ -246,10 +246,13 @@ def link_or_copy(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def sha256_file(*paths: Path) -> str:
+    """SHA-256 of a file's bytes, or of those of several, one after the other, as hex."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            hashlib.file_digest(stream, lambda: digest)
+    return digest.hexdigest()
 
 
 def content_key(value: Any) -> str:

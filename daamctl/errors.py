@@ -59,14 +59,18 @@ class UnknownNameError(ConfigError):
         kind: what the name should be, e.g. "method".
         of: what it should belong to, e.g. a run.
         is_open: installed packages may have more of them.
+
+    Attributes:
+        is_slip: whether a known name has a similar spelling.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, of: str = "", is_open: bool = False) -> None:
-        fix = suggest(name, known)
+        known = list(known)
+        self.is_slip = bool(difflib.get_close_matches(name, known, 1))
         more = f" of '{of}'" if of else ""
-        if is_open and not fix.startswith("did you mean"):  # else it is a slip
+        if is_open and not self.is_slip:
             more += ", which no installed package has"
-        super().__init__(f"unknown {kind} '{name}'{more}", fix=fix)
+        super().__init__(f"unknown {kind} '{name}'{more}", fix=suggest(name, known))
 
 
 class CorpusError(DaamctlError):

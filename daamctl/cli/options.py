@@ -446,6 +446,6 @@ def check_run(run: str, *, reconstructs: bool = False) -> None:
         try:
             resolve_method(method)
         except UnknownNameError as error:
-            if str(error.fix).startswith("did you mean"):  # `truncate` takes methods that the run does not have
+            if error.is_slip:  # `truncate` takes methods that the run does not have
                 raise
             raise UnknownNameError("method", method, known, of=name) from None

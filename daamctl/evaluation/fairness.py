@@ -27,8 +27,9 @@ from scipy import stats
 from daamctl.artifacts.evaluation import MARKS, Fairness, IdenticalPredictions, MethodFairness, Status
 from daamctl.artifacts.results import Fold, edges_of
 from daamctl.artifacts.terms import listed
+from daamctl.data.task import Task
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.comparison import accuracies_of, item_table
+from daamctl.evaluation.comparison import accuracies_of, item_table, method_intervals
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
 from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, counterparts, resolve_method
@@ -294,7 +295,7 @@ def _learned_nothing(
     if all(len(set(part.predictions.tolist())) == 1 for part in items) and len(table) > len(folds):
         reasons.append("predicts the same class for every item of a fold")
     elif folds[0].task.classes:
-        reasons += _not_above_chance(table, len(folds[0].task.classes))
+        reasons += _not_above_chance(table, folds[0].task)
     metrics = [fold.result["metrics"] for fold in folds]
     selects = method not in CLOSED_FORM and folds[0].result["run"]["config"]["train"]["selection"] != "last"
     first = all(one.get("selected_epoch") == 1 and (one.get("epochs") or 0) > 1 for one in metrics)
@@ -304,18 +305,19 @@ def _learned_nothing(
     return reasons
 
 
-def _not_above_chance(table: pl.DataFrame, num_classes: int) -> list[str]:
+def _not_above_chance(table: pl.DataFrame, task: Task) -> list[str]:
     """Whether neither accuracy is above that of a constant answer by more than its one-sided margin.
 
     Chance is the share of the most frequent class for accuracy, and 1 / C of the C classes tested for balanced
     accuracy. The margin is that of a t interval over folds; with fewer than three folds, of a normal interval over
-    items.
+    items. An accuracy is above chance too if its interval over independent units (`method_intervals`) is: folds that
+    differ in difficulty, such as sites, spread far also where all of them are above.
     """
     averaged = (
         table.group_by("fold", "item").agg(pl.col("target").first(), pl.col("correct").mean()).sort("fold", "item")
     )
     correct, targets = averaged["correct"].to_numpy().astype(np.float64), averaged["target"].to_numpy()
-    majority = int(np.bincount(targets, minlength=num_classes).argmax())
+    majority = int(np.bincount(targets, minlength=len(task.classes)).argmax())
     numbers = averaged["fold"].to_numpy()
     parts = [numbers == number for number in np.unique(numbers)]
     if len(parts) >= LEAST_FOLDS:
@@ -331,6 +333,10 @@ def _not_above_chance(table: pl.DataFrame, num_classes: int) -> list[str]:
     if any(above):
         return []
     share = float((targets == majority).mean())
+    chance = {"accuracy": share, "balanced_accuracy": 1 / len(np.unique(targets))}
+    over_units = method_intervals({"": table}, task=task, level=2 * LEVEL - 1)[""].metrics
+    if any(one.low - chance[name] > ROUNDING for name, one in over_units.items()):
+        return []
     return [
         f"neither its accuracy, {100 * correct.mean():.1f} %, nor its balanced accuracy is above chance (most frequent "
         f"class: {100 * share:.1f} %)"

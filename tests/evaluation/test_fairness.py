@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 from daamctl.artifacts.evaluation import Fairness
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
-from daamctl.evaluation.comparison import item_table
+from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.scoring import items_of
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
@@ -267,6 +268,22 @@ def test_one_good_fold_of_five_may_be_chance(tmp_path: Path) -> None:
     layout = write(tmp_path, {"mean": {"skill": 0.0, "folds": (2, 3, 4, 5), "utterances": 120}})
     write_method(layout, CONFIG, "mean", skill=9.0, folds=(1,), utterances=120)
     assert judge(layout, ["mean"]).methods["mean"].mark == "learned nothing"
+
+
+def test_folds_of_different_difficulty_are_not_chance(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    for fold, skill in ((1, 0.2), (2, 1.0), (3, 9.0)):
+        write_method(layout, CONFIG, "mha", skill=skill, folds=(fold,), utterances=120)
+    ten = pl.col("group") + pl.col("utterance_id").str.slice(-1)  # speakers in each fold
+    edited(layout, "mha", "mean", lambda part: part.with_columns(speaker=ten))
+    folds = read_folds(layout.method("mean"))
+    items = [items_of(fold.predictions(), "utterance") for fold in folds]
+    values = [float((part.predictions == part.targets).mean()) for part in items]
+    assert np.mean(values) - stats.t.ppf(0.95, 2) * np.std(values, ddof=1) / np.sqrt(3) < 0.25  # of four classes
+    interval = method_intervals({"mean": item_table(folds, items)})["mean"].metrics["accuracy"]
+    targets = np.concatenate([part.targets for part in items])
+    assert interval.low > np.bincount(targets).max() / len(targets)
+    assert judge(layout, ["mean"]).methods["mean"].mark == ""
 
 
 def test_an_official_split_is_judged_over_its_items(tmp_path: Path) -> None:

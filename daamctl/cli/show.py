@@ -120,6 +120,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     from daamctl.planning.repair import repair_of
     from daamctl.reporting.answers import fusing
     from daamctl.reporting.document import Number, percent, points
+    from daamctl.reporting.sentences import outside
     from daamctl.reporting.verdict import against, labelled, order, warnings
 
     if layout.task == "reconstruct":
@@ -142,7 +143,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
     gaps = {**against(evaluation), **({} if evaluation.by_accuracy else against(evaluation, metric))}
     # methods that lack folds for the primary figure come last
     names = [*evaluation.ranked, *(name for name in order(evaluation) if name not in evaluation.ranked)]
-    cells = []
+    cells, figures = [], []
     figure = "accuracy" if evaluation.by_accuracy else evaluation.task.metric
     head = ("method", f"{figure} % [95 %]", f"minus {reference} [95 %]", "p", "verdict")
     for name in names:
@@ -156,6 +157,7 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         level += "" if shown.low is None else f" [{percent(shown.low)}, {percent(shown.high)}]"
         p = "" if gap is None or gap.p_holm is None else str(Number(gap.p_holm, "p"))
         cells.append((name, level, text, p, _verdict(evaluation, name, gap)))
+        figures.append(shown)
     show_line(f"[bold]{escaped(evaluation.run)}[/]")
     print_table(head, cells, width=PLAIN_WIDTH, bold=True)
     over = ""
@@ -163,6 +165,8 @@ def show_results(layout: Layout, config: Config | None = None, *, method: str | 
         folds = f" and means over folds; intervals and differences are over all {evaluation.item}s"
         over = f"Accuracies are per {evaluation.item}{folds if evaluation.num_folds > 1 else ''}. "
     show_line(f"{over}Differences are in points. {CORRECTED}")
+    if note := outside(figures, evaluation.item):
+        show_line(note)
     if only is None and evaluation.by_accuracy and (tiers := evaluation.scores.tiers(metric)):
         told = (f"{at}. {listed([one for one in tiers if tiers[one] == at])}" for at in sorted({*tiers.values()}))
         show_line(f"Tiers, in each the methods that may be the best of those left: {'; '.join(told)}.")

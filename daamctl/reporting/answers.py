@@ -21,6 +21,7 @@ from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, fuses_layers, 
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
+from daamctl.reporting.sentences import outside
 from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import against, doubtful, order, short_names, warnings
 
@@ -48,9 +49,12 @@ def answers(
     """
     profile = summary.profile if summary else []
     text = _layers(evaluation, summary) if summary and profile else f"The layers were not probed yet. Run: `{command}`"
+    methods = map(evaluation.accuracy, evaluation.methods if evaluation.by_accuracy else ())
+    note = outside([*profile, *methods], evaluation.item)
     blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [
         Text(text),
+        *([Text(note)] if note else []),
         Text(fusing(evaluation)),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, profile) if evaluation.by_accuracy else drawn(entities.figure(evaluation, profile)),
@@ -96,7 +100,8 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
     others, top = [one for one in profile if one is not best], best.layers[0]
     if not others:
         return f"Layer {top} {does}."
-    near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA]
+    # a layer that is behind over folds may be ahead over all items, which the test is of
+    near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA or (one.difference or 0.0) > 0]
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"
     if others and floor > ALPHA:

@@ -30,7 +30,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.figure_layers import MethodMaps
 from daamctl.reporting.figure_spec import Picture
-from daamctl.reporting.sentences import say
+from daamctl.reporting.sentences import outside, say
 
 Labels = Mapping[str, str]
 AllMaps = Mapping[str, MethodMaps]
@@ -285,7 +285,7 @@ def _probe(summary: Importance, task: Task) -> list[Block]:
         rows.append([str(one.layers[0]), value, Number(one.difference, "points"), Number(one.p, "p")])
     unit = f" per {task.unit(probed.unit)}" if by_accuracy else ""
     caption = f"{metric[0].upper()}{metric[1:]}{unit} in percent of ridge-last on each layer alone [95 % interval]"
-    note = say("note_probe", probed.resampled or "fold")
+    note = f"{say('note_probe', probed.resampled or 'fold')} {outside(profile, task.unit(probed.unit))}".strip()
     columns = ["Layer", metric[0].upper() + metric[1:], "Minus best layer (points)", "p (Holm)"]
     return [Folded(caption, [Table("probe", caption, columns, rows, note=note)])]
 

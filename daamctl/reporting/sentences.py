@@ -6,15 +6,18 @@ A macro is called by its name, one of `judge.j2` as `judge.<name>`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from daamctl.artifacts.layer_sets import LayerRow
+from daamctl.artifacts.scores import Figure
 from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting import terms
-from daamctl.reporting.document import Number, count, kinds_of, p_value, percent, plural, points, spread
+from daamctl.reporting.document import ZERO, Number, count, kinds_of, p_value, percent, plural, points, spread
 
 
 def say(macro: str, *facts: object, **named: object) -> str:
@@ -25,6 +28,15 @@ def say(macro: str, *facts: object, **named: object) -> str:
 def say_each(macro: str, *facts: object, **named: object) -> list[str]:
     """The texts of a macro, each of which begins with a dash on a line of its own."""
     return [_on_one_line(text) for text in re.split(r"(?:^|\n) *- ", _macro(macro)(*facts, **named))[1:]]
+
+
+def outside(figures: Iterable[Figure | LayerRow], item: str) -> str:
+    """A note if a mean over folds lies outside its interval, which is over all items; else nothing."""
+    for one in figures:
+        value = one.mean if isinstance(one, Figure) else one.value
+        if one.low is not None and one.high is not None and not one.low - ZERO <= value <= one.high + ZERO:
+            return say("outside", item)
+    return ""
 
 
 def sentence(text: str) -> str:

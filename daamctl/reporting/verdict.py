@@ -12,8 +12,8 @@ from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import encoder_label, listed, without_path
-from daamctl.reporting.document import Block, Bullets, Facts, Section, Text, count, percent, spread
-from daamctl.reporting.sentences import say, say_each, sentence
+from daamctl.reporting.document import ZERO, Block, Bullets, Facts, Section, Text, count, percent, spread
+from daamctl.reporting.sentences import outside, say, say_each, sentence
 from daamctl.reporting.terms import is_official
 
 MAX_NAMED = 12
@@ -126,14 +126,14 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
         (f"Accuracy of always answering “{chance.majority_class}”", f"{percent(chance.majority_fraction)} %"),
         (finished, f"{count(done)} of {count(wanted)}"),
     ]
-    texts = [verdict, what(evaluation), say("guess", evaluation, best)]
+    texts = [verdict, outside([top], evaluation.item), what(evaluation), say("guess", evaluation, best)]
     first = Text(fairness.text, caution=fairness.verdict == "not fair")
     reference = evaluation.comparison.reference
     unfair = [sentence(group.text) for group in fairness.identical]
     if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:
         unfair.insert(0, f"The reference is {reference}, so training alone may explain every difference from it.")
     cautions = [Text(text, caution=True) for text in unfair]
-    blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)]
+    blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, filter(None, texts)), *_care(evaluation)]
     title = "Best method and its lead"
     return Section("headline", title if evaluation.by_accuracy else f"{title} in accuracy per word", blocks)
 
@@ -170,6 +170,8 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     family, reference, one = compared.family, compared.reference, others.get(best)
     below: list[str] = []
     doubts: list[str] = []
+    # the highest mean over folds that differ in size is no lead if it is behind over all items, which the test is of
+    behind = one is not None and one.difference < -ZERO
     if len(evaluation.methods) == 1:
         short = "no other method"
     elif family is None or best in compared.left_out:
@@ -182,16 +184,18 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
     elif one is None or one.p is None or one.p_holm is None:
         short = "not tested"
+    elif behind:
+        short, doubts = f"none over all test {evaluation.item}s", doubtful(evaluation, [best, reference])
     elif doubts := doubtful(evaluation, [best, reference]):
         short = "training may explain it"
-    elif one.p_holm <= family.alpha and one.difference > 0:
+    elif one.p_holm <= family.alpha:
         short = "significant"
     # no result could have been significant, so "not significant" would say too much
     elif family.floor_holm is not None and family.floor_holm > family.alpha:
         short = "too few data to test"
     else:
         short = "not significant"
-    return short, say("verdict", evaluation, best, short, one, len(others), declared, below, doubts)
+    return short, say("verdict", evaluation, best, short, one, len(others), declared, below, doubts, behind)
 
 
 def what(evaluation: Evaluation) -> str:

@@ -97,6 +97,21 @@ def test_one_method_beside_the_reference(shown: Path) -> None:
     assert "mha" not in first
 
 
+def test_means_over_folds_of_other_sizes_are_explained(shown: Path) -> None:
+    (shown / "pipelines" / "toy.yaml").write_text("# Toy.\nmethods: [none]\n")
+    layout, config = make_layout(shown), Config.model_validate({"methods": ["none"]})
+    write_method(layout, config, "none", skill=9.0, folds=(1, 2), utterances=6)
+    write_method(layout, config, "none", skill=0.5, folds=(3, 4, 5), utterances=200)
+    evaluate.run(layout, config)
+    note = (
+        "Some figures lie outside their intervals: figures are means over folds, intervals and tests count every "
+        "utterance once, and the folds differ in size."
+    )
+    assert note in call("toy").stdout.splitlines()
+    write(shown)
+    assert note not in call("demo").stdout.splitlines()
+
+
 @pytest.mark.parametrize("run", ["toy", "toy/none"])
 def test_an_evaluation_of_an_earlier_training_is_named(shown: Path, run: str) -> None:
     (shown / "pipelines" / "toy.yaml").write_text("# Toy.\nmethods: [none]\n")

@@ -58,6 +58,24 @@ def test_the_layers_that_carry_the_label() -> None:
     assert "not shown" not in text
 
 
+def test_a_layer_that_is_ahead_over_all_items_is_not_worse() -> None:
+    found = probed(0.5, 0.61, 0.84, 0.4)
+    ahead = [row._replace(difference=0.157) if row.layers == (2,) else row for row in found.rows]
+    text = said(fused(BASE), replace(found, rows=ahead))
+    assert "Layer 3 has the highest figure: alone it classifies 84.0 %" in text
+    assert "; not shown to be worse than it: layer 2. The last" in text
+
+
+def test_a_figure_outside_its_interval_is_explained() -> None:
+    found, note = probed(0.5, 0.61, 0.84), "Some figures lie outside their intervals: figures are means over folds"
+    assert note not in said(fused(BASE), found)
+    rows = [row._replace(low=0.58, high=0.68) if row.layers == (3,) else row for row in found.rows]
+    section = answers(labelled(parsed(fused(BASE))), replace(found, rows=rows), stale=[], command="")
+    second = section.blocks[1]
+    assert isinstance(second, Text)
+    assert second.text.startswith(note)
+
+
 def test_one_layer_has_nothing_to_fuse() -> None:
     data = fused(BASE)
     for entry in data["methods"].values():

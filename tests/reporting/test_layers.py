@@ -123,6 +123,11 @@ def test_the_probe_of_every_layer_has_the_figure_that_it_measured(kind: str, sta
     ]  # fmt: skip
     assert table.columns[1] == start.partition(" per ")[0].partition(" in")[0]
     assert "speaker" in table.note
+    assert "outside" not in table.note
+    apart = replace(summary, rows=[rows[0], rows[1]._replace(high=0.55)])
+    (table,) = folded(importance(apart, {}, {}, labels={}, task=TASKS["speech"], command=""), start).blocks
+    assert isinstance(table, Table)
+    assert "Some figures lie outside their intervals: figures are means over folds" in table.note
 
 
 def scored(**changes: Any) -> dict[str, Any]:

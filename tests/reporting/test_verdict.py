@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,7 +101,30 @@ def test_each_family_has_its_own_differences() -> None:
 def test_folds_may_lead_where_items_lag() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["tables"]["comparisons"][0] |= {"difference": 0.1, "low": 0.08, "high": 0.12}  # none minus sga, over all items
-    assert said(data)[0] == "not significant"
+    short, text = said(data)
+    assert short == "none over all test utterances"
+    assert "The folds differ in size, and over all test utterances it is behind the reference none, set by" in text
+    assert "evaluate.reference: −10.0 points (95 % interval −12.0 to −8.0, not corrected); sign-flip test" in text
+    assert "The difference is significant at level 0.05." in text
+    assert "lead" not in text
+    data["fairness"]["methods"]["none"]["status"] = "undertrained"
+    assert "training alone may explain this difference because of none" in said(data)[1]
+    data = evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.074, floor_holm=0.074)
+    data["tables"]["comparisons"][0] |= {"difference": 0.1}
+    assert "The difference is not significant, and no difference could be: with 10 speakers" in said(data)[1]
+    data["tables"]["comparisons"][0] |= {"difference": 1e-17}
+    assert "Its lead over the reference none, set by evaluate.reference, is 0.0 points" in said(data)[1]
+
+
+def test_a_mean_outside_its_interval_is_explained() -> None:
+    data, note = evaluation({"none": 0.5, "sga": 0.6}), "Some figures lie outside their intervals: figures are means"
+    assert note not in said(data)[1]
+    found = labelled(parsed(data))
+    figures = found.scores.frames["figures"].with_columns(low=0.51, high=0.59)
+    apart = replace(found, scores=replace(found.scores, frames={**found.scores.frames, "figures": figures}))
+    assert f"{note} over folds, intervals and tests count every utterance once, and" in words(
+        headline(apart, declared=True)
+    )
 
 
 def test_finished_runs_are_counted() -> None:

@@ -188,6 +188,7 @@ class Truncation(LayerSets):
         alpha: one-sided level of the tests.
         level: level of the intervals of the differences.
         device: device on which time was measured; None if it was not.
+        nothing: where the method learned nothing, "all layers" or "the fewer layers"; empty if nowhere.
     """
 
     method: str
@@ -196,6 +197,7 @@ class Truncation(LayerSets):
     level: float
     design: Design
     device: str | None
+    nothing: str = ""
 
     @property
     def sets(self) -> list[LayerRow]:

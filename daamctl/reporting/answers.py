@@ -56,7 +56,7 @@ def answers(
         Text(text),
         *([Text(note)] if note else []),
         Text(fusing(evaluation)),
-        *([Text(shortest(truncation))] if truncation else []),
+        *([Text(shortest(truncation), caution=bool(truncation.nothing))] if truncation else []),
         _figure(evaluation, profile) if evaluation.by_accuracy else drawn(entities.figure(evaluation, profile)),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]

@@ -32,17 +32,18 @@ def sentence(found: Truncation) -> str:
     if all(one.p is None for one in found.prefixes):
         return f"Whether fewer layers are enough cannot be tested: {found.design.reason}."
     best = found.shortest
+    doubt = f"; but {found.method} learned nothing on {found.nothing}, so this says nothing" if found.nothing else ""
     if best is None:
         longest = found.prefixes[-1]
         gap = f"{_these(longest, 'differs', 'differ')} by {_gap(longest)} from {whole}"
-        return f"No shorter encoder is shown to be enough: {gap}."
+        return f"No shorter encoder is shown to be enough: {gap}{doubt}."
     text = f"{_these(best, 'is', 'are').capitalize()} enough: {_gap(best)} against {whole}"
     costs = [
         f"{100 * share:.0f} % of {name}"
         for name, share in (("the encoder's time", best.time), ("its parameters", best.parameters))
         if share is not None
     ]
-    return f"{text}; {' and '.join(costs)}." if costs else f"{text}."
+    return f"{text}; {' and '.join(costs)}{doubt}." if costs else f"{text}{doubt}."
 
 
 def notes(found: Truncation) -> list[str]:
@@ -68,7 +69,12 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
         )
     method = say("truncation", found)
     where = [] if found.device is None else [Text(f"Time was measured on {found.device}.")]
-    blocks: list[Block] = [Text(sentence(found)), Text(method), drawn(figure(found)), *where]
+    blocks: list[Block] = [
+        Text(sentence(found), caution=bool(found.nothing)),
+        Text(method),
+        drawn(figure(found)),
+        *where,
+    ]
     blocks += [Text(note) for note in notes(found)]
     rows = [*found.prefixes, found.whole]
     blocks.append(_table("truncation", f"{_label(found)} after training on layers 1 to k", found, rows))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from daamctl.encoders.encoder_size import configuration_of
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import ConfigError, EncoderError
 from daamctl.evaluation.comparison import item_table, not_worse
+from daamctl.evaluation.fairness import judge
 from daamctl.evaluation.scores import run_rows
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import primary_not_worse
@@ -127,6 +129,13 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     if design.unit != "speaker":
         result.notes.append(f"{design.reason[0].upper()}{design.reason[1:]}.")
     result.notes.extend([*notes, *([cost.note] if cost.note else [])])
+    # what learned nothing does not differ from all layers that learned nothing either
+    for where, one in (("all layers", result.whole), ("the fewer layers", result.shortest)):
+        judged = one and judge(folds[one.set], {}, unit=unit, margin=config.evaluate.margin)
+        if judged and judged.status == "learned nothing":
+            result.notes.append(f"{method} learned nothing on {where}: {'; '.join(judged.reasons)}.")
+            result = replace(result, nothing=where)
+            break
     return write_layer_sets(folder / TRUNCATION, result, (fold for own in folds.values() for fold in own))
 
 

@@ -30,6 +30,16 @@ def test_the_answer() -> None:
     )
 
 
+def test_what_learned_nothing_answers_nothing() -> None:
+    doubt = "; but ridge-concat learned nothing on all layers, so this says nothing."
+    one = found(nothing="all layers")
+    assert sentence(one).endswith(f"50 % of the encoder's time and 50 % of its parameters{doubt}")
+    assert sentence(replace(one, rows=changed(p=0.2))).endswith(f"margin 2.0 points){doubt}")
+    part = section(one, embeddings_key="k", command="")
+    assert part is not None
+    assert part.blocks[0] == Text(sentence(one), caution=True)
+
+
 def test_without_units_nothing_is_tested() -> None:
     untested = changed(p=None, difference_low=None, difference_high=None)
     one = found(rows=untested, design=replace(DESIGN, unit=None, reason="there is one fold"))

@@ -87,6 +87,7 @@ def test_layers_behind_the_class_are_not_needed(project: Path) -> None:
     result = json.loads((folder / "layers-1-to-7-ridge-concat/fold2-seed1/result.json").read_text())
     assert result["run"]["layers"] == list(LAYERS[:7])
     assert len(found.files) == 1 + 3 * 19
+    assert found.nothing == ""
 
 
 @pytest.mark.usefixtures("measured", "few")
@@ -102,6 +103,18 @@ def test_finished_folds_are_kept_and_damage_is_seen(project: Path) -> None:
     assert error.value.path is not None
     assert repair_of(error.value.path) == "make it again: daamctl truncate toy"
     assert replace(run(project), files={}) == replace(first, files={})  # trains that fold again
+
+
+def test_a_method_that_learned_nothing_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "LAYERS", LAYERS[:5])  # which are noise
+    config = load_config(project, "toy")
+    folder = Layout.of(project, "toy", config).embeddings
+    embeddings.write_embeddings(folder, config, clips_per_group=48, num_groups=3)
+    found = run(project, margin=0.4)
+    assert found.shortest is not None
+    assert found.nothing == "all layers"
+    (told,) = [note for note in found.notes if "learned nothing" in note]
+    assert told.startswith("ridge-concat learned nothing on all layers: neither its accuracy, ")
 
 
 @pytest.mark.usefixtures("few")

@@ -13,13 +13,9 @@ from daamctl.artifacts.results import marked
 from daamctl.artifacts.scores import BEST_ON_TEST, Figure
 from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import DASH, Cell, Kind, Linked, Number, layers_text, percent, plural, spread
+from daamctl.reporting.terms import selection_words
 from daamctl.reporting.verdict import names
 
-EPOCHS = {
-    "dev-group": "epoch chosen on held-out training data",
-    "best-on-test": "best epoch on test",
-    "last": "last epoch",
-}
 RELEASED = "-published"
 """Suffix of methods in their released form."""
 OURS = ["Ours, as published", "Ours, corrected"]
@@ -117,9 +113,8 @@ def _accuracy(ours: ReproducedResults, method: str) -> Figure | None:
 def protocol(ours: ReproducedResults) -> str:
     """Protocol of this pipeline in a few words."""
     if ours.as_published or ours.evaluation is None:
-        return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
-    rule = ours.evaluation.selection
-    return f"{_per(ours, ours.evaluation.main_unit)}, {EPOCHS.get(rule, rule)}"
+        return f"{_per(ours, 'clip')}, best epoch on test"
+    return f"{_per(ours, ours.evaluation.main_unit)}, {selection_words(ours.evaluation)}"
 
 
 def figure(ours: ReproducedResults, method: str) -> Linked:
@@ -277,6 +272,5 @@ def _ablated(ours: ReproducedResults) -> str:
     made = ours.ablation
     if made is None:
         return ""
-    rule = ours.evaluation.selection if ours.evaluation else ""
-    epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
-    return f"{made.label}; {_per(ours, made.unit)}{epoch}"
+    rule = f", {selection_words(ours.evaluation)}" if ours.evaluation else ""
+    return f"{made.label}; {_per(ours, made.unit)}{rule}"

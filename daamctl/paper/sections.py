@@ -17,7 +17,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.paper.tables import PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.document import DASH, Block, Cell, Kind, Number, Section, Table, Text, plural, spread
 from daamctl.reporting.run_record import RunFacts
-from daamctl.reporting.terms import held_out, is_official
+from daamctl.reporting.terms import is_official, selection_rule
 from daamctl.reporting.verdict import names, order
 
 
@@ -39,17 +39,11 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
         )
     rows, seeds = table.methods, plural(len(evaluation.seeds), "seed")
     number = seeds if official else f"{plural(evaluation.num_folds, 'fold')}, {seeds}"
-    rule = {
-        "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
-        + (", then trained again with it" if evaluation.refit else ""),
-        "best-on-test": f"best epoch on the {'test part' if official else 'test fold'}",
-        "last": "last epoch",
-    }[evaluation.selection]
     texts = [
         table.protocol,
         f"“Ours, same protocol” is our accuracy per {evaluation.task.clip} at the best epoch on test, scored as "
         "published; Provenance lists the other settings. “Ours, as reported” is the main result of this report: per "
-        f"{evaluation.item}, {rule}, {number}.",
+        f"{evaluation.item}, {number}; {selection_rule(evaluation)}.",
     ]
     blocks: list[Block] = [Text(line, caution=True) for line in warnings]
     if rows:

@@ -82,7 +82,7 @@ def _overview(pairs: Sequence[Pair]) -> Section:
     lines = [
         "As published: training and scoring follow the released code. Every clip is scored separately, and the epoch "
         "is the best on the test data, which inflates all results (D7).",
-        "Corrected: the deviations that change results are corrected (see daamctl deviations). The epoch is chosen on "
+        "Corrected: the deviations that change results are corrected (see daamctl deviations). Settings are chosen on "
         "held-out training data, whole utterances are scored, and results have a 95 % confidence interval.",
         "± is the standard deviation: as printed for the papers, with divisor n − 1 for ours.",
     ]

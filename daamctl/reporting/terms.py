@@ -47,7 +47,7 @@ def selection_rule(evaluation: Evaluation) -> str:
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
     if moment(evaluation) == "step":
-        given = evaluation.provenance.config.get("train", {}).get("search") == "none"
+        given = _given(evaluation)
         chosen = "with given settings; what is chosen, as the penalty of a probe, is" if given else "and settings are"
         rule = f"training ends after a fixed number of steps, {chosen} the best on {group}, never on the {test}"
         if evaluation.refit:
@@ -59,3 +59,20 @@ def selection_rule(evaluation: Evaluation) -> str:
         "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
         "last": "training is reported as it ends, so no data is used to choose anything",
     }[evaluation.selection]
+
+
+def selection_words(evaluation: Evaluation) -> str:
+    """The same in a few words, for a cell of a table."""
+    where, rule = "chosen on held-out training data", "fixed number of steps"
+    if moment(evaluation) == "epoch":
+        rule = f"epoch {where}"
+    elif not _given(evaluation):
+        rule += f", settings {where}"
+    if evaluation.refit and where in rule:
+        rule += ", then trained again with it"
+    return {"dev-group": rule, "best-on-test": "best epoch on test", "last": "last epoch"}[evaluation.selection]
+
+
+def _given(evaluation: Evaluation) -> bool:
+    """Whether nothing was searched."""
+    return bool(evaluation.provenance.config.get("train", {}).get("search") == "none")

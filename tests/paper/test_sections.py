@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from daamctl.paper.sections import agreement, few_layers, print_check
+from dataclasses import replace
+
+from daamctl.paper.sections import agreement, few_layers, print_check, published
 from daamctl.paper.tables import read_published
+from daamctl.reporting.document import Text
+from tests.fixtures.compared import evaluation
+from tests.fixtures.records import parsed
 
 
 def test_agreement_of_a_print_with_its_folds() -> None:
@@ -13,6 +18,16 @@ def test_agreement_of_a_print_with_its_folds() -> None:
     assert found["mha"] == "✗ std 2 is neither"
     assert found["mixture-daam"] == "✗ mean printed as 67.9; ✗ std 1.35 is neither"
     assert found["single-layer-high-if"] == "no std printed"
+
+
+def test_no_epoch_is_said_to_be_chosen_where_steps_are_fixed() -> None:
+    found = parsed(evaluation({"mha": 0.5}, reference="mha"))
+    config = {**found.provenance.config, "train": {"steps": 300}}
+    budget = replace(found, provenance=replace(found.provenance, config=config))
+    for one, rule in ((found, "the reported epoch is the best on"), (budget, "training ends after a fixed number of")):
+        part = published(one, read_published("T2-iemocap"), {})
+        text = " ".join(block.text for block in part.blocks if isinstance(block, Text))
+        assert f"is the main result of this report: per utterance, 5 folds, 1 seed; {rule}" in text
 
 
 def test_print_check_shows_folds_and_what_they_give() -> None:

@@ -52,8 +52,12 @@ def test_the_rule_that_picks_the_epoch() -> None:
         "training ends after a fixed number of steps, and settings are the best on one held-out training group, never "
         "on the test group; the model is then trained again with the held-out items included"
     )
+    words = "fixed number of steps, settings chosen on held-out training data"
+    assert terms.selection_words(budget) == f"{words}, then trained again with it"
+    assert terms.selection_words(replace(budget, refit=False)) == words
     given = replace(budget.provenance, config={"train": {"steps": 300, "search": "none"}})
     assert "steps, with given settings; what is chosen" in terms.selection_rule(replace(budget, provenance=given))
+    assert terms.selection_words(replace(budget, provenance=given)) == "fixed number of steps"
 
 
 @pytest.mark.parametrize(

@@ -109,13 +109,19 @@ def _sentence(found: Sequence[Point]) -> str:
         interval = f"[{percent(f1.low)}, {percent(f1.high)}]"
         parts.append(f"with {what}, {one.best} finds entities best: F1 {percent(f1.mean)} % {interval}")
     text = f"{'; '.join(parts)}."
+    text = f"{text[0].upper()}{text[1:]}"
+    own = [point.name for point in found if point.best == point.evaluation.comparison.reference]
+    if own:
+        text += f" The best method is the reference for {listed(own)} shots."
+    if len(own) == len(found):
+        return text
     differing = []
     for point in found:
         compared = point.against.get(point.best)
         if compared and compared.p_holm is not None and compared.p_holm <= ALPHA:
             differing.append(point.name)
-    end = f"for {listed(differing)} shots" if differing else "for no number of shots"
-    return f"{text[0].upper()}{text[1:]} The best method differs from the reference by more than chance {end}."
+    end = f"for {listed(differing)} shots" if differing else f"for no {'other ' if own else ''}number of shots"
+    return f"{text} The best method differs from the reference by more than chance {end}."
 
 
 def _figure(found: Sequence[Point]) -> Drawing:

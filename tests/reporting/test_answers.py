@@ -238,6 +238,12 @@ def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) 
     assert tuned.replace("train.", "finetune.") in steps(data)
 
 
+def test_a_closed_form_probe_at_chance_is_advised_no_learning_rate() -> None:
+    text = steps(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.5}, status={"ridge-mean": "learned nothing"}))
+    assert "Check the labels, or leave the method out: ridge-mean was not better than chance." in text
+    assert "search_lr" not in text
+
+
 @pytest.mark.parametrize(
     ("lowest", "highest", "step"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from daamctl.errors import ArtifactError, ConfigError
+from daamctl.reporting import shots as reporting
 from daamctl.stages import check, shots
 
 NAMES = ("few-8-shots", "few-16-shots")
@@ -45,6 +46,27 @@ def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
     (family / "params.yaml").write_text(f"pipelines: [{', '.join(NAMES)}, few-shots]\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="pipeline 'few-shots': report@few-shots is the report on a family"):
         check.run(family)
+
+
+def test_where_the_reference_is_best_it_is_said() -> None:
+    def point(number: int, best: str, p: float) -> Any:
+        f1, gap = SimpleNamespace(mean=0.5, low=0.4, high=0.6), SimpleNamespace(p_holm=p)
+        found = SimpleNamespace(
+            scores=SimpleNamespace(figure=lambda *_: f1), comparison=SimpleNamespace(reference="mean")
+        )
+        against = {} if best == "mean" else {best: gap}
+        return SimpleNamespace(name=str(number), shots=number, best=best, evaluation=found, against=against)
+
+    text = reporting._sentence([point(4, "lora", 0.3), point(16, "mean", 1.0)])
+    assert text.endswith(
+        "with 16 shots, mean finds entities best: F1 50.0 % [40.0, 60.0]. The best method is the reference for 16 "
+        "shots. The best method differs from the reference by more than chance for no other number of shots."
+    )
+    text = reporting._sentence([point(4, "mean", 1.0), point(16, "mean", 1.0)])
+    assert text.endswith("]. The best method is the reference for 4 and 16 shots.")
+    text = reporting._sentence([point(4, "lora", 0.3), point(16, "lora", 0.01)])
+    assert text.endswith("]. The best method differs from the reference by more than chance for 16 shots.")
+    assert reporting._sentence([point(4, "lora", 0.3)]).endswith("by more than chance for no number of shots.")
 
 
 def test_trials_are_paired_by_their_seed() -> None:

@@ -29,6 +29,8 @@ Severity = Literal["ok", "note", "warning"]
 SPEECH = TASKS["speech"]
 NEAR_COSINE = 0.999
 """Mean-of-layers vectors above this cosine are near duplicates."""
+LEAST_FEATURES = 8
+"""With fewer, some of many unrelated vectors have such a cosine: with one feature half of all pairs."""
 FEW_UTTERANCES, SOME_UTTERANCES = 20, 100
 """In a smaller group one utterance changes its accuracy by more than 5 points (a warning), or 1 point (a note)."""
 MANY_CUT = 0.05
@@ -133,16 +135,20 @@ def check_data(
     wholes = task.wholes(clips["clip_id"])
     content = content_ids(x, wholes) if known.content is None else known.content
     yield check_duplicates(clips, content, task, stored=known.content is None)
-    recurring = (wholes != clips["clip_id"].to_numpy()).any()  # words, which are read with their sentence
-    if recurring:
+    unsought = ""
+    if (wholes != clips["clip_id"].to_numpy()).any():  # words, which are read with their sentence
+        unsought = f"{task.clip}s recur"
+    elif x.shape[-1] < LEAST_FEATURES:
+        unsought = f"vectors of few features ({x.shape[-1]}) often have almost the same direction"
+    if unsought:
         pairs = Pairs(0, 0, (), ())
     elif drawn is not None:
         pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
     else:
         assert isinstance(x, np.ndarray)
         pairs = near_pairs(clips, x, content)
-    if recurring:
-        text = f"Almost equal {task.clip}s are not looked for, because {task.clip}s recur."
+    if unsought:
+        text = f"Almost equal {task.clip}s are not looked for, because {unsought}."
         yield Finding("near-duplicates", "ok", text)
     else:
         yield check_near_duplicates(pairs, task, among=None if drawn is None else len(drawn.rows))

@@ -151,6 +151,15 @@ def test_almost_equal_embeddings(clips, values, monkeypatch, block):
     assert findings["duplicate-labels"].examples == ("u4#1 ~ u5#0",)
 
 
+@pytest.mark.parametrize(("features", "told"), [(1, True), (7, True), (8, False)])
+def test_vectors_of_few_features_are_no_near_duplicates(clips, features, told):
+    values = np.random.default_rng(0).standard_normal((len(clips), 3, features)).astype(np.float32)
+    findings = found(clips, values)
+    assert not_ok(findings) == {}
+    text = f"because vectors of few features ({features}) often have almost the same direction."
+    assert (text in findings["near-duplicates"].text) is told
+
+
 def test_cosine_is_that_of_standardised_means(clips, values):
     """All pairs by the formula, at a cosine that many of them pass."""
     mean = values.astype(np.float64).mean(axis=1)

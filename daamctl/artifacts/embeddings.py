@@ -47,7 +47,7 @@ SHARDS = "embeddings-*.parquet"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 FORMAT = 1  # raise it when pooled values change for the same settings
 DECISIVE = {
-    "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
+    "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate", "features"),
     "text": (
         "weights_sha256",
         "precision",
@@ -61,7 +61,7 @@ DECISIVE = {
     "tokens": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "subwords"),
     "embeddings": ("sha256",),
 }
-"""Facts of an encoder that determine the vectors, by modality."""
+"""Facts of an encoder that determine the vectors, by modality; not every encoder has each."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
 
 def _key(head: EmbeddingsMetadata, **of: str) -> str:
     """Content key of the encoder, its settings, and what it embeds."""
-    decisive = {name: head.encoder.get(name) for name in DECISIVE[head.modality]}
+    decisive = {name: head.encoder[name] for name in DECISIVE[head.modality] if name in head.encoder}
     if head.encoder.get("pooling") == "all-frames":
         decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
     return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})

@@ -55,10 +55,22 @@ class AudioEncoder(SpeechEncoder):
         options = {"sampling_rate": self.sampling_rate, "return_attention_mask": True, "return_tensors": "pt"}
         self.asked = {name: value for name, value in options.items() if name in named}
         self.shortest = round(SHORTEST_S * self.sampling_rate)
-        self.longest: int = getattr(reader, "n_samples", sys.maxsize)  # Whisper's cuts off what is longer
+        # Whisper's cuts off what is longer, CLAP's reads a random part of it
+        self.longest: int = getattr(reader, "n_samples", getattr(reader, "nb_max_samples", sys.maxsize))
         self.outline: Any = None  # the model without numbers; known after the trial
         self.num_positions: int | None = None  # of the last layer, if every layer is averaged over all that it has
         self.known_frames: dict[int, tuple[int, int]] = {}
+        pair = [trial_clip(self.sampling_rate), trial_clip(self.sampling_rate).flip(0)]
+        self.one_by_one = False
+        together, _ = self._read(pair)
+        self.one_by_one = True
+        (alone, _), (again, _) = self._read(pair), self._read(pair)
+        if not _same(alone, again):
+            raise EncoderError(
+                f"the feature extractor of {self.what} reads the same clip in another way each time",
+                fix="switch off what is random in its preprocessor_config.json, e.g. set dither to 0",
+            )
+        self.one_by_one = not _same(together, alone)  # CLAP's treats a random clip of a batch as a long one
         self.discover([trial_clip(self.sampling_rate)])
 
     def set_token_mask(self, found: ModelLayers) -> None:
@@ -105,6 +117,9 @@ class AudioEncoder(SpeechEncoder):
 
     def _read(self, clips: Sequence[Tensor]) -> tuple[dict[str, Tensor], float]:
         """The model's inputs for clips of one length, and which share of them is not padding."""
+        if self.one_by_one and len(clips) > 1:
+            each = [self._read([clip]) for clip in clips]
+            return {name: torch.cat([inputs[name] for inputs, _ in each]) for name in each[0][0]}, each[0][1]
         try:
             found = self.reader([clip.numpy() for clip in clips], **self.asked)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -145,6 +160,14 @@ class SpeechT5Encoder(AudioEncoder):
         from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithSpeechPrenet
 
         return SpeechT5EncoderWithSpeechPrenet.from_pretrained(source, key_mapping={SPEECHT5_ENCODER: ""}, **options)
+
+
+def _same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    """Whether inputs of a model are equal up to rounding."""
+    return all(
+        torch.allclose(value.double(), theirs[name].double(), rtol=1e-3, atol=1e-3, equal_nan=True)
+        for name, value in ours.items()
+    )
 
 
 class _FirstLayerReached(Exception):

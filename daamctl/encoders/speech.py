@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +12,12 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.presets import Preset
 from daamctl.errors import EncoderError
+from daamctl.store.files import content_key
 
 WINDOW_SAMPLES, HOP_SAMPLES = 400, 160
 """Samples of a frame of Kaldi's mel filterbanks and between two, which their feature extractors fix (16 kHz)."""
+NO_SETTINGS = {"feature_extractor_type", "processor_class", "transformers_version", "auto_map"}
+"""Entries of the file of a feature extractor that change no feature."""
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 
 
@@ -30,6 +34,8 @@ class SpeechEncoder(Encoder):
     poolings: ClassVar[tuple[str, ...]] = ("valid-frames", "all-frames")
     has_window: ClassVar[bool] = False
     """Whether its input always spans the same time, however long a clip is, which `extract.window_s` shortens."""
+    by_reader: ClassVar[bool] = True
+    """Whether its input is what the feature extractor makes of a clip, by all settings of that."""
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Read rate and normalisation; see `Encoder`."""
@@ -57,14 +63,18 @@ class SpeechEncoder(Encoder):
         return Wav2Vec2FeatureExtractor(do_normalize=preset.normalize, sampling_rate=16000)
 
     def facts(self) -> dict[str, Any]:
-        """Pooling, normalisation and sampling rate; see `Encoder`."""
-        window = {} if self.options.window_s is None else {"window_s": self.options.window_s}
-        return {
+        """Pooling, normalisation, sampling rate and a hash of the feature extractor; see `Encoder`."""
+        facts: dict[str, Any] = {
             "pooling": self.options.pooling,
             "normalize": self.normalize,
             "sampling_rate": self.sampling_rate,
-            **window,
         }
+        if self.options.window_s is not None:
+            facts["window_s"] = self.options.window_s
+        if self.by_reader:
+            settings = json.loads(self.reader.to_json_string())
+            facts["features"] = content_key({name: settings[name] for name in settings.keys() - NO_SETTINGS})
+        return facts
 
     def normalized(self, clip: Tensor) -> Tensor:
         """Normalise a clip (T,) to zero mean and unit variance over its own samples, if the encoder wants it."""

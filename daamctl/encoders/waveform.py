@@ -19,6 +19,8 @@ class WaveformEncoder(SpeechEncoder):
         EncoderError: the model has no convolutional front end, or its layers cannot be pooled (see `find_layers`).
     """
 
+    by_reader = False
+
     def set_up(self, model: Any, reader: Any) -> None:
         """Read the convolutions of the front end; see `Encoder`."""
         super().set_up(model, reader)

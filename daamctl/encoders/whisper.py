@@ -31,6 +31,7 @@ class WhisperEncoder(SpeechEncoder):
     """
 
     has_window: ClassVar[bool] = True
+    by_reader = False  # it makes its own feature extractor
 
     def set_up(self, model: Any, reader: Any) -> None:
         """Keep the encoder alone, and make features for its rate; see `Encoder`."""

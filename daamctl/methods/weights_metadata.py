@@ -26,7 +26,7 @@ ADAPTER: Final = "adapter"
 IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
 """Facts of an encoder that are always present; null if unknown."""
 POOLING = ("pooling", "final_norm", "special_tokens", "class_tokens")
-INPUTS = ("sampling_rate", "normalize", "tokenizer_sha256", "max_tokens", "processor", "image_size")
+INPUTS = ("sampling_rate", "normalize", "features", "tokenizer_sha256", "max_tokens", "processor", "image_size")
 
 
 @dataclass(frozen=True, kw_only=True)

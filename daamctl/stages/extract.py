@@ -151,9 +151,9 @@ class Extractor:
             if self.description.vectors_key != shard.head.vectors_key:  # other packages or devices in a cluster
                 ours, theirs = self.description.encoder, shard.head.encoder
                 differing = [
-                    f"{name}: {ours[name]}, not {theirs[name]}"
+                    f"{name}: {ours.get(name)}, not {theirs.get(name)}"
                     for name in DECISIVE[shard.head.modality]
-                    if ours[name] != theirs[name]
+                    if ours.get(name) != theirs.get(name)
                 ]
                 reason = "; ".join(differing) or "other clips or settings"
                 raise EncoderError(

@@ -29,7 +29,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
-from daamctl.store.files import read_json
+from daamctl.store.files import content_key, read_json
 from daamctl.store.records import LARGE, write_record
 from tests.fixtures.embeddings import config, rehash, write_embeddings
 
@@ -69,6 +69,17 @@ def head(**changes: Any) -> EmbeddingsMetadata:
         "unreadable": {"c": "broken"},
     }
     return EmbeddingsMetadata(**{**facts, **changes})
+
+
+def test_settings_of_a_feature_extractor_are_in_the_key_where_vectors_depend_on_them() -> None:
+    names = ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate")
+    encoder: dict[str, Any] = dict.fromkeys(names)
+    plain, *of_features = (
+        embeddings._key(head(encoder={**encoder, **more}), clips="c")
+        for more in ({}, {"features": "a"}, {"features": "b"})
+    )
+    assert plain == content_key({"format": 1, "clips": "c", "encoder": encoder, "settings": {"seed": 0}})
+    assert len({plain, *of_features}) == 3
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -166,6 +166,34 @@ def test_the_hierarchical_audio_tower_of_clap(tmp_path: Path) -> None:
             assert not pooled[row, layer, width:].any()
 
 
+def test_clap_with_fusion_gives_a_clip_one_vector_whatever_is_beside_it(tmp_path: Path) -> None:
+    tower = hf.ClapAudioConfig(
+        patch_embeds_hidden_size=8, hidden_size=32, depths=[1, 1, 1], num_attention_heads=[1, 2, 2], enable_fusion=True
+    )
+    torch.manual_seed(0)
+    hf.ClapAudioModel(tower).save_pretrained(tmp_path)
+    hf.ClapFeatureExtractor(truncation="fusion").save_pretrained(tmp_path)
+    encoder = opened(tmp_path)
+    clips = [trial_clip(30000), 3 * trial_clip(30000).flip(0)]
+    alone = torch.cat([encoder.pool([clip])[0] for clip in clips])
+    torch.testing.assert_close(encoder.pool(clips)[0], alone)
+    with pytest.raises(EncoderError, match=r"^a clip of 11 s is longer than the 10 s that encoder '"):
+        encoder.collate([trial_clip(11 * 48000)])
+
+
+def test_a_feature_extractor_that_adds_noise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, "moonshine")
+    plain = hf.Wav2Vec2FeatureExtractor.__call__
+
+    def noisy(self: Any, raw_speech: Any, sampling_rate: int, return_tensors: str) -> Any:
+        noise = [clip + torch.rand(len(clip)).numpy() for clip in raw_speech]
+        return plain(self, noise, sampling_rate=sampling_rate, return_tensors=return_tensors)
+
+    monkeypatch.setattr(hf.Wav2Vec2FeatureExtractor, "__call__", noisy)
+    with pytest.raises(EncoderError, match="reads the same clip in another way each time"):
+        opened(tmp_path)
+
+
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_shortest_clips_are_padded(case: str, tmp_path: Path) -> None:
     saved(tmp_path, case)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +81,15 @@ def test_only_setting_always_normalises_the_waveform(folder: str) -> None:
     assert not torch.allclose(opened(folder).pool(louder)[0], own, atol=1e-3)
     always = opened(folder, normalize="always")
     torch.testing.assert_close(always.pool(louder)[0], always.pool([clip])[0], atol=1e-4, rtol=1e-4)
+
+
+def test_settings_of_the_feature_extractor_are_facts(folder: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    usual = opened(folder).facts()
+    assert opened(str(copy)).facts() == usual
+    ASTFeatureExtractor(num_mel_bins=48, max_length=FRAMES, mean=-8.0).save_pretrained(copy)
+    changed = opened(str(copy)).facts()
+    assert {name for name in usual if usual[name] != changed[name]} == {"features"}
 
 
 def test_clip_longer_than_the_positions_is_refused(folder: str) -> None:

@@ -145,6 +145,17 @@ def test_another_encoder_is_refused(tmp_path: Path) -> None:
         _ = ExportedModel.open(folder, device="cpu").encoder
 
 
+def test_features_are_compared_if_the_model_says_which_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = handmade(tmp_path / "model")
+    monkeypatch.setattr("daamctl.encoders.waveform.WaveformEncoder.by_reader", True)
+    _ = ExportedModel.open(folder, device="cpu").encoder
+    change(folder, "encoder", features="others")
+    with pytest.raises(EncoderError, match=r"has features [0-9a-f]{16}, the model needs others"):
+        _ = ExportedModel.open(folder, device="cpu").encoder
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -133,15 +133,18 @@ def run(
     left_out = []
     with progress(len(encoders) * len(READINGS[modality]), "embedding again", "ways") as bar:
         for name in encoders:
-            try:
-                for reading in READINGS[modality]:
-                    bar.advance()
-                    if best is not None and best.same:
-                        continue
+            for reading in READINGS[modality]:
+                bar.advance()
+                if best is not None and best.same:
+                    continue
+                try:
                     found = _closest(given, sources, file, name, reading, modality, device, "float32")
-                    best = found if best is None or found.worst < best.worst else best
-            except EncoderError as error:
-                left_out.append(str(error).splitlines()[0])
+                except EncoderError as error:
+                    if reading is READINGS[modality][0]:  # no other works then
+                        left_out.append(str(error).splitlines()[0])
+                        break
+                    continue  # e.g. a clip is longer than what this one pads to
+                best = found if best is None or found.worst < best.worst else best
     if best is None:
         raise EncoderError("no encoder could be tried: " + "; ".join(left_out))
     if best.same and best.worst > EXACT:

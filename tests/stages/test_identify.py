@@ -114,6 +114,18 @@ def test_other_ways_of_reading(tmp_path: Path, audio: Path) -> None:
         assert (found.same, found.reading, found.matches[0].state) == (True, words, "layer 2")
 
 
+def test_a_reading_that_a_clip_is_too_long_for_is_passed_over(
+    tmp_path: Path, audio: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, *more = identify.READINGS["speech"]
+    short = ("padded with zeros to 0.7 s, without a mask", {"pooling": "all-frames"}, 0.7)  # the longest has 0.78 s
+    monkeypatch.setitem(identify.READINGS, "speech", (usual, short, *more))
+    states = speech_states(normalize=encoder_of("wavlm-micro").normalize, pad_s=5)
+    path = vectors(tmp_path, [one[[2]].mean(1) for one in states])
+    found = identify.run(path, encoders=["wavlm-micro"], audio=audio)
+    assert (found.same, found.reading, found.left_out) == (True, "padded with zeros to 5 s, without a mask", ())
+
+
 def test_bfloat16(tmp_path: Path, audio: Path) -> None:
     states = speech_states("bfloat16", normalize=encoder_of("wavlm-micro").normalize)
     path = vectors(tmp_path, [one[[1, 2]].mean(1).bfloat16().float() for one in states])

@@ -224,10 +224,10 @@ def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fr
         split: the split of all sentences, with nothing held out.
         clips: words, with `utterance_id` and `label`.
         shots: N.
-        dev_fraction: share of the drawn sentences to hold out, at least one; None: hold out nothing.
+        dev_fraction: share of the drawn sentences to hold out, at least one, but not all; None: hold out nothing.
 
     Raises:
-        TrainingError: the rows are no words, or there are fewer sentences.
+        TrainingError: the rows are no words, there are fewer sentences, or the only one would be held out.
     """
     if not are_words(clips):
         raise TrainingError(
@@ -244,7 +244,13 @@ def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fr
             fix=f"at most --set train.shots={len(known) // len(types)}",
         )
     drawn = np.random.default_rng([seed, shots]).permutation(known)[:number]
-    held = 0 if dev_fraction is None else max(1, round(dev_fraction * number))
+    if dev_fraction is not None and number == 1:
+        raise TrainingError(
+            "train.shots=1 draws 1 sentence (1 entity type); it would be held out, and none would be left to train on",
+            fix="at least --set train.shots=2, or --set train.selection=last",
+        )
+    # one sentence is left to train on
+    held = 0 if dev_fraction is None else min(max(1, round(dev_fraction * number)), number - 1)
     train = np.flatnonzero(np.isin(sentence, drawn[held:]))
     dev = np.flatnonzero(np.isin(sentence, drawn[:held]))
     group = f"{held} of {number} sentences" if held else None

@@ -203,6 +203,15 @@ def test_few_shot_refusals() -> None:
         split_of(clips(["train", "test"]).with_columns(utterance_id=pl.lit("u")), 1, TrainConfig(shots=1))
 
 
+def test_few_shot_leaves_a_sentence_to_train_on() -> None:
+    one_type = words(20).with_columns(pl.col("label").replace("B-b", "B-a"))
+    with pytest.raises(TrainingError, match=r"train\.shots=1 draws 1 sentence \(1 entity type\); it would be held out"):
+        split_of(one_type, 1, TrainConfig(shots=1))
+    assert len(split_of(one_type, 1, TrainConfig(shots=1, selection="last")).train) == 3
+    split = split_of(one_type, 1, TrainConfig(shots=2, dev_fraction=0.9))
+    assert (len(split.train), len(split.dev)) == (3, 3)
+
+
 def test_sentences_are_held_out_whole() -> None:
     rows = words(20)
     split = make_split(rows, 1, dev_group=True, dev_fraction=0.2)

@@ -295,13 +295,15 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
         told = "no two items have the same sentence"
     else:
         grouped = clips.with_columns(group=pair_part(own, "sentence"))
-        # the folds of the pipeline already share no sentence
-        given = not official and not shared(grouped, SENTENCE)
+        # the folds of the pipeline already share no sentence, and share speakers where these are known
+        given = not official and not shared(grouped, SENTENCE) and ("speakers" not in made or bool(shared(grouped)))
         grouped = grouped if given else assign_groups(clips, number, unit=SENTENCE)
         # a class whose sentences nobody else says, as in a corpus with one text per emotion
         within = grouped.group_by("label").agg(pl.col("group").n_unique()).filter(pl.col("group") == 1)["label"].sort()
         if len(within):
             told = f"the sentences of '{within[0]}' would all be tested together, and none would be left to train on"
+        elif not given and "speakers" in made and not shared(grouped):
+            told = "folds that share no sentence share no speaker either"
         elif given and (name := "both" if pairs else "sentences") not in why:
             why.setdefault("own", f"the folds of the pipeline are those of `{name}`")
         made["sentences"] = [grouped["group"]]
@@ -309,6 +311,9 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
             made["both"] = [own]
         elif "speakers" in made:
             made["both"] = [cross_groups(clips.with_columns(group=made["speakers"][0]), number)["group"]]
+    if "both" in made and not all(len(fold.train) for fold in folds_of("both", made, clips, config)):
+        nothing = "a fold would train on nothing: each other item shares a speaker or a sentence with what is held out"
+        why |= {name: why.get(name, nothing) for name in ("both", "random-less")}
     if told:
         why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}
     # groups are dealt out by a hash of these names, so another prefix gives other groups

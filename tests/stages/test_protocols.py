@@ -105,6 +105,7 @@ def test_what_is_not_known_leaves_protocols_out() -> None:
         (pl.lit("t"), "all items have the same sentence"),
         (pl.col("utterance_id"), "no two items have the same sentence"),
         (pl.col("label"), "the sentences of '0' would all be tested together"),
+        (pl.col("speaker"), "folds that share no sentence share no speaker either"),
     ],
 )
 def test_sentences_that_make_no_folds_are_left_out(sentence: pl.Expr, reason: str) -> None:
@@ -113,6 +114,25 @@ def test_sentences_that_make_no_folds_are_left_out(sentence: pl.Expr, reason: st
         assert reason in absent[name]
         assert name not in possible
     assert {"speakers", "random"} <= set(possible)
+
+
+def test_a_fold_without_training_items_leaves_its_protocol_out() -> None:
+    """Five speakers say two sentences of their own each."""
+    few = corpus().filter(pl.col("speaker") < "s5", pl.col("sentence") < "t2")
+    possible, absent = partitions(few.with_columns(sentence=pl.format("{} {}", "speaker", "sentence")), Config())
+    assert {"speakers", "sentences", "random"} <= set(possible)
+    for name in ("both", "random-less"):
+        assert absent[name].startswith("a fold would train on nothing: ")
+        assert name not in possible
+
+
+def test_folds_that_share_neither_speakers_nor_sentences_are_those_of_speakers_alone() -> None:
+    clips = corpus(sentence=pl.format("{} {}", "speaker", "sentence"))
+    possible, _ = partitions(clips, Config())
+    assert possible["speakers"][0].equals(clips["group"])
+    folds = folds_of("sentences", possible, clips, Config())
+    assert not any(shared(clips, fold, "sentence") for fold in folds)
+    assert any(shared(clips, fold, "speaker") for fold in folds)
 
 
 @pytest.mark.parametrize(("number", "possible"), [(50, True), (51, False)])

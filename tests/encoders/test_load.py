@@ -517,6 +517,19 @@ def test_text_folder_without_the_language_model_head(tmp_path: Path) -> None:
     assert opened(path, "text", pool_special_tokens=True).facts["special_tokens"]["pooled"] is True
 
 
+def test_bigbird_reads_long_texts_with_full_attention_and_its_record_says_so(tmp_path: Path) -> None:
+    long = {**WORDS, "max_position_embeddings": 256, "block_size": 8}
+    path = saved(tmp_path, "BigBirdModel", "BigBirdConfig", **long)
+    found = opened(path, "text")
+    assert found.facts["attention_type"] == "original_full"
+    ids = torch.randint(3, 259, (200,), generator=torch.Generator().manual_seed(0))
+    full = transformers.BigBirdModel.from_pretrained(path, attention_type="original_full").eval()
+    with torch.no_grad():
+        states = full(input_ids=ids[None], output_hidden_states=True).hidden_states
+    expected = torch.stack([state[0, 1:].mean(0) for state in states[1:]])
+    torch.testing.assert_close(found.encoder.pool([ids])[0][0], expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "config", "modality", "settings"),
     [

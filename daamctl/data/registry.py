@@ -120,6 +120,27 @@ class Registry:
         self._target(name)
         return None if name in self._table else self.added[name]
 
+    def modules_of(self, name: str) -> tuple[str, ...]:
+        """Top-level modules of the package that added a name; empty for names of the table.
+
+        They are those that its installation lists or, where it is edited in place, all beside the module of the name.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        top, added = self.module_of(name).partition(".")[0], self.package_of(name)
+        if added is None:
+            return ()
+        from importlib import metadata  # see `added`
+
+        files = [file for one in metadata.distributions(name=added.package) for file in one.files or ()]
+        modules = {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
+        spec = importlib.util.find_spec(top)
+        if top not in modules and spec is not None:
+            places = [*(spec.submodule_search_locations or []), spec.origin or ""]
+            modules = {top, *(beside.stem for beside in Path(places[0]).parent.iterdir())}
+        return tuple(sorted(modules - {"daamctl"}))
+
     def load(self, name: str) -> Any:
         """Import and return the object called `name`.
 

@@ -383,11 +383,10 @@ class FusionTrial(Trial):
     @property
     def code(self) -> dict[str, str]:
         """Hashes of the code that the fold depends on: of training, and of its method."""
-        method = METHODS.module_of(resolve_method(self.spec.method)[0])
+        name = resolve_method(self.spec.method)[0]
         training = code_hash(__name__, "daamctl", FOLD_CODE)
-        package = method.partition(".")[0]
-        packages = ("daamctl.methods",) if package == "daamctl" else ("daamctl.methods", package)
-        return {"training": training, "method": code_hash(method, packages)}
+        packages = ("daamctl.methods", *METHODS.modules_of(name))
+        return {"training": training, "method": code_hash(METHODS.module_of(name), packages)}
 
     @property
     def units_of_training(self) -> int:

@@ -120,9 +120,8 @@ def _settings(config: Config, stage: str, entry: str | None) -> dict[str, Any]:
     read = {stage: _watched(config, stage)}
     if stage == "train":
         read["settings"] = settings_of(entry, config.method_settings)
-        if METHODS.package_of(name := resolve_method(entry)[0]):
-            module = METHODS.module_of(name)
-            read["package"] = code_hash(module, module.partition(".")[0])
+        if modules := METHODS.modules_of(name := resolve_method(entry)[0]):
+            read["package"] = code_hash(METHODS.module_of(name), modules)
     return read
 
 

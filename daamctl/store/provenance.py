@@ -92,17 +92,18 @@ def code_hash(module: str, within: str | tuple[str, ...], parts: tuple[str, ...]
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in trees or (name in packages and name != module):  # the package itself only has the table
+        # of our own, the package itself only has the table
+        if name in trees or (name in packages and name.partition(".")[0] == "daamctl"):
             continue
         source = _source(name)
         if source is None:
             if name == module:
                 raise ImportError(f"no module {module}")
             continue  # an imported name that is not a module
-        tree = ast.parse(source)
-        for found in _imports(tree, name):
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+        for found in _imports(tree, name if source.name == "__init__.py" else name.rpartition(".")[0]):
             is_part = not parts or any(f"{found}.".startswith(f"{part}.") for part in parts)
-            if is_part and any(found.startswith(f"{package}.") for package in packages):
+            if is_part and any(f"{found}.".startswith(f"{package}.") for package in packages):
                 todo.append(found)
         # unparsed text is the same in every Python version, a dumped tree is not
         trees[name] = ast.unparse(_without_strings(tree))
@@ -110,8 +111,8 @@ def code_hash(module: str, within: str | tuple[str, ...], parts: tuple[str, ...]
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _source(module: str) -> str | None:
-    """Source of a module, located without importing it; None if there is no such module."""
+def _source(module: str) -> Path | None:
+    """File of a module, located without importing it; None if there is no such module."""
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is None:
@@ -121,18 +122,18 @@ def _source(module: str) -> str | None:
         files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
     else:
         files = [Path(spec.origin)] if spec.origin is not None and spec.origin.endswith(".py") else []
-    return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file()), None)
 
 
-def _imports(tree: ast.Module, module: str) -> list[str]:
-    """Dotted names that a module imports in any form; some may be functions, not modules."""
+def _imports(tree: ast.Module, package: str) -> list[str]:
+    """Dotted names that a module of a package imports in any form; some may be functions, not modules."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            package = ".".join(module.split(".")[: -node.level]) if node.level else ""
-            base = ".".join(part for part in (package, node.module) if part)
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
 

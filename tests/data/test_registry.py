@@ -217,6 +217,24 @@ def test_names_that_a_package_cannot_add(opened: Open, entries: dict[str, str], 
     assert caught.value.fix == "correct its entry points, or remove it: pip uninstall more-things"
 
 
+@pytest.mark.parametrize("edited", [True, False])
+def test_modules_of_a_package_are_those_beside_it_or_those_that_are_listed(
+    opened: Open, tmp_path: Path, edited: bool
+) -> None:
+    table = opened({"extra": "more_things:bare"})
+    folder = tmp_path / "more-things"
+    for module in ("blocks.py", "foreign.py"):
+        (folder / module).write_text("")
+    (folder / "parts").mkdir()
+    (folder / "parts/__init__.py").write_text("")
+    record = "" if edited else "more_things.py,,\nblocks.py,,\nparts/__init__.py,,\n"
+    (folder / "more_things-0.1.dist-info/RECORD").write_text(f"more_things-0.1.dist-info/METADATA,,\n{record}")
+    assert table.modules_of("bare") == ()
+    found = set(table.modules_of("extra"))
+    assert {"more_things", "blocks", "parts"} <= found
+    assert ("foreign" in found) == edited
+
+
 def test_two_packages_cannot_have_one_name(opened: Open) -> None:
     opened({"extra": "more_things:bare"})
     with pytest.raises(ConfigError, match=r"thing 'extra' of the package \S+: \S+ has a thing of this name"):

@@ -485,6 +485,17 @@ def test_a_method_of_another_package_is_trained_as_others(
     assert again.result["run"]["key"] != fold.result["run"]["key"]
 
 
+def test_code_of_a_method_covers_the_modules_beside_it(
+    features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for block in ("x.amax(-2)", "x.amin(-2)"):
+        install(tmp_path / "site", monkeypatch, source=f"from my_blocks import highest\n{SOURCE}")
+        (tmp_path / "site/my_blocks.py").write_text(f"def highest(x):\n    return {block}\n")
+        found.append(FusionTrial(FoldSpec("test", "peak", 2, 1, config()), features).code["method"])
+    assert found[0] != found[1]
+
+
 def test_reconstructed_methods_are_labelled(features: Features, project: Path) -> None:
     fold = make(features, project, method="sga")
     assert fold.label == "sga (reconstructed)"

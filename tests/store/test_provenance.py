@@ -141,6 +141,16 @@ def test_every_form_of_import_is_followed(hash_with: Callable[..., str], form: s
     assert hash_with(main) != hash_with(main, helper="def double(x):\n    return 3 * x\n")
 
 
+def test_what_an_init_imports_and_what_it_defines_is_followed(hash_with: Callable[..., str]) -> None:
+    def hashed(init: str, helper: str) -> str:
+        hash_with("from samplepkg import double", helper, init)
+        return code_hash("samplepkg.main", "samplepkg")
+
+    one, other = "def double(x):\n    return 2 * x\n", "def double(x):\n    return x + x\n"
+    assert hashed(one, "") != hashed(other, "")
+    assert hashed("from .helper import double\n", one) != hashed("from .helper import double\n", other)
+
+
 def test_every_method_has_a_hash_of_its_own_file() -> None:
     hashes = {name: code_hash(METHODS.module_of(name), "daamctl.methods") for name in METHODS}
     modules = {METHODS.module_of(name) for name in METHODS}

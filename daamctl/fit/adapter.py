@@ -447,6 +447,8 @@ class AdapterFit(Fit):
             self.model.load_trainable(result.weights)
             result.model, result.weights = (self.opened, self.model), {}
             result.logits = self._logits(self.split.test)
+        elif member.trial.refits:
+            result.weights = {}  # the refit starts anew
         if torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(True, warn_only=True)  # as every other training
         del self.opened, self.model, self.optimizer  # their memory is free even if someone still holds this object

@@ -48,7 +48,7 @@ class Trained:
             dev_accuracy, dev_loss, test_accuracy; of taggers also dev_f1 and test_f1. A refit holds nothing out; its
             dev figures are those of its candidate.
         selected_epoch: 1-based epoch whose weights are kept; None with a budget of steps, whose last weights are.
-        weights: tensors of the selected epoch, or of the end.
+        weights: tensors of the selected epoch, or of the end; before a refit, only those that it takes over.
         train_s: seconds of training, of all candidates too once the trial is finished.
         joules: energy of the GPU in that time; None where the driver does not tell.
         facts: what only its kind knows or has measured, for the result.
@@ -101,13 +101,11 @@ class Trainable(ABC):
         stage: stage that trains this kind; also its section of the settings, and its folder of unfinished work.
         candidates: settings of each candidate of the search; without a search, one that changes nothing.
         refits: whether to train again with the held-out group once the settings are chosen.
-        chosen_on_dev: tensors of a candidate that a refit takes over, because they are chosen on the held-out group.
     """
 
     stage: ClassVar[str]
     candidates: Sequence[Settings] = ({},)
     refits: bool = False
-    chosen_on_dev: ClassVar[Sequence[str]] = ()
 
     @property
     @abstractmethod
@@ -272,14 +270,15 @@ def fit(trials: Sequence[Trainable], state: dict[str, Any] | None = None) -> Ite
                     raise diverged(member.trial, one)
                 else:
                     yield Finished(member.trial, one)
-            # Drop weights, which may be large: a refit starts anew, and else only those of the best candidate count.
+            # Drop weights, which may be large: only those of the best candidate count. Where a refit starts anew, `Fit`
+            # keeps no more than it takes over.
             for trial, members in candidates.items():
                 tried = [done[member.name] for member in members if member.name in done]
                 finite = [one for one in tried if not one.diverged]
-                best = None if trial.refits or not finite else min(finite, key=_order)
+                best = min(finite, key=_order) if finite else None
                 for one in tried:
-                    if one is not best:
-                        one.weights = {name: one.weights[name] for name in one.weights if name in trial.chosen_on_dev}
+                    if one is not best and not trial.refits:
+                        one.weights = {}
 
     waiting = {
         trial: ranked(trial, [done[member.name] for member in members])

@@ -201,8 +201,9 @@ class Stack(Fit):
         for member, fusion, result in zip(self.members, self.fusions, self.trained, strict=True):
             model, test = fusion.model, fusion.test
             if not result.weights:
-                # of a candidate that will be refitted, only what the refit takes over
-                kept = None if member.final or not member.trial.refits else member.trial.chosen_on_dev
+                kept = None
+                if member.trial.refits and not member.final:  # buffers hold what was chosen, which the refit takes over
+                    kept = [name for name, _ in model.named_buffers() if not name.startswith("standardize.")]
                 result.weights = _weights(model, kept)
             if not member.final or test is None:
                 continue

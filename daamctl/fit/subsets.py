@@ -22,7 +22,6 @@ from daamctl.fit.features import Features
 from daamctl.fit.runner import kept_fold, train_all, train_fold
 from daamctl.fit.tracking import Tracker
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
-from daamctl.methods import NEEDS_DEV, resolve_method
 from daamctl.store.files import content_key
 
 
@@ -103,8 +102,10 @@ def train_on_all(
         MethodError: part of the method is chosen on a held-out group.
         TrainingError: the data or numbers do not allow training.
     """
-    if resolve_method(method)[0] in NEEDS_DEV:
-        raise MethodError(f"{method} chooses its layer on a held-out group, so it cannot be trained on all data")
+    # fold 1 only says which clips are scored, and these are among those trained on
+    spec = FoldSpec(layout.run_name, method, 1, seed, config, layout)
+    if FusionTrial(spec, features).build().traits.needs_dev:
+        raise MethodError(f"{method}: part of it is chosen on a held-out group, so it cannot be trained on all data")
     # no group is left to choose by, so all that the folds have chosen is fixed
     fixed: dict[str, Any] = {"selection": "last", "search": "none", "refit": False}
     if config.train.steps is None:
@@ -118,8 +119,7 @@ def train_on_all(
     fixed |= candidates_of(method, config)[0]  # what all candidates share is in no record
     fixed |= dict(chosen.most_common(1)[0][0]) if chosen else {}
     train = config.train.model_copy(update=fixed)
-    # fold 1 only says which clips are scored, and these are among those trained on
-    spec = FoldSpec(layout.run_name, method, 1, seed, config.model_copy(update={"train": train}), layout)
+    spec = replace(spec, config=config.model_copy(update={"train": train}))
     fold = train_fold(AllDataTrial(spec, features), folder / method, folder / "work", root=layout.root)
     weights = fold.weights()
     assert weights is not None

@@ -345,7 +345,6 @@ class FusionTrial(Trial):
     stage = "train"
     title = "training"
     trials_per_gpu = 4  # the models are small, their features are not
-    chosen_on_dev = ("fusion.chosen",)
     data: Features
 
     @property

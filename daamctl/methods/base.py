@@ -24,7 +24,8 @@ class Traits:
             available; empty for all other methods.
         inert: trainable tensors that cannot change the output, e.g. a key bias, which cancels in softmax. They exist
             because the source has them and counts them.
-        needs_dev: part of the method is chosen on a held-out group, so training needs one.
+        needs_dev: part of the method is chosen on a held-out group, so training needs one; see
+            `FusionClassifier.choose`.
         closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`.
         full_rate: the matrices of the fusion are trained at the rate of the decoder, whatever `train.fusion_lr_factor`.
     """
@@ -184,7 +185,10 @@ class FusionClassifier(nn.Module):
         return criterion(logits, y), logits
 
     def choose(self, x: HeldOut, y: Int[Tensor, " N"]) -> None:
-        """Choose on the held-out group what training leaves open; called after each epoch, in eval mode."""
+        """Choose on the held-out group what training leaves open; called after each epoch, in eval mode.
+
+        The choice is kept in buffers, e.g. `fusion.chosen`. A refit, which holds nothing out, takes them over.
+        """
 
 
 def at_least_float32(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:

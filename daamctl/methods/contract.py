@@ -429,11 +429,12 @@ def check_training(case: Case) -> Finding:
         problems.append(f"logits of training have shape {tuple(logits.shape)}")
     model.eval()
     before = _copy_state(model)
-    moved = wavers = False
+    moved: set[str] = set()
+    wavers = False
     for seed in range(2, 10):  # different held-out groups
         group = case.data(seed=seed)
         model.choose(*group)
-        moved |= bool(_changed(before, model))
+        moved.update(_changed(before, model))
         before = _copy_state(model)
         model.choose(*group)
         wavers |= bool(_changed(before, model))
@@ -443,6 +444,8 @@ def check_training(case: Case) -> Finding:
         problems.append("chooses on a held-out group without saying so")
     if model.traits.needs_dev and not moved:
         problems.append("needs a held-out group and chooses the same on every one")
+    if lost := moved - dict(model.named_buffers()).keys():
+        problems.append(f"a refit keeps only what is chosen in buffers, and {', '.join(sorted(lost))} is no buffer")
     with torch.no_grad():
         after = model(x)
     if after.shape != logits.shape or not after.isfinite().all():

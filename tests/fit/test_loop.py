@@ -24,7 +24,7 @@ from daamctl.fit import loop
 from daamctl.fit.loop import Finished, Progress, Recorded, Trained, collapsed, fit, ranked, search_part
 from daamctl.fit.stack import SingleModel, Stack, StackedModels
 from daamctl.fit.trial import candidates_of
-from daamctl.methods import FusionClassifier
+from daamctl.methods import FusionClassifier, Traits
 from tests.fixtures.fits import (
     CLASSES,
     DIM,
@@ -241,6 +241,28 @@ def test_a_layer_chosen_on_the_held_out_group_stays_chosen(given: dict[str, Any]
     before, after = (trained(method("best-layer"), data=data, **{**given, "refit": again}) for again in (False, True))
     assert after.model.fusion.chosen == before.model.fusion.chosen == 1
     assert not torch.equal(after.logits, before.logits)
+
+
+class Picks(FusionClassifier):
+    """Classifies the second layer once it has seen a held-out group, which it notes in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Identity(), nn.Linear(DIM, CLASSES), Traits(needs_dev=True))
+        self.register_buffer("picked", torch.tensor([0]))
+
+    def forward(self, x: Any, **_: Any) -> Any:
+        return self.decoder(self.standardize(x).index_select(-2, self.picked).squeeze(-2))
+
+    def choose(self, x: Any, y: Any) -> None:
+        self.picked.fill_(1)
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_refit_takes_over_every_buffer_but_the_standardisation(refit: bool) -> None:
+    given = {**AGAIN, "refit": refit, "standardize": "feature"}
+    found = trained(Picks, **given)
+    assert found.model.picked == 1
+    assert torch.equal(found.model.standardize.mean, trained(**given).model.standardize.mean)
 
 
 # A refit that collapses

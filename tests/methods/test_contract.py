@@ -335,13 +335,16 @@ class Chooser(FusionClassifier):
     def __init__(self, *parts: Any, how: str = "") -> None:
         super().__init__(*parts)
         self.how = how
-        self.register_buffer("kept", torch.ones(()))
+        if how == "is trained":
+            self.kept = nn.Parameter(torch.ones(()))
+        else:
+            self.register_buffer("kept", torch.ones(()))
 
     def forward(self, x: Tensor, **_: Any) -> Any:
         return super().forward(x) * (self.kept if self.how == "breaks" else 1)
 
     def choose(self, x: Tensor, y: Tensor) -> None:
-        self.kept.copy_(x[0, 0, 0])
+        self.kept.data.copy_(x[0, 0, 0])
         if self.how == "wavers":
             self.kept.add_(torch.rand(()))
         if self.how == "breaks":
@@ -366,6 +369,10 @@ class Odd(FusionClassifier):
         (
             Plant(model=lambda *parts: Chooser(*parts, how="breaks"), traits=Traits(needs_dev=True)),
             "^unusable after the choice$",
+        ),
+        (
+            Plant(model=lambda *parts: Chooser(*parts, how="is trained"), traits=Traits(needs_dev=True)),
+            "^a refit keeps only what is chosen in buffers, and kept is no buffer$",
         ),
     ],
 )

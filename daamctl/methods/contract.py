@@ -21,6 +21,7 @@ from daamctl.errors import MethodError
 from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.mixture import LayerMixture
 from daamctl.methods.probes import Layers, RidgeProbe
 from daamctl.methods.settings import Sizes
 
@@ -393,8 +394,10 @@ def check_density(case: Case) -> Finding:
             if density.shape != x.shape or density.dtype != torch.float32:
                 problems.append(f"density is {density.dtype} {tuple(density.shape)}, not float32 {tuple(x.shape)}")
             low, high = density.min().item(), density.max().item()
-            if not 0 <= low < high <= 1:
-                problems.append(f"density goes from {low:.3g} to {high:.3g}, outside (0, 1] or constant")
+            blocks = len(model.fusion.block.layers) if isinstance(model.fusion, LayerMixture) else 1
+            most = 2**blocks - 1  # the product of 1 + w over the blocks, minus 1
+            if not 0 <= low < high <= most:
+                problems.append(f"density goes from {low:.3g} to {high:.3g}, outside (0, {most}] or constant")
             if (density == 0).float().mean() > ROUNDED_TO_ZERO:
                 problems.append(f"{(density == 0).float().mean():.0%} of the density is 0")
             seen.append(f"density from {low:.3g} to {high:.3g}")

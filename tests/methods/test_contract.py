@@ -329,6 +329,10 @@ def test_density_and_layer_weights_are_told(check: Check) -> None:
     assert check("density", weighed(lambda x: x.mean(2) * 0)).text == "no density; layer weights from 0 to 0"
 
 
+def test_the_density_of_several_blocks_may_exceed_one() -> None:
+    assert CHECKS["density"](Case("mixture-daam", {"num_blocks": 3})).ok
+
+
 class Chooser(FusionClassifier):
     """Keeps a number of the held-out group; `how` says what else it does."""
 

@@ -49,13 +49,20 @@ class Registry:
         groups: dataclasses of settings. An argument annotated with one of them, by its own name, stands for all fields
             of that dataclass.
         entry_points: group of the entry points by which other packages add names; None: they cannot.
+        suffix: setting of which the other choices make variants of a name, e.g. `daam-v1-mlp`; empty: there are none.
 
     Raises:
         ValueError: a target is not of the form "module:attribute".
     """
 
     def __init__(
-        self, kind: str, table: Mapping[str, str], *, groups: Sequence[type] = (), entry_points: str | None = None
+        self,
+        kind: str,
+        table: Mapping[str, str],
+        *,
+        groups: Sequence[type] = (),
+        entry_points: str | None = None,
+        suffix: str = "",
     ) -> None:
         for name, target in table.items():
             if target.count(":") != 1:
@@ -63,7 +70,7 @@ class Registry:
         self.kind = kind
         self._table = dict(table)
         self._groups = {group.__name__: group for group in groups}
-        self._entry_points = entry_points
+        self._entry_points, self._suffix = entry_points, suffix
         self._trees: dict[str, ast.Module] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -89,7 +96,9 @@ class Registry:
         found: dict[str, Added] = {}
         for one in metadata.entry_points(group=self._entry_points):
             own = Added(one.value, one.dist.name, one.dist.version) if one.dist else Added(one.value, "unknown", "")
-            owner = "daamctl" if one.name in self._table else found[one.name].package if one.name in found else None
+            base = one.name.rpartition("-")[0]
+            taken = one.name in self._table or (base in self._table and one.name in self.variants(base))
+            owner = "daamctl" if taken else found[one.name].package if one.name in found else None
             problem = None if owner is None else f"{owner} has a {self.kind} of this name"
             if not NAME.fullmatch(one.name):
                 problem = "names have lower-case letters and digits, with single hyphens between them"
@@ -182,13 +191,23 @@ class Registry:
         text = _docstring(tree, attribute) or ast.get_docstring(tree) or ""
         return text.splitlines()[0] if text else ""
 
-    def defaults(self, name: str) -> dict[str, Any]:
-        """Settings of the function that `name` stands for, with their defaults, read without importing it.
-
-        A setting is a keyword argument with a default, or a field of a group.
+    def variants(self, name: str) -> list[str]:
+        """Full names of the variants of `name`, e.g. `daam-v1-mlp` of `daam-v1`.
 
         Raises:
             UnknownNameError: `name` is not in the table.
+        """
+        default = self.defaults(name).get(self._suffix)
+        return [f"{name}-{choice}" for choice in self.choices(name).get(self._suffix, ()) if choice != default]
+
+    def defaults(self, name: str) -> dict[str, Any]:
+        """Settings of the function that `name` stands for, with their defaults, read without importing it.
+
+        A setting is an argument with a default, or a field of a group.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+            ConfigError: the package that added it has an argument without a plain default.
         """
         settings: dict[str, Any] = {}
         for argument, default in self._keywords(name):
@@ -196,14 +215,18 @@ class Registry:
             if group is not None:
                 settings |= {field.name: field.default for field in fields(group)}
             elif default is not None:
-                settings[argument.arg] = ast.literal_eval(default)
+                settings[argument.arg] = self._value(name, f"the default of {argument.arg}", default)
+            elif name not in self._table:
+                groups = " or ".join(self._groups)
+                raise self._broken(name, f"its argument {argument.arg} needs a default, or the annotation {groups}")
         return settings
 
     def choices(self, name: str) -> dict[str, tuple[Any, ...]]:
-        """Allowed values of the keyword arguments annotated `Literal[...]`, read from the source without importing it.
+        """Allowed values of the arguments annotated `Literal[...]`, read from the source without importing it.
 
         Raises:
             UnknownNameError: `name` is not in the table.
+            ConfigError: the package that added it has an argument with others than plain values.
         """
         allowed: dict[str, tuple[Any, ...]] = {}
         for argument, _ in self._keywords(name):
@@ -212,7 +235,7 @@ class Registry:
                 hints = get_type_hints(group)
                 allowed |= {key: get_args(hint) for key, hint in hints.items() if get_origin(hint) is Literal}
             elif items := _literal_items(argument.annotation):
-                allowed[argument.arg] = tuple(ast.literal_eval(item) for item in items)
+                allowed[argument.arg] = tuple(self._value(name, f"a value of {argument.arg}", item) for item in items)
         return allowed
 
     def arguments(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,13 +253,29 @@ class Registry:
         return arguments
 
     def _keywords(self, name: str) -> list[tuple[ast.arg, ast.expr | None]]:
-        """Keyword-only arguments of the function that `name` stands for, with their defaults; empty for others."""
+        """Arguments but the first of the function that `name` stands for, with their defaults; empty for others."""
         node = _function(*self._parse(name))
-        return [] if node is None else list(zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True))
+        if node is None:
+            return []
+        usual = [*node.args.posonlyargs, *node.args.args]
+        defaults = [*[None] * (len(usual) - len(node.args.defaults)), *node.args.defaults]
+        keywords = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        return [*list(zip(usual, defaults, strict=True))[1:], *keywords]
+
+    def _value(self, name: str, what: str, node: ast.expr) -> Any:
+        """A value in the source."""
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError) as error:
+            if name in self._table:
+                raise
+            raise self._broken(name, f"{what} must be a plain value, got {ast.unparse(node)}") from error
 
     def _group_of(self, argument: ast.arg) -> Any:
         """The group that an argument is annotated with; None for all other arguments."""
-        return self._groups.get(argument.annotation.id) if isinstance(argument.annotation, ast.Name) else None
+        written = argument.annotation
+        name: str = written.attr if isinstance(written, ast.Attribute) else getattr(written, "id", "")
+        return self._groups.get(name)
 
     def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")

@@ -563,7 +563,8 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
                 f"add --set method_settings.{method}.{name}={value}, write that into the pipeline's file, or leave the "
             )
             fix += "method out"
-        raise MethodError(f"{method}: {error.message}", fix=error.fix or fix, setting=error.setting) from error
+        message = error.message.removeprefix(f"{method}: ")
+        raise MethodError(f"{method}: {message}", fix=error.fix or fix, setting=error.setting) from error
     if model.traits.needs_dev and config.train.selection != "dev-group":
         raise MethodError(
             f"{method}: part of it is chosen on a held-out group, which train.selection={config.train.selection} "

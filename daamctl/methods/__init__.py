@@ -97,6 +97,7 @@ METHODS = Registry(
     },
     groups=GROUPS,
     entry_points="daamctl.methods",
+    suffix="decoder",
 )
 """Name of a method -> its builder, which takes `Sizes` and the settings; its docstring's first line describes it."""
 
@@ -176,6 +177,12 @@ def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, *
 
     if not isinstance(model, Expected):
         raise MethodError(f"{method}: its builder must return a FusionClassifier, got {type(model).__name__}")
+    if model.traits.closed_form and name not in CLOSED_FORM:
+        raise MethodError(
+            f"{method}: a method of a package is trained in steps, but its traits say closed_form, as only those of "
+            f"{', '.join(CLOSED_FORM)} may",
+            fix="leave the method out, or return another FusionClassifier than a RidgeProbe",
+        )
     return model
 
 
@@ -206,8 +213,7 @@ def variants(name: str) -> list[str]:
     Raises:
         UnknownNameError: there is no such method.
     """
-    default = METHODS.defaults(name).get("decoder")
-    return [f"{name}-{decoder}" for decoder in METHODS.choices(name).get("decoder", ()) if decoder != default]
+    return METHODS.variants(name)
 
 
 def counterparts(method: str) -> tuple[str, ...]:
@@ -270,9 +276,10 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
             if value != heads.AUTO and (type(value) is not int or value < 1):
                 raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, got {value!r}")
             continue
-        if type(default) is int and (type(value) is not int or value < 1):
-            raise MethodError(f"{method}: {key} must be a whole number of at least 1, got {value!r}")
-        if type(default) is not type(value) and not (type(default) is float and type(value) is int):
+        if type(default) is int and (type(value) is not int or value < min(1, default)):
+            raise MethodError(f"{method}: {key} must be a whole number of at least {min(1, default)}, got {value!r}")
+        alike = {float: (float, int), tuple: (tuple, list)}.get(type(default), (type(default),))
+        if default is not None and type(value) not in alike:
             raise MethodError(f"{method}: {key} must be like {default!r}, got {value!r}")
 
 

@@ -26,7 +26,8 @@ class Traits:
             because the source has them and counts them.
         needs_dev: part of the method is chosen on a held-out group, so training needs one; see
             `FusionClassifier.choose`.
-        closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`.
+        closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`. A method of
+            another package cannot be.
         full_rate: the matrices of the fusion are trained at the rate of the decoder, whatever `train.fusion_lr_factor`.
     """
 

@@ -258,6 +258,36 @@ def test_a_package_that_cannot_be_read(opened: Open, target: str, source: str, m
     assert caught.value.fix.startswith("correct the package; to see more: python -c 'import ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("*, size: int = WIDTH", "the default of size must be a plain value, got WIDTH"),
+        ("*, size: int = 2 * 128", "the default of size must be a plain value, got 2 \\* 128"),
+        ("*, shape: Literal[ROUND] = 'round'", "a value of shape must be a plain value, got ROUND"),
+        ("*, size: int", "its argument size needs a default, or the annotation Paint"),
+        ("size: int", "its argument size needs a default, or the annotation Paint"),
+    ],
+)
+def test_arguments_that_a_package_cannot_have(opened: Open, arguments: str, message: str) -> None:
+    table = opened({"extra": "more_things:extra"}, f"def extra(first, {arguments}): ...\n")
+    with pytest.raises(ConfigError, match=f"^thing 'extra' of the package more-things: {message}"):
+        (table.defaults("extra"), table.choices("extra"))
+
+
+def test_every_argument_but_the_first_is_a_setting_and_a_group_may_be_named_by_its_module(opened: Open) -> None:
+    table = opened({"extra": "more_things:extra"}, "def extra(first, tone=2, *, paint: colours.Paint): ...\n")
+    assert table.defaults("extra") == {"tone": 2, "paint": "red", "coats": 1}
+    assert table.arguments("extra", {"coats": 3}) == {"paint": Paint(coats=3)}
+
+
+def test_a_package_cannot_take_the_name_of_a_variant(opened: Open, module: str) -> None:
+    opened({"chosen-square": "more_things:bare"})
+    table = Registry("thing", {"chosen": f"{module}:chosen"}, entry_points="daamctl.things", suffix="shape")
+    assert table.variants("chosen") == ["chosen-square"]
+    with pytest.raises(ConfigError, match="thing 'chosen-square' of the package more-things: daamctl has a thing of"):
+        list(table)
+
+
 def test_a_package_that_cannot_be_imported(opened: Open) -> None:
     table = opened({"extra": "more_things:extra"}, "def extra(*, size: int = 2): ...\nimport daamctl_absent\n")
     assert table.defaults("extra") == {"size": 2}

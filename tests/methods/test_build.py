@@ -23,7 +23,7 @@ from daamctl.methods import (
 )
 from daamctl.methods.heads import check_heads
 from daamctl.methods.settings import Sizes
-from tests.fixtures.added import install
+from tests.fixtures.added import SOURCE, install
 
 SIZES = {"num_layers": 8, "embed_dim": 16, "num_classes": 4}
 NAMES = list(METHODS)
@@ -47,6 +47,38 @@ def test_methods_of_another_package_are_built_as_others(tmp_path: Path, monkeypa
         build("wrong", **SIZES)
     with pytest.raises(UnknownNameError, match=r"^unknown method 'zzz', which no installed package has"):
         build("zzz", **SIZES)
+
+
+OWN = """
+
+def own(sizes: Sizes, size: int = 0, *, widths: tuple = (8, 8), which: str | None = None) -> FusionClassifier:
+    \"""Settings of several kinds.\"""
+    return peak(sizes, hidden_dim=widths[0])
+
+
+def solved(sizes: Sizes) -> FusionClassifier:
+    \"""A probe that claims to be solved.\"""
+    return FusionClassifier(nn.Identity(), nn.Identity(), Traits(closed_form=True))
+"""
+
+
+def test_settings_of_another_package_may_be_nothing_lists_or_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, {"own": "my_fusions:own"}, source=SOURCE + OWN)
+    for settings in ({"size": 0}, {"widths": [4, 4]}, {"which": "a"}, {"which": 3}):
+        build("own", **SIZES, **settings)
+    with pytest.raises(MethodError, match=r"^own: size must be a whole number of at least 0, got -1$"):
+        build("own", **SIZES, size=-1)
+    with pytest.raises(MethodError, match=r"^own: widths must be like \(8, 8\), got 4$"):
+        build("own", **SIZES, widths=4)
+
+
+def test_a_method_of_another_package_cannot_be_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCE.replace("import FusionClassifier", "import FusionClassifier, Traits") + OWN
+    install(tmp_path, monkeypatch, {"solved": "my_fusions:solved"}, source=source)
+    with pytest.raises(MethodError, match=r"^solved: a method of a package is trained in steps, but its traits say"):
+        build("solved", **SIZES)
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -15,6 +15,7 @@ up to date.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ SHOTS = re.compile(r"(?P<family>.+)-(?P<shots>[1-9]\d*)-shots")
 FILLS = ("evaluate", "report", "train", "extract", "segment", "download")
 """Stages whose settings stand where a family has fewer pipelines than a report reads."""
 NAMED_AT_MOST = 5
+PLAIN = re.compile(r"[\w%+=:,.][\w%+=:,.-]*")
+"""Names that the commands of dvc.yaml, which a shell reads, can hold as they are; DVC itself splits names at @."""
 
 Table = dict[str, dict[str, dict[str, Any]]]
 """`<stage>_stages` -> the part of a stage's address after @ -> pipeline and method; for `report`, command and reads."""
@@ -83,6 +86,10 @@ def _wanted(root: Path) -> Table:
         if not (root / file).exists():
             fix = f"take '{pipeline}' out of pipelines in {PARAMS_FILE}, or make the file"
             raise ConfigError(f"{PARAMS_FILE} lists pipeline '{pipeline}', but there is no file {file}", fix=fix)
+        if not PLAIN.fullmatch(pipeline):
+            what = f"{PARAMS_FILE} lists pipeline '{pipeline}', but DVC needs a name of letters, digits and _%+=:,.-"
+            fix = f"rename it and its file, or take it out of the list and use: daamctl run -- {shlex.quote(pipeline)}"
+            raise ConfigError(f"{what}, which does not begin with -", fix=fix)
         # not through `Config`, so that a wrong setting of one pipeline does not stop all others
         settings = {**params, **read_yaml(root / file)}
         task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"
@@ -90,7 +97,12 @@ def _wanted(root: Path) -> Table:
         for stage, spec in stages_of_task(task).items():
             if spec.for_each is not None:
                 for name in settings.get(spec.for_each, Config.model_fields[spec.for_each].default) or []:
-                    table[f"{stage}_stages"][f"{pipeline}-{name}"] = {"pipeline": pipeline, "method": name}
+                    own = {"pipeline": pipeline, "method": name}
+                    other = table[f"{stage}_stages"].setdefault(f"{pipeline}-{name}", own)
+                    if other != own:
+                        what = f"pipelines '{other['pipeline']}' and '{pipeline}' both have the stage"
+                        fix = f"rename the file of one of the two, and its line under pipelines in {PARAMS_FILE}"
+                        raise ConfigError(f"{what} {stage}@{pipeline}-{name}", fix=fix)
             elif spec.task is not None and stage != "report":
                 table[f"{stage}_stages"][pipeline] = {"pipeline": pipeline}
     return table | {REPORT: dict(_reports(classified))}

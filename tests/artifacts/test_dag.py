@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,29 @@ def test_what_is_lacking_is_named(two: Path) -> None:
     (two / STAGES_FILE).unlink()
     with pytest.raises(ConfigError, match=r"lacks segment@plain, lacks segment@own, .* and \d+ more"):
         check_stages(two)
+
+
+def test_two_methods_are_not_one_stage(two: Path) -> None:
+    (two / "pipelines/own-daam.yaml").write_text("methods: [v1-mlp]\n")
+    (two / "params.yaml").write_text("pipelines: [own, own, own-daam]\nmethods: [none]\n")
+    for refuse in (write_stages, check_stages):
+        with pytest.raises(ConfigError, match=r"^pipelines 'own' and 'own-daam' both have the stage "):
+            refuse(two)
+
+
+@pytest.mark.parametrize(("name", "is_plain"), [("größe_2.b", True), ("a b", False), ("a$b", False), ("a@b", False),
+                                                ("it's", False), ("-a", False)])  # fmt: skip
+def test_names_that_the_commands_of_dvc_cannot_hold(two: Path, name: str, is_plain: bool) -> None:
+    (two / f"pipelines/{name}.yaml").write_text("methods: [none]\n")
+    (two / "params.yaml").write_text(f'pipelines: ["{name}"]\n')
+    if is_plain:
+        write_stages(two)
+        return
+    with pytest.raises(ConfigError) as caught:
+        write_stages(two)
+    assert caught.value.message.startswith(f"params.yaml lists pipeline '{name}', but DVC needs a name of letters")
+    assert caught.value.fix is not None
+    assert shlex.split(caught.value.fix.partition(": ")[2]) == ["daamctl", "run", "--", name]
 
 
 def test_a_method_or_a_pipeline_too_many_is_named(two: Path) -> None:

@@ -26,7 +26,6 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.audit import write_tests
-from daamctl.artifacts.embeddings import METADATA_FILE, open_embeddings
 from daamctl.artifacts.importance import (
     CURVES_FILE,
     FILE,
@@ -37,14 +36,13 @@ from daamctl.artifacts.importance import (
     LayerScores,
     ProbedLayers,
     Stability,
+    folds_and_key,
 )
-from daamctl.artifacts.inputs import embeddings_of
-from daamctl.artifacts.layer_sets import ABLATION, LayerRow, layers_name, write_rows
+from daamctl.artifacts.layer_sets import LayerRow, layers_name, write_rows
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import RESULT, WEIGHTS, Fold, read_folds
+from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import Interval
 from daamctl.config import Config
-from daamctl.config.keys import watched_settings
 from daamctl.data.metrics import ACCURACY
 from daamctl.evaluation.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_holm
@@ -68,8 +66,7 @@ from daamctl.reporting import figure_static as static
 from daamctl.reporting.document import plural
 from daamctl.reporting.figure_layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.store.artifact import Artifact
-from daamctl.store.files import content_key, remove_others, sha256_file, write_bytes
-from daamctl.store.provenance import code_hash
+from daamctl.store.files import remove_others, write_bytes
 from daamctl.store.tables import write_frame
 
 logger = logging.getLogger(__name__)
@@ -96,10 +93,7 @@ def run(layout: Layout, config: Config) -> Path:
     """
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
-    folds: dict[str, list[Fold]] = {}
-    for method in config.methods:
-        folds[method] = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-    key = _key(layout, config, folds)
+    folds, key = folds_and_key(layout, config)
     artifact = Artifact(folder / FILE, Importance, keys=[key], what="importance")
     kept = artifact.keep()
     if kept is not None and not kept.audit.missing:
@@ -167,28 +161,6 @@ def run(layout: Layout, config: Config) -> Path:
         if line is not None:
             logger.info(line)
     return folder / FILE
-
-
-def _key(layout: Layout, config: Config, folds: Mapping[str, Sequence[Fold]]) -> str:
-    """Content key of all that the stage reads. Raises ArtifactError if embeddings are damaged or of other settings."""
-    ablation, embeddings = layout.stage("ablate") / ABLATION, None
-    if config.importance.audit and any(folds.values()) and (layout.embeddings / METADATA_FILE).exists():
-        embeddings = embeddings_of(layout, config).key
-        open_embeddings(layout.embeddings)
-    return content_key(
-        {
-            "code": code_hash(__name__, "daamctl"),
-            "settings": [watched_settings(config, "importance"), config.evaluate.unit],
-            "methods": {method: settings_of(method, config.method_settings) for method in folds},
-            "folds": [
-                [sha256_file(fold.folder / RESULT), (fold.folder / WEIGHTS).exists()]
-                for found in folds.values()
-                for fold in found
-            ],
-            "embeddings": embeddings,
-            "ablation": sha256_file(ablation) if ablation.is_file() else None,
-        }
-    )
 
 
 def _probe_rows(probes: Sequence[ProbedFold], unit: str) -> tuple[str, list[LayerRow]]:

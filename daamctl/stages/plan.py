@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import find_evaluation
-from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.importance import find_importance, folds_and_key
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
@@ -290,9 +291,11 @@ class _Planner:
         task.work = counted(len(trained), "method")
         made = self._current(task, [self.layout.method(name) for name in self.config.trained], trained, find_evaluation)
         if made is not None:
-            same_methods = set(made.methods) == set(self.config.trained)
-            same_margin = made.fairness.margin == self.config.evaluate.margin
-            task.done = int(same_methods and same_margin and made.main_unit == self.config.evaluate.unit)
+            settings = self.config.evaluate
+            wanted = {name: {*self.config.seeds_of(stage_of(name))} for name in self.config.trained}
+            scored = {name: {run.seed for run in one.runs} for name, one in made.methods.items()}
+            how = made.main_unit, made.fairness.margin, made.comparison.reference
+            task.done = int(scored == wanted and how == (settings.unit, settings.margin, self.config.reference))
         set_state(task, None, trained, any_upstream=True)
         self._set_quick(task)
 
@@ -314,7 +317,6 @@ class _Planner:
             order = []
         elif ranking[0].is_done:
             order = ranked(layer_scores(intact_folds(self.layout.method(str(rank_by)))))
-        fresh = made is not None and (order is None or made.ranking == order)
         stored = known.head.layers if known.head else range(1, known.sizes[0] + 1)
         layers = [layer for layer in stored if layer > 0]
         wanted = settings.k, settings.layers, layers, settings.presets
@@ -324,6 +326,10 @@ class _Planner:
             set_state(task, Obstacle(error.message, error.fix))
             return
         method = choose_method(self.layout, self.config, known.sizes, set(map(len, groups.values()))).name
+        fresh = made is not None and order in (None, made.ranking)
+        if made is not None:
+            now = (self.config.evaluate.unit, rank_by, *((method, groups) if method and groups else (None, {})))
+            fresh = fresh and (made.unit, made.rank_by, made.method, made.sets) == now
         if method is None or not groups:
             task.work, task.total, task.done, task.basis = "nothing to train", 1, int(fresh), "quick"
             set_state(task, None, upstream)
@@ -365,7 +371,7 @@ class _Planner:
         task.work, task.memory_on = "maps", self.kind
         folders = [*(self.layout.method(str(one.method)) for one in trained), self.layout.stage("ablate")]
         made = self._current(task, folders, self.of("train", "ablate"), find_importance)
-        task.done = int(made is not None and {*made.scores, *made.without_score} == {*self.config.methods})
+        task.done = int(made is not None and made.key == folds_and_key(self.layout, self.config)[1])
         task.basis = "not known"
         set_state(task, None, trained, any_upstream=True)
         if known.sizes is None or not known.splits:

@@ -159,8 +159,15 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert (result["totals"]["disk_bytes"], result["totals"]["time_s"]) == (0, 0)
     assert rows["ablate"]["took_s"] > 0
 
-    changed, _ = planned(project, overrides={"evaluate.unit": "clip"})
-    assert [name for name, state in states(changed).items() if state != "done"] == ["evaluate", "report"]
+    for change, again in (
+        ({"evaluate.unit": "clip"}, ["evaluate", "ablate", "importance", "report"]),
+        ({"evaluate.reference": "daam-v1-mlp"}, ["evaluate", "report"]),
+        ({"importance.audit_orders": 3}, ["importance", "report"]),
+        ({"importance.dpi": 100}, ["importance", "report"]),
+        ({"ablate.k": []}, ["ablate", "importance", "report"]),
+    ):
+        changed, _ = planned(project, overrides=change)
+        assert [name for name, state in states(changed).items() if state != "done"] == again
     changed, _ = planned(project, overrides={"ablate.k": [1, 3]})
     assert (changed["ablate"]["state"], changed["ablate"]["done"], changed["ablate"]["total"]) == ("partly", 6, 12)
     assert (changed["importance"]["state"], changed["report"]["state"]) == ("to do", "to do")

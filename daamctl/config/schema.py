@@ -162,7 +162,8 @@ class ExtractConfig(Section):
     max_batch_images: Annotated[Count, Affects.NOTHING] = 64
     """Most images in one batch."""
     shard_clips: Annotated[Count, Affects.NOTHING] = 512
-    """Clips per Parquet file. An interrupted file resumes where it was about half a minute before."""
+    """Clips per Parquet file. An interrupted file resumes where it was about half a minute before. Where training reads
+    from disk (`train.features: stream`), the files decide the order of clips, and so its results and content keys."""
     max_unreadable_fraction: Annotated[Fraction, Affects.NOTHING] = 0.0
     """Share of clips, texts or images that may be undecodable or without a token; they are counted and named. Above it
     the stage fails."""

@@ -59,6 +59,7 @@ class Features:
     Args:
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         stream: training reads them from disk in every epoch, in a different order than from memory.
+        shard_clips: clips of a shard, which decide that order; None: the usual number.
     """
 
     head: EmbeddingsMetadata
@@ -66,6 +67,7 @@ class Features:
     x: Tensor | StoredVectors
     layers: tuple[int, ...]
     stream: bool = False
+    shard_clips: int | None = None
 
     @property
     def table(self) -> ClipTable:
@@ -153,7 +155,15 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     """
     head = embeddings_of(layout, config)
     clips, stored = open_embeddings(layout.embeddings, layers)
-    return Features(head, clips, stored, stored.layers, stream=config.train.features == "stream")
+    return features_of(head, clips, stored, config)
+
+
+def features_of(head: EmbeddingsMetadata, clips: pl.DataFrame, stored: StoredVectors, config: Config) -> Features:
+    """Embeddings on disk as training data."""
+    usual = min(Config().extract.shard_clips, len(stored) + len(head.unreadable))
+    first = int(stored.starts[1])
+    is_usual = 0 <= usual - first <= len(head.unreadable)  # unreadable clips are missing in their shards
+    return Features(head, clips, stored, stored.layers, config.train.features == "stream", None if is_usual else first)
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:

@@ -377,7 +377,8 @@ class FusionTrial(Trial):
             "fold": self.spec.fold,
             "seed": self.spec.seed,
         }
-        return content_key({**parts, "stream": True} if stream and not closed else parts)
+        # shards decide the order, too; keys with those of the usual size are older
+        return content_key({**parts, "stream": self.data.shard_clips or True} if stream and not closed else parts)
 
     @property
     def code(self) -> dict[str, str]:

@@ -45,7 +45,7 @@ from daamctl.data.task import task_of
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.evaluation.consistency import differences
-from daamctl.fit.features import POOL_CLIPS, Features, gpu_room
+from daamctl.fit.features import POOL_CLIPS, Features, features_of, gpu_room
 from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
 from daamctl.methods import CLOSED_FORM
@@ -211,7 +211,7 @@ class Expected:
         if self.head is None or not self.splits:
             return []
         clips, stored = open_embeddings(self.layout.embeddings)
-        features = Features(self.head, clips, stored, stored.layers, self.config.train.features == "stream")
+        features = features_of(self.head, clips, stored, self.config)
         features = features if layers is None else features.subset(layers)
         trials = trials_of(FusionTrial, self.layout, method, features, self.config)
         return [fold for fold in kept_folds(folder, trials).values() if fold is not None]

@@ -197,6 +197,19 @@ def test_streamed_training_repeats_and_has_its_own_key(features: Features, proje
     assert first.predictions()["target"].to_list() == memory.predictions()["target"].to_list()
 
 
+def test_shards_of_another_size_make_another_streamed_fold(tmp_path: Path) -> None:
+    keys = []
+    for shards in (1, 2, 5):
+        root = tmp_path / str(shards)
+        write_embeddings(root / "data/extract/test", config(), shards=shards)
+        for data in (streamed(root), load_features(Layout(root, "test", "test", "test"), config())):
+            trial = FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config()), data)
+            keys.append((shards, trial.key_when(stream=False), trial.key_when(stream=True)))
+    assert [len(set(part)) for part in zip(*keys, strict=True)] == [3, 1, 3]
+    plain = replace(data, shard_clips=None)  # as of older folds, with shards of the usual size
+    assert FusionTrial(trial.spec, plain).key_when(stream=True) == keys[0][2]
+
+
 def test_streamed_untrained_maps_are_those_of_memory(features: Features, project: Path) -> None:
     """What does not depend on the order of batches has the same bits."""
     found = [make(data, project, str(n), epochs=1).density() for n, data in enumerate((features, streamed(project)))]

@@ -109,7 +109,8 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
 def _settings(config: Config, stage: str, entry: str | None) -> dict[str, Any]:
     """Exactly the settings that a stage, or its part for one method, reads."""
     if entry is None:
-        return {what: _watched(config, what) for what in STAGES[stage].watches}
+        shown = {} if stage != "report" or config.extract.name is None else {"encoder": config.extract.name}
+        return {what: _watched(config, what) for what in STAGES[stage].watches} | shown
     if stage == "finetune":
         # It opens the encoder itself and shares some settings with `train`, which lists the seeds in effect.
         own = config.for_adapter(entry)

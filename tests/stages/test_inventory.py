@@ -103,6 +103,16 @@ def test_files_that_say_the_same_are_not_written_again(project: Path) -> None:
     assert json.loads((folder / "report.json").read_text()).keys() == {"report", "trained"}
 
 
+def test_the_name_of_the_encoder_is_of_the_report_alone(project: Path) -> None:
+    def written(text: str) -> dict[str, Any]:
+        verdict(project, text)
+        return {path.stem: json.loads(path.read_text()) for path in (project / "data/check/mine").glob("*.json")}
+
+    plain, named = written(""), written("extract: {name: Mine}\n")
+    assert {name for name in plain if plain[name] != named[name]} == {"report"}
+    assert named["report"] == {**plain["report"], "encoder": "Mine"}
+
+
 def test_what_may_keep_a_stage_from_running_is_what_it_depends_on(project: Path, reached: set[str]) -> None:
     """Else it would not run again when the reason is gone."""
 

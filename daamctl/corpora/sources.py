@@ -22,6 +22,8 @@ from daamctl.errors import CorpusError
 from daamctl.store.files import locked, write_text
 
 _DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
+COPIES = (".dvc", "tmp", "exps")
+"""Folder of a project in which DVC copies it for an experiment."""
 
 
 def sources_file(root: Path) -> Path:
@@ -54,8 +56,15 @@ def register(root: Path, corpus: str, folder: Path) -> None:
 
 
 def source_of(root: Path, corpus: str) -> Path | None:
-    """Where `corpus` was registered on this machine, even if it no longer exists; None if it was not registered."""
-    return _expand(root, _read(sources_file(root)).get(corpus))
+    """Where `corpus` was registered on this machine, even if it no longer exists; None if it was not registered.
+
+    A copy of a project, in which `dvc exp run --temp` works, has no register; it finds what the project has.
+    """
+    found = _expand(root, _read(sources_file(root)).get(corpus))
+    project = next((folder.parents[2] for folder in root.parents if folder.parts[-3:] == COPIES), None)
+    if found is None and project is not None and (there := source_of(project, corpus)) is not None and there.exists():
+        return there
+    return found
 
 
 def files_root(project_root: Path, corpus: str) -> Path:

@@ -34,6 +34,17 @@ def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
     assert files_root(tmp_path / "moved", "demo").is_dir()
 
 
+def test_a_copy_for_an_experiment_of_dvc_finds_what_its_project_has(tmp_path: Path) -> None:
+    copy = tmp_path / "project/.dvc/tmp/exps/standalone/tmp1/project"
+    (tmp_path / "project/data/corpora/own").mkdir(parents=True)
+    register(tmp_path / "project", "emodb", tmp_path / "project/data/corpora/own")
+    register(tmp_path / "project", "iemocap", tmp_path / "gone")
+    assert files_root(copy, "emodb") == tmp_path / "project/data/corpora/own"
+    assert source_of(copy, "iemocap") is None
+    register(copy, "emodb", tmp_path)
+    assert files_root(copy, "emodb") == tmp_path
+
+
 def test_folder_that_is_gone(tmp_path: Path) -> None:
     register(tmp_path, "emodb", tmp_path / "gone")
     with pytest.raises(CorpusError, match=r"was registered at .*gone, which does not exist") as caught:

@@ -278,7 +278,8 @@ class _Store:
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
             return []
-        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in {STATE: CURRENT, **tags}.items())
+        quoted = {key: f'"{value}"' if "'" in value else f"'{value}'" for key, value in tags.items()}
+        wanted = " and ".join(f"tags.`{key}` = {value}" for key, value in {STATE: f"'{CURRENT}'", **quoted}.items())
         return list(self.client.search_runs([experiment.experiment_id], wanted))
 
     def has(self, name: str, tags: Mapping[str, str]) -> bool:

@@ -404,6 +404,14 @@ def test_a_path_with_an_apostrophe(tmp_path: Path) -> None:
     assert is_sent(tmp_path / "it's", fold)
 
 
+def test_a_pipeline_with_an_apostrophe_is_sent_once(root: Path) -> None:
+    fold = make_fold(root, "it's")
+    for _ in range(2):
+        send(root, fold)
+    assert is_sent(root, fold)
+    assert len(runs_of(root, "it's", kind="fold")) == 1
+
+
 WATCHER = """
 import socket, sys, time
 from pathlib import Path

@@ -61,12 +61,15 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def _fonts() -> Iterator[None]:
-    """Draw with all fonts that help, and say once which characters none of them has."""
+    """Draw texts as they are, with all fonts that help, and say once which characters none of them has."""
     installed = set(get_font_names())
     families = ["DejaVu Sans", *(name for name in FONTS if name in installed)]
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it warns that a font has a single weight
-    with warnings.catch_warnings(record=True) as caught, mpl.rc_context({"font.family": families}):
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        mpl.rc_context({"font.family": families, "text.parse_math": False}),  # a name such as "$5-$10" is no formula
+    ):
         warnings.filterwarnings("always", NO_GLYPH.pattern)
         yield
     lacking = set()

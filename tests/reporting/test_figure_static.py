@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from daamctl.reporting import figure_static as static
 from daamctl.reporting.figure_spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Rule, rows
@@ -72,6 +73,15 @@ def test_names_left_of_a_panel_and_numbers_below_it_have_room():
         numbers = [text for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high]
         assert len(numbers) >= 2
         assert all(left.get_window_extent().x1 < right.get_window_extent().x0 for left, right in pairwise(numbers))
+
+
+def test_names_with_dollars_are_no_formulas():
+    names = [r"$\foo$", "$5_{a}$"]
+    panel = Panel("$5-$10", Axis("Predicted", names=names), rows(names), [Confusion(np.eye(2, dtype=int))])
+    with static._fonts():
+        canvas = static._canvas([[panel]], title=names[0])
+        assert not any(text.get_parse_math() for text in canvas.findobj(Text))
+    assert static.png([panel], title=names[0])
 
 
 def test_same_figure_gives_same_bytes():

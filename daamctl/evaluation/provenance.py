@@ -35,7 +35,8 @@ def provenance(folds: Mapping[str, Sequence[Fold]]) -> Provenance:
         train_s={method: sum(fold.result["meta"]["train_s"] for fold in part) for method, part in folds.items()},
         peak_memory_bytes=max((meta["peak_memory_bytes"] or 0 for meta in metas), default=0) or None,
         clips_per_fold=sorted(clips),
-        config=every[0].result["run"]["config"],
+        # of training, closed-form probes and fine-tuned encoders record only what they use
+        config=max((fold.result["run"]["config"] for fold in every), key=lambda config: len(config.get("train", {}))),
         code_versions=max(len(found) for found in _codes(folds)),
     )
 

@@ -38,7 +38,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.sentences import outside, say
-from daamctl.reporting.terms import is_official, moment, runs, tested
+from daamctl.reporting.terms import is_official, moment, runs, tested, trained
 from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
@@ -178,12 +178,16 @@ def speakers(evaluation: Evaluation) -> Section | None:
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
 
 
-def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Section:
+def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Section | None:
     """Effect of choosing the epoch on the test items, on accuracies and on leads, and effect of the training recipe.
+
+    None if all methods are closed-form probes.
 
     Args:
         recipe: effect of the recipe, or a text that says why it is unknown.
     """
+    if not trained(evaluation):
+        return None
     blocks: list[Block] = [Text(_selection_text(evaluation))]
     if recipe is not None:
         blocks.append(Text(recipe_text(recipe) if isinstance(recipe, Recipe) else recipe))

@@ -6,6 +6,7 @@ They depend on whether there are folds or one official test part.
 from __future__ import annotations
 
 from daamctl.artifacts.evaluation import Evaluation
+from daamctl.methods import CLOSED_FORM
 
 
 def is_official(evaluation: Evaluation) -> bool:
@@ -37,6 +38,11 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     return f"held-out training {evaluation.task.clip}s{share}"
 
 
+def trained(evaluation: Evaluation) -> list[str]:
+    """Methods that are trained in steps; the others are solved in closed form."""
+    return [name for name in evaluation.methods if name.partition(" ")[0] not in CLOSED_FORM]
+
+
 def moment(evaluation: Evaluation) -> str:
     """What a point of a training is called: a step of a budget, or an epoch."""
     return "epoch" if evaluation.provenance.config.get("train", {}).get("steps") is None else "step"
@@ -46,6 +52,9 @@ def selection_rule(evaluation: Evaluation) -> str:
     """How the reported weights were chosen, as a clause of a sentence."""
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
+    if not trained(evaluation):
+        chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
+        return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {test}"
     if moment(evaluation) == "step":
         given = _given(evaluation)
         chosen = "with given settings; what is chosen, as the penalty of a probe, is" if given else "and settings are"

@@ -177,8 +177,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
 def _recipe(layout: Layout, raw: Evaluation, folds: Sequence[Fold]) -> Recipe | str | None:
     """Effect of the training recipe from a run with the other recipe, or a text on how to get such a run.
 
-    None if there can be no such run.
+    None if there can be no such run, or nothing was trained over stored layers.
     """
+    if all(name in CLOSED_FORM or stage_of(name) != "train" for name in raw.methods):
+        return None
     own = raw.provenance.recipe
     unfit = ""
     for sibling in siblings(layout.run_name, own):
@@ -338,10 +340,9 @@ def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> d
     now = config.model_dump(mode="json", exclude={"pipelines", *unused})
     made = {stage: part for stage, part in evaluation.provenance.config.items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
-    if any(now.get(stage) != part for stage, part in made.items()):
-        texts["Settings of the folds, if different (YAML)"] = {
-            stage: part for stage, part in made.items() if now.get(stage) != part
-        }
+    # a closed-form probe records only what it uses of a section
+    if other := {stage: part for stage, part in made.items() if stage in now and now[stage] | part != now[stage]}:
+        texts["Settings of the folds, if different (YAML)"] = other
     if own := {run.label: dict(run.settings) for run in runs if run.settings}:
         texts["Settings of methods that differ from the defaults (YAML)"] = own
     return {title: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for title, value in texts.items()}

@@ -60,6 +60,15 @@ def test_the_rule_that_picks_the_epoch() -> None:
     assert terms.selection_words(replace(budget, provenance=given)) == "fixed number of steps"
 
 
+def test_closed_form_probes_have_no_epoch() -> None:
+    probes = {"ridge-last": method_of(0.5, label="ridge-last (learned nothing)")}
+    held = parsed(evaluation_of(probes))
+    rule = "the settings of a probe, such as its penalty, are the best on {}, never on the test group"
+    assert terms.selection_rule(held) == rule.format("one held-out training group")
+    last = replace(held, selection="last")
+    assert terms.selection_rule(last) == rule.format("training items left out one by one")
+
+
 @pytest.mark.parametrize(
     ("modality", "words"),
     [("speech", ["utterance", "clip"]), ("text", ["text", "text"]), ("image", ["image", "image"])],

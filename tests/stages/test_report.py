@@ -436,6 +436,35 @@ def test_runs_that_do_not_go_together_show_no_recipe(tmp_path: Path) -> None:
     assert "('toy-published-recipe' was trained on other embeddings)" in reported(*own)
 
 
+PROBE_SETTINGS = {"run.config.train": {"selection": "dev-group", "refit": True, "dev_fraction": 0.1}}
+"""What a closed-form probe records of training."""
+
+
+def test_what_is_said_of_training_comes_from_a_trained_method(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    config = Config.model_validate({"methods": ["ridge-last", "mean"]})
+    write_method(layout, config, "ridge-last", changes=PROBE_SETTINGS)
+    write_method(layout, config, "mean")
+    evaluate.run(layout, config)
+    text = reported(layout, config)
+    assert "training ends after a fixed number of steps" in text
+    assert "Effect of choosing the step" in text
+    assert "it needs the same methods trained with the published recipe" in text
+    assert "Settings of the folds, if different" not in text
+
+
+def test_probes_alone_are_told_nothing_of_epochs_and_recipes(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    config = Config.model_validate({"methods": ["ridge-last", "ridge-mean"]})
+    for method in config.methods:
+        write_method(layout, config, method, changes=PROBE_SETTINGS)
+    evaluate.run(layout, config)
+    said = re.sub("(?m)^    .*", "", reported(layout, config))  # without the settings
+    assert "the settings of a probe, such as its penalty, are the best on one held-out training group" in said
+    assert not re.search("the recipe|training recipe|published recipe|choosing the", said)
+    assert "Settings of the folds, if different" not in said
+
+
 def test_published_beside_ours(made: Made) -> None:
     row = markdown_rows(made[2], "daam-v1")
     assert any(cells[1:3] == ["67.4 ± 1.49", "yes"] and cells[4].count("±") == 1 for cells in row if len(cells) == 7)

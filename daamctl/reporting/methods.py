@@ -6,6 +6,7 @@ from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
 from daamctl.reporting.document import Bullets, count, layers_text
+from daamctl.reporting.terms import trained
 from daamctl.reporting.verdict import family_texts, labelled, what, with_encoder_name
 
 SOURCES = {
@@ -84,8 +85,8 @@ def _training(evaluation: Evaluation, config: Config) -> str:
     """How the methods were trained, by kind."""
     train, named = config.train, dict[str, list[str]]()
     for name, entry in evaluation.methods.items():
-        kind = "fine-tuned" if entry.finetune else evaluation.fairness.methods[name].status
-        named.setdefault(kind if kind in ("fine-tuned", "closed form") else "trained", []).append(name)
+        kind = "trained" if name in trained(evaluation) else "closed form"
+        named.setdefault("fine-tuned" if entry.finetune else kind, []).append(name)
     steps = f"at least {train.steps} steps and {train.passes} passes" if train.steps else f"{train.epochs} epochs"
     rates, decays = train.search_lr, train.search_weight_decay or (train.weight_decay,)
     kinds = train.search_standardize or (train.standardize,)

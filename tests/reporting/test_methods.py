@@ -41,3 +41,12 @@ def test_how_vectors_are_pooled(modality: Any, extract: dict[str, Any], pooled: 
     text = methods_text(found, config, corpus="a corpus")
     (vectors,) = [line for line in text.splitlines() if line.startswith("**Vectors.**")]
     assert vectors.endswith(f": {pooled}")
+
+
+def test_a_probe_at_chance_is_still_solved_in_closed_form() -> None:
+    found = parsed(evaluation({"mean": 0.6, "ridge-last": 0.4}, "mean", status={"ridge-last": "learned nothing"}))
+    found = replace(found, provenance=replace(found.provenance, encoder={"name": "an encoder"}))
+    text = methods_text(found, Config(), corpus="a corpus")
+    (training,) = [line for line in text.splitlines() if line.startswith("**Training.**")]
+    assert training.startswith("**Training.** mean: at least 200 steps")
+    assert "ridge-last (learned nothing): ridge classifiers, solved in closed form" in training

@@ -1,7 +1,8 @@
 """Read settings from the defaults, `params.yaml`, a pipeline file and the command line.
 
 Later sources win: defaults < `params.yaml` < recipe < `pipelines/<name>.yaml` < `--set section.key=value` and named
-options. Unknown keys and invalid values are reported all at once, each with its dotted path and the nearest known name.
+options; but `--recipe published` counts epochs, whatever `steps` the pipeline has. Unknown keys and invalid values are
+reported all at once, each with its dotted path and the nearest known name.
 """
 
 from __future__ import annotations
@@ -229,7 +230,12 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
         for part in reversed(key.split(".")):
             value = {part: value}
         _merge(last, value)
-    _merge(tree, _recipe(tree, difference, last))
+    recipe = _recipe(tree, difference, last)
+    _merge(tree, recipe)
+    other, own = recipe != _recipe(tree, difference), difference.get("train")
+    if other and isinstance(own, dict) and recipe.get("train", {}).get("steps", 0) is None:
+        # the options name a recipe that counts epochs; the number of steps belongs to the pipeline's own recipe
+        own.pop("steps", None)
     _merge(tree, difference)
     _merge(tree, last)
     return tree, problems

@@ -180,7 +180,8 @@ class TrainConfig(Section):
 
     recipe: Annotated[Literal["searched", "published"], Affects.NOTHING] = "searched"
     """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
-    code. Settings in a pipeline file or in `--set` take precedence."""
+    code. Settings in a pipeline file or in `--set` take precedence, but `--recipe published` counts epochs, whatever
+    `steps` the pipeline sets for its own recipe."""
     steps: Count | None = 200
     """Least optimiser steps of every training, candidates and refit alike; its last weights are kept. null: `epochs`
     counts, and `selection` selects an epoch (published)."""

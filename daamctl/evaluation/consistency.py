@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from daamctl.adapters import stage_of
@@ -21,7 +22,7 @@ from daamctl.artifacts.runs import find_run
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config
 from daamctl.config.keys import embedding_settings, finetuning_data_settings, without_effect
 from daamctl.config.marks import Affects
-from daamctl.errors import ArtifactError, first_few
+from daamctl.errors import ArtifactError, ConfigError, first_few
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
@@ -126,7 +127,8 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
         evaluation: its notes may tell some of them already.
     """
     if layout.overrides:
-        config = find_run(layout.root, layout.run_name)[1]
+        with suppress(ConfigError):  # the files may be valid only with the options given
+            config = find_run(layout.root, layout.run_name)[1]
     found: dict[str, None] = {}
     for fold in folds:
         made, usual, now = fold.result["run"]["config"], *(_data(fold, one) for one in (Config(), config))

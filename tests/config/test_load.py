@@ -146,6 +146,17 @@ def test_command_line_names_the_recipe_last(project: Path) -> None:
     assert config.finetune == own.finetune
 
 
+def test_the_published_recipe_counts_epochs_whatever_steps_the_pipeline_has(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("train: {steps: 30, lr: 0.25}\n")
+    published = load_config(project, "mine", {"train.recipe": "published"}).train
+    assert (published.steps, published.schedule, published.lr) == (None, "plateau", 0.25)
+    assert load_config(project, "mine", {"train.recipe": "searched"}) == load_config(project, "mine")
+    assert "plateau needs epochs" in message(project, {"train.recipe": "published", "train.steps": 30}, "mine")
+    own = "train: {recipe: published, steps: 30, schedule: cosine}\n"
+    (project / "pipelines/mine.yaml").write_text(own)
+    assert load_config(project, "mine", {"train.recipe": "published"}).train.steps == 30
+
+
 @pytest.mark.parametrize("where", ["pipeline", "options"])
 def test_recipe_of_params_changes_nothing(project: Path, where: str) -> None:
     (project / "params.yaml").write_text("train: {recipe: published, epochs: 7}\n")

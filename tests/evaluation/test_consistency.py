@@ -11,7 +11,7 @@ import pytest
 
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layout import Layout
-from daamctl.config import Config
+from daamctl.config import Config, load_config
 from daamctl.evaluation.consistency import other_settings, scored_folds
 from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, write_method
@@ -87,3 +87,12 @@ def test_settings_of_the_command_line_are_those_of_no_file(project: Path) -> Non
     line = other_settings(layout, given, evaluation, scored_folds(layout, given, evaluation)[0])[0]
     assert "than those of pipelines/demo.yaml: " in line
     assert "download.num_groups: 10 (now 5)" in line
+
+
+def test_files_that_are_valid_only_with_the_options_given_end_no_report(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("methods: [none]\ntrain: {recipe: published, steps: 30}\n")
+    given = load_config(project, "mine", {"train.steps": None})
+    layout = Layout.of(project, "mine", given, ["train.steps=null"])
+    write_method(layout, given, "none", folds=(1, 2, 3, 4))
+    evaluation = read_evaluation(evaluate.run(layout, given).parent)
+    assert other_settings(layout, given, evaluation, scored_folds(layout, given, evaluation)[0]) == []

@@ -61,7 +61,7 @@ class Chance:
 
     Args:
         majority_fraction: its share of the items, the accuracy of always predicting it.
-        uniform_fraction: 1 / C for C classes, the balanced accuracy of a constant prediction.
+        uniform_fraction: 1 / C for C classes with items, the balanced accuracy of a constant prediction.
         uniform_log_loss: ln C.
         share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
         per_class: class -> number of items.
@@ -175,7 +175,7 @@ class Task:
         return Chance(
             majority_class=self.classes[int(counts.argmax())],
             majority_fraction=float(shares.max()),
-            uniform_fraction=1.0 / len(self.classes),
+            uniform_fraction=1.0 / len(shares),
             uniform_log_loss=float(np.log(len(self.classes))),
             share_log_loss=float(-(shares * np.log(shares)).sum()),
             per_class={name: int(count) for name, count in zip(self.classes, counts, strict=True)},

@@ -352,7 +352,7 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
 
 
 def _selection_text(evaluation: Evaluation) -> str:
-    inflation = {name: _inflation(evaluation, name) for name in order(evaluation)}
+    inflation = {name: _inflation(evaluation, name) for name in order(evaluation) if name in trained(evaluation)}
     gains = {name: gain for name, gain in inflation.items() if gain is not None}
     if evaluation.selection == "best-on-test" or not gains:
         return say("selection", evaluation, _test(evaluation), average=None, most=None, gain=None, tops=None)
@@ -386,7 +386,8 @@ def _lead_text(evaluation: Evaluation, reference: str) -> str:
         best = _lead(evaluation, name, reference, "accuracy_best_on_test")
         if name != reference and own is not None and best is not None and own <= 0 < best:
             turned.append(name)
-    return say("leads", evaluation, reference, _test(evaluation), turned)
+    inflated = (_inflation(evaluation, reference) or 0.0) > 0
+    return say("leads", evaluation, reference, _test(evaluation), turned, inflated)
 
 
 def _test(evaluation: Evaluation) -> str:

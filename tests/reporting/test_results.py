@@ -103,6 +103,16 @@ def test_what_choosing_on_the_test_items_is_worth() -> None:
     assert "Ahead only if the epoch is chosen on the test fold: mha." in text
 
 
+@pytest.mark.parametrize(("reference", "inflated"), [("none", True), ("ridge-last", False)])
+def test_closed_form_probes_gain_nothing_from_choosing_the_epoch(reference: str, inflated: bool) -> None:
+    methods = {"none": 0.5, "mha": 0.48, "ridge-last": 0.4}
+    part = selection(with_runs(parsed(evaluation(methods, reference)), RUNS))
+    text = " ".join(block.text for block in part.blocks if isinstance(block, Text))
+    assert "would add +5.0 points to a trained method on average, most to mha (+8.0)" in text
+    assert ("Selection also inflates the reference" in text) is inflated
+    assert table_of(part, "selection")[2] == ["ridge-last", *["40.0 ± 2.0"] * 3, "0.0"]
+
+
 def test_leads_need_the_reference_and_another_method() -> None:
     alone = with_runs(parsed(evaluation({"none": 0.5})), {"none": RUNS["none"]})
     for found in (alone, of_rules(comparison=replace(of_rules().comparison, reference="gone"))):

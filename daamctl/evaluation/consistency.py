@@ -120,12 +120,24 @@ def scored_folds(layout: Layout, config: Config, evaluation: Evaluation) -> tupl
 
 
 def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
-    """A line on the settings in which folds differ from those in the files of the project; none if they agree.
+    """A line on the settings in which folds differ from those in the files of the project, if they do.
+
+    Before it, a line on those of `evaluate` that the evaluation does not have, with the command that gives it them.
 
     Args:
         config: settings, perhaps with some of the command line.
         evaluation: its notes may tell some of them already.
     """
+    scored = {
+        "reference": (evaluation.comparison.reference, config.reference),
+        "unit": (evaluation.main_unit, config.evaluate.unit),
+        "margin": (evaluation.fairness.margin, config.evaluate.margin),
+    }
+    others = [f"{name} {_show(had)} (now {_show(now)})" for name, (had, now) in scored.items() if had != now]
+    lines = []
+    if others:
+        again = layout.command("evaluate")
+        lines.append(f"The evaluation has other settings of evaluate: {', '.join(others)}. To update, run: {again}")
     if layout.overrides:
         with suppress(ConfigError):  # the files may be valid only with the options given
             config = find_run(layout.root, layout.run_name)[1]
@@ -141,7 +153,9 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
         found |= dict.fromkeys(sorted(changed) + differences(fold, config))
     rest = [text for text in found if not any(text in note for note in evaluation.notes)]
     file = f"{PIPELINES_DIR}/{layout.pipeline}.yaml" if layout.pipeline else PARAMS_FILE
-    return [f"These results were made with other settings than those of {file}: {first_few(rest)}."] if rest else []
+    if rest:
+        lines.append(f"These results were made with other settings than those of {file}: {first_few(rest)}.")
+    return lines
 
 
 def is_scored(fold: Fold, row: Run) -> bool:

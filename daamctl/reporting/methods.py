@@ -37,7 +37,8 @@ def methods_text(raw: Evaluation, config: Config, *, corpus: str) -> str:
     speakers = frames["speakers"].drop_nulls("speaker")["speaker"].n_unique()
     known = f"of {count(speakers)} {evaluation.task.source}s" if speakers else "of unknown sources"
     classes = ", ".join(f"{name} {count(number)}" for name, number in evaluation.main_chance.per_class.items())
-    tests = [line for part in family_texts(evaluation, declared=config.evaluate.reference is not None)
+    declared = config.evaluate.reference == raw.comparison.reference
+    tests = [line for part in family_texts(evaluation, declared=declared)
              for line in (part.lines if isinstance(part, Bullets) else [part.text])]  # fmt: skip
     if units := frames["figures"].select("units", "resampled").drop_nulls().unique().sort("units").rows():
         over = listed([f"{count(number)} {word}s" for number, word in units])

@@ -79,6 +79,16 @@ def test_settings_of_the_folds_that_are_not_the_present_ones_are_named(layout: L
     ]
 
 
+def test_a_reference_or_a_unit_that_was_set_after_the_evaluation_is_told(layout: Layout) -> None:
+    evaluation = read_evaluation(layout.stage("evaluate"))
+    folds, _ = scored_folds(layout, CONFIG, evaluation)
+    now = Config.model_validate({"methods": CONFIG.methods, "evaluate": {"reference": "mha", "unit": "clip"}})
+    assert other_settings(layout, now, evaluation, folds) == [
+        "The evaluation has other settings of evaluate: reference 'none' (now 'mha'), unit 'utterance' (now 'clip'). "
+        f"To update, {AGAIN}"
+    ]
+
+
 def test_settings_of_the_command_line_are_those_of_no_file(project: Path) -> None:
     given = Config.model_validate({"methods": ["none"], "download": {"num_groups": 10}})
     layout = Layout.of(project, "demo", given, ["download.num_groups=10"])

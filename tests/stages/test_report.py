@@ -21,6 +21,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.scores import Scores
 from daamctl.config import Config
+from daamctl.config.schema import EvaluateConfig
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.planning.repair import repair_of
@@ -463,6 +464,14 @@ def test_probes_alone_are_told_nothing_of_epochs_and_recipes(tmp_path: Path) -> 
     assert "the settings of a probe, such as its penalty, are the best on one held-out training group" in said
     assert not re.search("the recipe|training recipe|published recipe|choosing the", said)
     assert "Settings of the folds, if different" not in said
+
+
+def test_a_reference_set_after_the_evaluation_is_not_said_to_be_set(tmp_path: Path) -> None:
+    own, config = recipe_run(tmp_path, "toy", "searched", {"none": 3.0, "mha": 1.0})
+    text = reported(own, config.model_copy(update={"evaluate": EvaluateConfig(reference="mha")}))
+    assert "The evaluation has other settings of evaluate: reference 'none' (now 'mha')." in text
+    assert "the default of evaluate.reference" in text
+    assert "set by evaluate.reference" not in text
 
 
 def test_published_beside_ours(made: Made) -> None:

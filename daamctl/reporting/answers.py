@@ -228,14 +228,20 @@ def _train_better(evaluation: Evaluation) -> list[str]:
     steps = []
     methods = evaluation.fairness.methods
     for section, tuned in (("train", False), ("finetune", True)):
-        budget = evaluation.provenance.config.get(section, {}).get("steps") is not None
+        settings = evaluation.provenance.config.get(section, {})
+        budget, given = settings.get("steps") is not None, settings.get("search") == "none"  # no value is searched
         overfitted = f"Add a larger value to {section}.search_weight_decay"
+        if given:
+            overfitted = f"Raise {section}.weight_decay"
         if tuned:
             overfitted = f"Raise {section}.weight_decay, or lower {section}.epochs"
         advice = {
             "undertrained": (f"Raise {section}.{'steps' if budget else 'epochs'}", "not trained enough"),
             "overfitted": (overfitted, "overfitted"),
-            "collapsed": (f"Add a lower value to {section}.search_lr", "worse after its refit"),
+            "collapsed": (
+                f"Lower {section}.lr" if given else f"Add a lower value to {section}.search_lr",
+                "worse after its refit",
+            ),
         }
         found: dict[tuple[str, str], list[str]] = {}  # advice and reason -> methods
         for name, one in methods.items():
@@ -248,7 +254,8 @@ def _train_better(evaluation: Evaluation) -> list[str]:
                 found.setdefault((text, f"given {width} hidden units for {number} classes"), []).append(name)
             elif one.status == "overfitted" and not tuned and _needs_no_penalty(methods.get(one.counterpart or "")):
                 # what tells the classes apart varies little, so steps learn it slowly, and decay holds it back
-                text = f"{advice['undertrained'][0]}, and add lower values to train.search_weight_decay"
+                lower = "lower train.weight_decay" if given else "add lower values to train.search_weight_decay"
+                text = f"{advice['undertrained'][0]}, and {lower}"
                 found.setdefault((text, "behind a probe with next to no penalty"), []).append(name)
             elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
@@ -264,6 +271,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
                 side, end = ("higher", "highest") if at_highest else ("lower", "lowest")
                 text, why = f"Add {side} values to {section}.search_{setting}", f"best at the {end} value tried"
                 if one.status == "learned nothing":
+                    text = f"Set {section}.search=grid" if given else text
                     text, why = f"{text}, or leave the method out", "not better than chance"
                 found.setdefault((text, why), []).append(name)
         for (text, why), names in found.items():

@@ -238,6 +238,21 @@ def test_methods_that_were_not_trained_well(changes: dict[str, Any], step: str) 
     assert tuned.replace("train.", "finetune.") in steps(data)
 
 
+@pytest.mark.parametrize(
+    ("status", "step"),
+    [
+        ("learned nothing", "Set train.search=grid, or leave the method out: daam-v1 was not better than chance."),
+        ("overfitted", "Raise train.weight_decay: daam-v1 was overfitted."),
+        ("collapsed", "Lower train.lr: daam-v1 was worse after its refit."),
+    ],
+)
+def test_without_a_search_no_advice_is_on_what_is_searched(status: str, step: str) -> None:
+    data = fused(BASE, status={"daam-v1": status})
+    data["provenance"]["config"]["train"] = {"search": "none"}
+    assert step in steps(data)
+    assert "search_" not in steps(data)
+
+
 def test_a_closed_form_probe_at_chance_is_advised_no_learning_rate() -> None:
     text = steps(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.5}, status={"ridge-mean": "learned nothing"}))
     assert "Check the labels, or leave the method out: ridge-mean was not better than chance." in text

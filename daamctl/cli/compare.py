@@ -148,7 +148,8 @@ def _show_paired(result: PairedResult, item: str) -> None:
     )
     wins = {(one.first, one.second): (one.wins, one.losses, one.ties) for one in accuracies}
     if wins:
-        show_line(f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)")
+        what = "only A (wins), only B (losses), both or neither (ties); half of the seeds are not enough"
+        show_line(f"\n[bold]By {item}[/]: right in most seeds: {what}")
         counts = [[_pair(entry), *map(str, wins[entry.first, entry.second])] for entry in result.pairs]
         print_wide(["method", "wins", "losses", "ties"], counts, keys=1)
     shown = MANY_SHOWN if len(result.pairs) > 1 else ONE_SHOWN

@@ -174,6 +174,7 @@ def test_texts_are_called_texts(made: Path) -> None:
     text = call("one", "two").stdout
     assert text.splitlines()[0] == "one (A) and two (B), by text; 2 methods matched by name"
     assert "\nBy text: right in most seeds: only A" in text
+    assert "half of the seeds are not enough" in " ".join(text.split())
     assert "utterance" not in text.partition("Notes")[0]
 
 

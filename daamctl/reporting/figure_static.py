@@ -150,7 +150,11 @@ def _canvas(
             # Names of rows that the panel to the left has too, and names of columns that the panel below has too, are
             # written once.
             same_y = column > 0 and panel.y == row[0].y and bool(panel.y.names or panel.y.limits)
-            _label(axes.xaxis, panel.x, size[0], font, written=column >= len(below) or not panel.x.names)
+            written = column >= len(below) or not panel.x.names
+            # beside a shorter row, slanted names that are longer than the gap would lie under its panels
+            reach = DIGIT_WIDTH * font * max(map(len, panel.x.names), default=0) / math.sqrt(2)
+            upright = bool(below) and written and reach > gap_y
+            _label(axes.xaxis, panel.x, size[0], font, written=written, upright=upright)
             _label(axes.yaxis, panel.y, size[1], font, written=not same_y)
             axes.set_title(panel.title, fontsize=font + 0.5, pad=3)
             if small is None:
@@ -239,8 +243,13 @@ def _confusion(axes: Axes, mark: Confusion, size: tuple[float, float], font: flo
     return image
 
 
-def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) -> None:
-    """Set the ticks of an axis of a length in inches: all names, or as many as fit; `written`: whether with text."""
+def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool, upright: bool = False) -> None:
+    """Set the ticks of an axis of a length in inches: all names, or as many as fit.
+
+    Args:
+        written: whether with text.
+        upright: whether long names under a panel are rotated by 90 degrees in any case.
+    """
     if not spec.names:
         low, high = sorted(axis.get_view_interval())
         for ticks in range(min(10, int(4 * length) + 1), 0, -1):
@@ -262,7 +271,7 @@ def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) 
     axis.set_ticks(places, [spec.names[place] if written else "" for place in places], fontsize=font)
     axis.set_tick_params(pad=2)
     if axis.axis_name == "x" and max(map(len, spec.names)) > LONG_NAME:
-        many = len(spec.names) > len(places) or len(places) > 20
+        many = upright or len(spec.names) > len(places) or len(places) > 20
         for text in axis.get_ticklabels():
             text.set(rotation=90 if many else 45, ha="right", va="center", rotation_mode="anchor")
 

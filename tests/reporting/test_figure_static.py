@@ -75,6 +75,16 @@ def test_names_left_of_a_panel_and_numbers_below_it_have_room():
         assert all(left.get_window_extent().x1 < right.get_window_extent().x0 for left, right in pairwise(numbers))
 
 
+def test_long_names_of_classes_lie_beside_the_panels_of_a_shorter_row():
+    names = ["negative sentiment", "neutral sentiment", "positive sentiment"]
+    panel = Panel("m", Axis("Predicted", names=names), rows(names), [Confusion(np.eye(3, dtype=int))])
+    canvas = static._canvas([[panel] * 4, [panel] * 2], small=(1.75, 1.75))
+    canvas.draw_without_rendering()
+    matrices = canvas.axes[:6]
+    written = [text.get_window_extent() for axes in matrices[2:4] for text in axes.get_xticklabels()]
+    assert not any(box.overlaps(axes.get_window_extent()) for box in written for axes in matrices[4:])
+
+
 def test_names_with_dollars_are_no_formulas():
     names = [r"$\foo$", "$5_{a}$"]
     panel = Panel("$5-$10", Axis("Predicted", names=names), rows(names), [Confusion(np.eye(2, dtype=int))])

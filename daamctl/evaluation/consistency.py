@@ -60,7 +60,7 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config) -> None:
     Raises:
         ArtifactError: a setting differs between two methods.
     """
-    seen: dict[str, tuple[Any, str]] = {}
+    seen: dict[str, tuple[Any, Fold]] = {}
     for method, part in folds.items():
         adapter = config.finetune_settings.get(method)
         own = {f"finetune.{name}" for name in adapter.own} if adapter else set[str]()
@@ -68,13 +68,23 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config) -> None:
             for name, value in _shared(fold).items():
                 if name in own:
                     continue
-                expected, owner = seen.setdefault(name, (value, method))
-                if value != expected:
-                    raise ArtifactError(
-                        f"methods cannot be compared: {name} is {_show(expected)} for '{owner}', {_show(value)} for "
-                        f"'{method}'",
-                        path=fold.folder.parent,
-                    )
+                expected, other = seen.setdefault(name, (value, fold))
+                if value == expected:
+                    continue
+                if name.startswith(("data_key", "embeddings_key")):  # a setting that the hash covers says more
+                    one, two = (flat(each.result["run"]["config"]) for each in (other, fold))
+                    for setting, usual in flat(_data(fold, Config())).items():
+                        values = one.get(setting, usual), two.get(setting, usual)
+                        if values[0] != values[1]:
+                            name, (expected, value) = setting, values
+                            break
+                old = [each for each in (other, fold) if _changed(each, config)]
+                raise ArtifactError(
+                    f"methods cannot be compared: {name} is {_show(expected)} for '{other.result['run']['method']}', "
+                    f"{_show(value)} for '{method}'",
+                    # where no setting tells which one is out of date, `run` makes that one again
+                    path=old[-1].folder.parent if old else fold.folder.parent.parent,
+                )
 
 
 def differences(fold: Fold, config: Config) -> list[str]:
@@ -143,14 +153,7 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
             config = find_run(layout.root, layout.run_name)[1]
     found: dict[str, None] = {}
     for fold in folds:
-        made, usual, now = fold.result["run"]["config"], *(_data(fold, one) for one in (Config(), config))
-        changed = [
-            f"{stage}.{name}: {_show(before)} (now {_show(value)})"
-            for stage in now.keys() & made.keys()
-            for name, value in now[stage].items()
-            if (before := made[stage].get(name, usual[stage].get(name))) != value
-        ]
-        found |= dict.fromkeys(sorted(changed) + differences(fold, config))
+        found |= dict.fromkeys(_changed(fold, config))
     rest = [text for text in found if not any(text in note for note in evaluation.notes)]
     file = f"{PIPELINES_DIR}/{layout.pipeline}.yaml" if layout.pipeline else PARAMS_FILE
     if rest:
@@ -162,6 +165,18 @@ def is_scored(fold: Fold, row: Run) -> bool:
     """Whether a row of an evaluation was computed from this fold and not from another training."""
     run, meta = fold.result["run"], fold.result["meta"]
     return row.train_s == meta["train_s"] and row.num_parameters == run["num_parameters"]
+
+
+def _changed(fold: Fold, config: Config) -> list[str]:
+    """Settings of data and training in which a fold differs from the current ones, as `differences` writes them."""
+    made, usual, now = fold.result["run"]["config"], *(_data(fold, one) for one in (Config(), config))
+    changed = [
+        f"{stage}.{name}: {_show(before)} (now {_show(value)})"
+        for stage in now.keys() & made.keys()
+        for name, value in now[stage].items()
+        if (before := made[stage].get(name, usual[stage].get(name))) != value
+    ]
+    return sorted(changed) + differences(fold, config)
 
 
 def _data(fold: Fold, config: Config) -> dict[str, dict[str, Any]]:
@@ -190,13 +205,13 @@ def _shared(fold: Fold) -> dict[str, Any]:
     if fold.is_few_shot:  # every seed draws other sentences
         clips = clips[2:]
     values = {
-        data: meta["embeddings_key"],
         f"hash of the encoder's weights in {dtype}": encoder.get("weights_sha256"),
         "classes": run["classes"],
         "num_folds": run["num_folds"],
         f"test group of fold {run['fold']}": run["test_group"],
         f"clips of fold {run['fold']}": clips,
         **_training(fold),
+        data: meta["embeddings_key"],  # the last, as settings above say more
     }
     return {name: value for name, value in values.items() if name not in HARMLESS}
 

@@ -229,7 +229,22 @@ def test_methods_on_different_embeddings_are_refused(layout):
         write_fold(layout, CONFIG, "mha", fold.fold, 1, fold.predictions(), changes={"meta.embeddings_key": "other"})
     with pytest.raises(ArtifactError, match="embeddings_key is '00112233aabbccdd' for 'none', 'other' for 'mha'") as e:
         evaluate.run(layout, CONFIG)
-    assert repair_of(e.value.path, layout) == "make it again: daamctl train toy --method mha"
+    assert repair_of(e.value.path, layout) == "make it again: daamctl run toy"  # no setting tells which one is older
+
+
+@pytest.mark.parametrize("method", CONFIG.methods)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"run.config.train.epochs": 3}, "train.epochs is "),
+        ({"run.config.extract.normalize": "never", "meta.embeddings_key": "other"}, "extract.normalize is "),
+    ],
+)
+def test_of_methods_made_differently_the_one_that_is_out_of_date_is_made_again(layout, method, changes, message):
+    write_method(layout, CONFIG, method, changes=changes)
+    with pytest.raises(ArtifactError, match=f"methods cannot be compared: {message}") as error:
+        evaluate.run(layout, CONFIG)
+    assert repair_of(error.value.path, layout) == f"make it again: daamctl train toy --method {method}"
 
 
 def test_settings_changed_since_are_noted(layout):

@@ -7,6 +7,7 @@ here hooks put the vectors in and take their positions off the last hidden state
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -25,9 +26,22 @@ def prompt_tuning(encoder: Any) -> Adaptation:
             f"{type(encoder.model).__name__} takes sound, not embeddings that vectors could stand before",
             fix="use prefix-tuning, which puts learned keys and values into every layer",
         )
-    adapted = _image(encoder.model) if encoder.modality == "image" else _text(encoder.model)
+    if encoder.modality == "image":
+        adapted = _image(encoder.model)
+    else:
+        adapted, longest = _text(encoder.model), longest_text(encoder.model)
+        encoder.max_tokens = min(getattr(encoder, "max_tokens", longest), longest)  # from now on, longer texts are cut
     encoder.model.register_forward_hook(_strip)
     return Adaptation((adapted,))
+
+
+def longest_text(model: nn.Module) -> int:
+    """Most tokens of a text beside the vectors: a learned table has positions for both; without one, no limit."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
+            kept = 0 if module.padding_idx is None else module.padding_idx + 1  # by RoBERTa, for padding
+            return module.num_embeddings - kept - NUM_VECTORS
+    return sys.maxsize
 
 
 class Prompt(nn.Module):
@@ -76,7 +90,7 @@ def _prepend(model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[s
     """Forward pre-hook of a text encoder."""
     kwargs = dict(kwargs)
     ids = kwargs.pop("input_ids")
-    room = _positions(model) - NUM_VECTORS
+    room = longest_text(model)
     if ids.shape[1] > room:
         raise MethodError(
             f"prompt-tuning: a text of {ids.shape[1]} tokens and {NUM_VECTORS} vectors exceed the "
@@ -88,15 +102,6 @@ def _prepend(model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[s
         if kwargs.get(name) is not None:
             kwargs[name] = nn.functional.pad(kwargs[name], (NUM_VECTORS, 0), value=value)
     return args, kwargs
-
-
-def _positions(model: nn.Module) -> float:
-    """Length of a learned table of positions, less those that RoBERTa keeps for padding; without one, no limit."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
-            kept = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - kept
-    return float("inf")
 
 
 def _insert(module: Any, args: Any, output: Any) -> Tensor:

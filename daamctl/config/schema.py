@@ -369,7 +369,8 @@ class FinetuneConfig(AdapterConfig):
     device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
-    """Longest text, in tokens (published: 128); a longer sentence of tagged words is cut between words."""
+    """Longest text, in tokens (published: 128); a longer sentence of tagged words is cut between words. A lower limit
+    of the encoder takes precedence, which the vectors of prompt-tuning lower."""
     seeds: Annotated[tuple[Seed, ...] | None, Affects.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 

@@ -19,6 +19,7 @@ import polars as pl
 import torch
 
 from daamctl.adapters import FINETUNES
+from daamctl.adapters.prompt import longest_text
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.inputs import clips_of
@@ -121,6 +122,8 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Enco
     # texts are in the table itself
     root = layout.root if clips.modality in TEXTS else files_root(layout.root, clips.corpus)
     longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
+    if method == "prompt-tuning":  # the texts are cut before its vectors are there
+        longest = min(longest, longest_text(encoder.model))
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])

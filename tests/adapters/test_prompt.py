@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -50,6 +52,14 @@ def test_text_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(MethodError, match="exceed the 160 positions of BertModel") as refused:
         encoder.hidden({"input_ids": torch.ones(1, room + 1, dtype=torch.long)})
     assert f"max_tokens={room}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("architecture", "longest"), [("bert", 160 - NUM_VECTORS), ("llama", 512)])
+def test_texts_are_cut_where_positions_end(architecture: str, longest: int) -> None:
+    encoder: Any = tiny(architecture)
+    encoder.max_tokens = 512
+    build_finetune("prompt-tuning", encoder, num_classes=3, seed=1)
+    assert encoder.max_tokens == longest
 
 
 @pytest.mark.parametrize("architecture", ["vit", "dinov2", "beit"])

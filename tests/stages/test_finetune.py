@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from daamctl.adapters import FineTuned
+from daamctl.adapters.prompt import NUM_VECTORS
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layout import Layout
@@ -24,7 +25,15 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.errors import ArtifactError, AudioError, ConfigError, MethodError, TrainingError, UnknownNameError
+from daamctl.errors import (
+    ArtifactError,
+    AudioError,
+    ConfigError,
+    EncoderError,
+    MethodError,
+    TrainingError,
+    UnknownNameError,
+)
 from daamctl.extraction.items import open_items
 from daamctl.methods import load_weights, read_metadata
 from daamctl.models.model import ExportedModel
@@ -32,6 +41,7 @@ from daamctl.planning.repair import repair_of
 from daamctl.stages import compare, download, evaluate, export, extract, finetune, report, segment, train
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.recordings import write_pipeline
+from tests.fixtures.tiny_models import tiny
 
 MORE = (
     "methods: [none]\n"
@@ -286,6 +296,24 @@ def test_published_images_and_texts_are_read_as_released(
         with pytest.raises(Stop):
             finetune._open(Layout.of(tmp_path, "toy", config), config, clips, name)
     assert met == [released, (True, False, 512)]
+
+
+def test_training_texts_leave_room_for_the_vectors_of_prompt_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: list[int] = []
+
+    def items(*_: Any, max_tokens: int) -> Any:
+        met.append(max_tokens)
+        raise EncoderError("stop")
+
+    monkeypatch.setattr(finetune, "open_encoder", lambda *_, **__: SimpleNamespace(encoder=tiny("bert")))
+    monkeypatch.setattr(finetune, "open_items", items)
+    clips, config = ClipTable("toy", ("a", "b"), pl.DataFrame(), {}, "text"), Config()
+    for name in ("prompt-tuning", "prefix-tuning"):
+        with pytest.raises(EncoderError, match="stop"):
+            finetune._open(Layout.of(tmp_path, "toy", config), config, clips, name)
+    assert met == [160 - NUM_VECTORS, 512]
 
 
 def test_published_form_beside_another_way_and_what_it_notes(clips: Path) -> None:

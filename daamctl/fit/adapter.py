@@ -416,12 +416,14 @@ class AdapterFit(Fit):
             logits = self._logits(rows) if len(rows) else None
             entry |= evaluated(name, logits, self.opened.items.targets[rows], self.f1)
             if name == "dev":
-                result.one_class = logits is not None and is_one_class(logits)
+                one_class = logits is not None and is_one_class(logits)
         result.history.append(entry)
         result.facts["micro_batch"] = self.limit.most
         selects = self.settings.schedule == "constant"
-        if selects and improves(result.history, result.selected_epoch, self.selection):
-            result.selected_epoch, result.weights = len(result.history), self.model.trainable_state()
+        if not selects or improves(result.history, result.selected_epoch, self.selection):
+            result.one_class = one_class
+            if selects:
+                result.selected_epoch, result.weights = len(result.history), self.model.trainable_state()
         self.in_record = 0
         self.loss.zero_()
         self.right.zero_()

@@ -52,7 +52,7 @@ class Trained:
         train_s: seconds of training, of all candidates too once the trial is finished.
         joules: energy of the GPU in that time; None where the driver does not tell.
         facts: what only its kind knows or has measured, for the result.
-        one_class: whether it answers every held-out item with the same class.
+        one_class: whether it answers, with these weights, every held-out item with the same class.
         model: the model with these weights, for the kinds that write it.
         logits: (N_test, C) float32.
         maps: means over the test clips, see `daamctl.fit.steps.maps_of`.

@@ -172,10 +172,12 @@ class Stack(Fit):
                     logits = None if part is None else predict(model, part, device, config.batch_size)
                     entry |= evaluated(name, logits, None if part is None else part.y, fusion.f1)
                     if name == "dev":
-                        result.one_class = logits is not None and is_one_class(logits)
+                        one_class = logits is not None and is_one_class(logits)
                 if self.maps is not None and fusion.test is not None:
                     self.maps.add(model, fusion.test, device, config.batch_size)
                 result.history.append(entry)
+                if config.steps is not None:
+                    result.one_class = one_class
         self.in_record = self.rows = 0
         self.loss.zero_()
         self.right.zero_()
@@ -183,6 +185,7 @@ class Stack(Fit):
         if config.steps is None:
             if improves(one.history, one.selected_epoch, selection):
                 one.selected_epoch, one.weights = done, _weights(self.fusions[0].model)
+                one.one_class = one_class
                 if self.maps is not None:
                     self.maps.keep()
             entry = one.history[-1]

@@ -788,6 +788,13 @@ def test_the_better_rate_is_chosen_and_an_edge_is_told(tmp_path: Path) -> None:
     assert (search["chosen"], search["edges"]) == (2, ["lr"])
 
 
+def test_a_candidate_is_judged_by_the_epoch_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constant = iter([False, True, True, False])  # whether one class is the answer to all items, two epochs of each rate
+    monkeypatch.setattr(adapter, "is_one_class", lambda _: next(constant))
+    monkeypatch.setattr(adapter, "improves", lambda _, selected, __: selected is None)  # the first epoch is kept
+    assert make(tmp_path, **SEARCHED, schedule="constant").result["search"]["chosen"] == 0
+
+
 def test_the_refit_repeats_the_chosen_candidate_on_more_items(tmp_path: Path) -> None:
     before, after = (make(tmp_path, str(refit), train={"refit": refit}, **SEARCHED) for refit in (False, True))
     assert after.result["search"] == before.result["search"]

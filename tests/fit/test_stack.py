@@ -221,6 +221,14 @@ def test_of_equally_accurate_epochs_the_lower_loss_wins(monkeypatch: pytest.Monk
     assert trained(epochs=3).selected_epoch == 2
 
 
+def test_one_class_is_the_answer_of_the_epoch_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True, False])
+    monkeypatch.setattr(stack, "is_one_class", lambda _: next(answers))
+    monkeypatch.setattr(stack, "improves", lambda history, *_: len(history) < 3)
+    found = trained(epochs=3)
+    assert (found.selected_epoch, found.one_class) == (2, True)
+
+
 @pytest.mark.parametrize("limit", [0.01, None])
 def test_gradients_are_clipped_to_the_norm_asked_for(monkeypatch: Any, limit: float | None) -> None:
     norms: list[float] = []

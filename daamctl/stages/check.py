@@ -1,4 +1,4 @@
-"""Validate the settings of pipelines without torch, and write `stages.yaml`, over which dvc.yaml expands its stages."""
+"""Validate settings of pipelines, without torch unless they fine-tune; write `stages.yaml`, which dvc.yaml expands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
             continue
         if config is not None:
             configs[name] = config
-            found += [problem for problem in problems_of(config) if problem not in found]
+            found += [problem for problem in problems_of(config, adapters=True) if problem not in found]
             source = config.download.source
             if source is not None and not (place := root / expanded(source)).exists():
                 absent = f"download.source: no file or folder {place}"
@@ -84,17 +84,22 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     return names
 
 
-def refuse_problems(config: Config, what: str) -> None:
+def refuse_problems(config: Config, what: str, *, adapters: bool = False) -> None:
     """Raise a ConfigError with every problem of the settings of `what`, one per line, if there are any."""
-    if problems := problems_of(config):
+    if problems := problems_of(config, adapters=adapters):
         raise ConfigError(f"{what}: " + "\n  ".join(problems))
 
 
-def problems_of(config: Config) -> list[str]:
-    """Problems of settings that have valid types: unknown names and contradictions."""
+def problems_of(config: Config, *, adapters: bool = False) -> list[str]:
+    """Problems of settings that have valid types: unknown names and contradictions.
+
+    Args:
+        adapters: also whether the encoder supports the fine-tuning methods, which takes torch and some seconds.
+    """
     if config.task == "reconstruct":
         return [*_data_problems(config), *_reconstruction_problems(config)]
-    return [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
+    found = [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
+    return [*found, *_adapter_misfits(config)] if adapters else found
 
 
 def unanswered(config: Config) -> Iterator[str]:
@@ -251,6 +256,21 @@ def _misfits(config: Config) -> list[str]:
                 f"'{config.extract.encoder}': {error}{repair}"
             )
     return problems
+
+
+def _adapter_misfits(config: Config) -> Iterator[str]:
+    """Fine-tuning methods that the encoder does not support, if its configuration is known."""
+    names = [name for name in dict.fromkeys(config.finetunes) if name in FINETUNES]
+    modality = CORPORA.load(config.download.corpus).modality if config.download.corpus in CORPORA else None
+    if not names or modality is None or not config.has_encoder or shape_of(config.extract, modality) is None:
+        return
+    from daamctl.planning.finetune_size import finetune_size  # imports torch
+
+    for name in names:
+        try:
+            finetune_size(name, config.for_adapter(name).extract, modality, 2)
+        except MethodError as error:
+            yield f"finetunes: {error}"
 
 
 def _table_problems(root: Path) -> list[str]:

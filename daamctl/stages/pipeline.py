@@ -41,7 +41,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         ConfigError: a setting is wrong, or a device is not there; nothing has run.
         CorpusError, EncoderError: the corpus or the encoder cannot be had here; nothing has run.
     """
-    importlib.import_module("daamctl.stages.check").refuse_problems(config, layout.run_name)
+    importlib.import_module("daamctl.stages.check").refuse_problems(config, layout.run_name, adapters=True)
     needs = {"corpus": source is None, "encoder": not (layout.embeddings / STAGES["extract"].finished).is_file()}
     inventory = importlib.import_module("daamctl.stages.inventory")
     inventory.require(layout.root, config, [need for need, open_yet in needs.items() if open_yet])

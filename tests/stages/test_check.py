@@ -209,6 +209,17 @@ README_EXAMPLE = (
 )
 
 
+def test_ways_of_fine_tuning_that_do_not_fit_the_encoder_are_refused(project: Path) -> None:
+    ways = "finetunes: [linear-probe, bitfit, lora-r8-published]\n"
+    found = problems(project, f"download: {{corpus: demo-tokens}}\nextract: {{encoder: llama-micro}}\n{ways}")
+    assert found == [
+        "pipeline 'mine': finetunes: bitfit: LlamaModel has no biases",
+        "  use lora-r8 or ln-tuning",
+        "pipeline 'mine': finetunes: lora-r8-published: its classifier is for whole texts, not for words",
+        "  use 'lora-r8'",
+    ]
+
+
 def test_default_methods_fit_an_encoder_of_twelve_layers(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text(README_EXAMPLE)
     assert check.run(project, ["mine"]) == ["mine"]

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import InstanceOf
 
+from daamctl.artifacts.results import Rule
 from daamctl.artifacts.scores import OF_EVALUATE, Figure, Scores, table_file
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
@@ -207,6 +208,7 @@ class MethodFacts:
         effect: effect of fine-tuning on the encoder; None for methods over stored layers.
         missing: (fold, seed) of the runs without a result.
         settings: its own ones that were given, e.g. hidden_dim.
+        rule: how its weights were chosen, if the encoder was fine-tuned; None: as `Evaluation.selection` says.
     """
 
     label: str
@@ -221,6 +223,7 @@ class MethodFacts:
     runs: list[Run]
     missing: list[tuple[int, int]]
     settings: dict[str, Any] = field(default_factory=dict)
+    rule: Rule | None = None
 
 
 class FoldClips(NamedTuple):

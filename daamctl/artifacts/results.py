@@ -187,6 +187,23 @@ class FoldResult(TypedDict):
 
 
 @dataclass(frozen=True)
+class Rule:
+    """How the weights of a training were chosen.
+
+    Args:
+        selection: what chose: "dev-group", "best-on-test" or "last" (nothing).
+        to_the_end: whether the last weights are kept, not those of a selected epoch.
+        searched: whether settings were chosen.
+        refit: whether the held-out group joined the training part at the end.
+    """
+
+    selection: str
+    to_the_end: bool
+    searched: bool
+    refit: bool
+
+
+@dataclass(frozen=True)
 class Fold:
     """A finished fold on disk; its tables are read on demand.
 
@@ -223,6 +240,19 @@ class Fold:
     def is_few_shot(self) -> bool:
         """Whether it was trained on sentences that its seed has drawn (`train.shots`)."""
         return self.result["run"]["config"].get("train", {}).get("shots") is not None
+
+    @property
+    def rule(self) -> Rule:
+        """How its weights were chosen: as `train` says, in fine-tuning as `finetune.schedule` and its search allow."""
+        config = self.result["run"]["config"]
+        train, tuned = config["train"], bool(self.result["run"].get("finetune"))
+        own, selection = config.get("finetune", {}) if tuned else train, train["selection"]
+        to_the_end = own.get("schedule") != "constant" if tuned else own.get("steps") is not None
+        searched = "search" in self.result if tuned else own.get("search") != "none"
+        held_out = selection == "dev-group"
+        if tuned and to_the_end and not searched:
+            selection = "last"
+        return Rule(selection, to_the_end, searched, bool(train.get("refit")) and held_out and to_the_end)
 
     @property
     def label(self) -> str:

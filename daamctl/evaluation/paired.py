@@ -114,7 +114,7 @@ class TrainedMethod:
         notes = []
         if self.fairness.mark:
             notes.append(f"{self.name}: {self.fairness.status}: {'; '.join(self.fairness.reasons)}")
-        if run["config"]["train"]["selection"] == "best-on-test":
+        if self.folds[0].rule.selection == "best-on-test":
             notes.append(
                 f"{self.side}: epochs are selected on the test groups themselves (D7), so its results are inflated"
             )

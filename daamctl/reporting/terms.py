@@ -6,6 +6,7 @@ They depend on whether there are folds or one official test part.
 from __future__ import annotations
 
 from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.results import Rule
 from daamctl.methods import CLOSED_FORM
 
 
@@ -48,26 +49,38 @@ def moment(evaluation: Evaluation) -> str:
     return "epoch" if evaluation.provenance.config.get("train", {}).get("steps") is None else "step"
 
 
-def selection_rule(evaluation: Evaluation) -> str:
-    """How the reported weights were chosen, as a clause of a sentence."""
+def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
+    """How the reported weights were chosen, as a clause of a sentence; None: those of methods over stored layers."""
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
-    if not trained(evaluation):
+    if rule is None and not trained(evaluation):
         chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
         return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {test}"
-    if moment(evaluation) == "step":
-        given = _given(evaluation)
-        chosen = "with given settings; what is chosen, as the penalty of a probe, is" if given else "and settings are"
-        rule = f"training ends after a fixed number of steps, {chosen} the best on {group}, never on the {test}"
-        if evaluation.refit:
-            rule += "; the model is then trained again with the held-out items included"
+    by_steps, given = moment(evaluation) == "step", _given(evaluation)
+    rule = rule or Rule(evaluation.selection, by_steps, not given, evaluation.refit)
+    if rule.to_the_end:
+        chosen = "and settings are"
+        if not rule.searched:
+            chosen = "with given settings; what is chosen, as the penalty of a probe, is"
+        words = f"training ends after a fixed number of steps, {chosen} the best on {group}, never on the {test}"
     else:
-        rule = f"the reported epoch is the best on {group}, never on the {test}"
-    return {
-        "dev-group": rule,
+        words = f"the reported epoch is the best on {group}, never on the {test}"
+    found = {
+        "dev-group": words,
         "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
         "last": "training is reported as it ends, so no data is used to choose anything",
-    }[evaluation.selection]
+    }[rule.selection]
+    return found + ("; the model is then trained again with the held-out items included" if rule.refit else "")
+
+
+def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:
+    """The same of fine-tuned encoders -> their names, as far as theirs is another one."""
+    found: dict[str, list[str]] = {}
+    for name, entry in evaluation.methods.items():
+        if entry.rule is not None:
+            found.setdefault(selection_rule(evaluation, entry.rule), []).append(name)
+    found.pop(selection_rule(evaluation), None)
+    return found
 
 
 def selection_words(evaluation: Evaluation) -> str:

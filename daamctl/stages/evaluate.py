@@ -191,7 +191,6 @@ def _evaluate(
     targets = {one: {item: true for part in most[one] for item, true in zip(part.ids, part.targets, strict=True)}
                for one in UNITS}  # fmt: skip
     chance = {one: task.chance(np.array([*true.values()])) for one, true in targets.items()}
-    train = run_part["config"]["train"]
     return Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
@@ -202,8 +201,8 @@ def _evaluate(
         classes=run_part["classes"],
         num_folds=run_part["num_folds"],
         seeds=list(config.train.seeds),
-        selection=train["selection"],
-        refit=bool(train.get("refit")) and train["selection"] == "dev-group",  # without a held-out group no refit
+        selection=first.rule.selection,
+        refit=first.rule.refit,
         counts=counts(folds, items),
         chance={one: found for one, found in chance.items() if found},
         methods=methods,
@@ -271,6 +270,7 @@ def _facts(folds: Sequence[Fold], seeds: Sequence[int], mark: str) -> MethodFact
         runs=runs,
         missing=[run for run in wanted if run not in done],
         settings=run_part["config"].get("method", {}),
+        rule=folds[0].rule if run_part.get("finetune") else None,
     )
 
 

@@ -325,7 +325,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
 def _sets(found: _Trained, folds: Sequence[Fold]) -> PredictionSets | None:
     """Calibrate prediction sets on items that the models were not trained on."""
     task = found.evaluation.task
-    if not task.by_accuracy or found.evaluation.selection == "best-on-test":
+    if not task.by_accuracy or found.first.rule.selection == "best-on-test":
         return None
     parts = [items_of(fold.predictions(), "utterance") for fold in folds]
     of_true = [part.probabilities[np.arange(len(part)), part.targets] for part in parts]
@@ -364,7 +364,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredSc
         ends = {"low": one.low, "high": one.high, "level": LEVEL} if one.low is not None else {}
         shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
         figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
-    rule = selection_rule(evaluation)
+    rule = selection_rule(evaluation, found.first.rule)
     if kind == "fold":
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"
@@ -394,7 +394,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredSc
 def _warnings(found: _Trained, kind: Kind) -> list[str]:
     run, evaluation = found.first.result["run"], found.evaluation
     warnings = []
-    if run["config"]["train"]["selection"] == "best-on-test":
+    if found.first.rule.selection == "best-on-test":
         warnings.append("The epochs were selected on the test groups (D7), so the figures are too high.")
     fairness = evaluation.fairness.methods.get(found.method)
     if fairness is not None and fairness.mark:

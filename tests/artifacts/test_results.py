@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.artifacts.results import Fold, marked
+from daamctl.artifacts.results import Fold, Rule, marked
 
 EFFECT = {"tensors": 4, "with_gradient": 4, "output_change": 0.1, "silent": []}
 
@@ -29,3 +29,29 @@ def test_marks_join_those_that_a_label_has():
     assert marked("none", "") == "none"
     assert marked("none", "undertrained") == "none (undertrained)"
     assert marked("sga (reconstructed)", "learned nothing") == "sga (reconstructed, learned nothing)"
+
+
+@pytest.mark.parametrize(
+    ("train", "finetune", "search", "rule"),
+    [
+        ({"selection": "dev-group", "steps": 9, "refit": True}, None, None, Rule("dev-group", True, True, True)),
+        ({"selection": "dev-group", "steps": None, "refit": True}, None, None, Rule("dev-group", False, True, False)),
+        ({"selection": "best-on-test"}, {"schedule": "linear"}, None, Rule("last", True, False, False)),
+        ({"selection": "best-on-test"}, {"schedule": "constant"}, None, Rule("best-on-test", False, False, False)),
+        ({"selection": "dev-group", "refit": True}, {"schedule": "linear"}, {}, Rule("dev-group", True, True, True)),
+        ({"selection": "dev-group", "refit": True}, {"schedule": "linear"}, None, Rule("last", True, False, True)),
+        (
+            {"selection": "dev-group", "refit": True},
+            {"schedule": "constant"},
+            {},
+            Rule("dev-group", False, True, False),
+        ),
+    ],
+)
+def test_fine_tuning_selects_by_its_schedule(train, finetune, search, rule):
+    config = {"train": train, **({} if finetune is None else {"finetune": finetune})}
+    result = {
+        "run": {"config": config, "finetune": finetune is not None},
+        **({} if search is None else {"search": search}),
+    }
+    assert Fold(Path("nowhere"), result).rule == rule

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from daamctl.artifacts.evaluation import Evaluation
+from daamctl.artifacts.results import Rule
 from daamctl.reporting import terms
+from daamctl.reporting.sentences import say
 from tests.fixtures.records import evaluation_of, method_of, parsed
 
 
@@ -67,6 +69,18 @@ def test_closed_form_probes_have_no_epoch() -> None:
     assert terms.selection_rule(held) == rule.format("one held-out training group")
     last = replace(held, selection="last")
     assert terms.selection_rule(last) == rule.format("training items left out one by one")
+
+
+def test_the_rule_of_fine_tuning_is_told_where_it_is_another_one() -> None:
+    found = evaluation(folds=5, selection="best-on-test")
+    entry = found.methods["none"]
+    tuned = {"lora-r8": Rule("last", True, False, False), "houlsby": Rule("best-on-test", False, False, False)}
+    methods = {"none": entry, **{name: replace(entry, rule=rule) for name, rule in tuned.items()}}
+    found = replace(found, methods=methods)
+    words = "training is reported as it ends, so no data is used to choose anything"
+    assert terms.tuned_rules(found) == {words: ["lora-r8"]}
+    assert "so results are optimistic. Of lora-r8: training is reported as it ends" in say("what", found, "x", "a", [])
+    assert "chosen on the test curve, not of lora-r8." in say("learning", found, probes=False)
 
 
 @pytest.mark.parametrize(

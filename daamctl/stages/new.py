@@ -225,7 +225,8 @@ def _make(
     table = None if held or pattern is not None else table_of(folder, corpus, columns, relabelled=bool(labels))
     as_it_is = corpus is not None and table is None
     if (as_it_is and (pattern is not None or labels)) or (held and pattern is not None):
-        raise ConfigError(f"{folder} gives the labels itself", fix="leave out --pattern and --labels")
+        fix = "leave out --labels" if pattern is None else "leave out --pattern"
+        raise ConfigError(f"{folder} gives the labels itself", fix=fix)
     if columns and not held and table is None:
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
@@ -254,7 +255,8 @@ def _make(
     task = task_of(modality)
     if modality == "tokens" and "speaker" in rows.columns:
         task = task.with_sources(rows["utterance_id"], rows["speaker"])
-    doubts += _group_doubts(rows, task) + _class_doubts(rows, modality, task)
+    speakers = "with {speaker} in --pattern" if found.pattern else "with --columns speaker=NAME"
+    doubts += _group_doubts(rows, task) + _class_doubts(rows, modality, task, speakers)
     if modality == "text" and found.text in (pair := text_pair([found.text, *rows.drop("text").columns])):
         doubts.append(f"of the texts only '{found.text}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
     if modality == "embeddings" and encoder is not None:
@@ -640,8 +642,8 @@ def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
     ]
 
 
-def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[str]:
-    """What is doubtful about classes and speakers."""
+def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task, how: str) -> list[str]:
+    """What is doubtful about classes and speakers; `how`: what names the speakers."""
     told = label_doubts(rows["label"].unique())
     counts = dict(rows["label"].value_counts(sort=True).iter_rows())
     most, least = next(iter(counts)), list(counts)[-1]
@@ -659,7 +661,7 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task) -> list[st
         if modality == "speech":
             told.append(
                 "no speaker found in the names: the same voice may be in training and test, which flatters every "
-                "figure; name it with {speaker} in --pattern"
+                f"figure; name it {how}"
             )
         rare = sorted(label for label, count in counts.items() if count < 3)
         if rare and "group" not in rows.columns:

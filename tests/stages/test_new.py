@@ -583,7 +583,10 @@ def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_pa
     (tmp_path / "t.csv").write_text("\n".join([head, *others]))
     made = new.run(project, "moods", tmp_path / "t.csv", encoder="wavlm-micro", force=True)
     assert manifest_of(made)["speaker"].n_unique() == len(SPOKEN)
-    assert any(doubt.startswith("no speaker found in the names") for doubt in made.doubts)
+    (doubt,) = (doubt for doubt in made.doubts if doubt.startswith("no speaker found in the names"))
+    assert doubt.endswith("; name it with --columns speaker=NAME")  # a table takes no pattern
+    with pytest.raises(ConfigError, match=r"gives the labels itself\n  leave out --pattern$"):
+        new.run(project, "moods", tmp_path / "t.csv", pattern="wav/take{speaker}.wav", force=True)
 
 
 def test_a_folder_without_speakers_has_those_of_known_names(project: Path, tmp_path: Path) -> None:
@@ -881,7 +884,8 @@ def test_codes_of_a_table_get_names(project: Path, tmp_path: Path) -> None:
 
 def test_without_speakers_the_danger_is_told(project: Path, voices: Path) -> None:
     made = new.run(project, "voices", voices, pattern="{label}/{_}.wav")
-    assert any(doubt.startswith("no speaker found in the names: the same voice may be") for doubt in made.doubts)
+    (doubt,) = (doubt for doubt in made.doubts if doubt.startswith("no speaker found in the names: the same voice may"))
+    assert doubt.endswith("; name it with {speaker} in --pattern")
     assert manifest_of(made)["speaker"].n_unique() == 24
     assert load_config(project, "voices").download.corpus == "manifest"
 

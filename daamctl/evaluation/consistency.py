@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.evaluation import Evaluation, Run
+from daamctl.artifacts.layer_sets import LayerSets
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import Fold, fold_dirs, read_folds
+from daamctl.artifacts.results import Fold, fold_dirs, intact_folds, read_folds
 from daamctl.artifacts.runs import find_run
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config
 from daamctl.config.keys import embedding_settings, finetuning_data_settings, without_effect
@@ -29,6 +31,8 @@ TRAINING = ("train", "finetune")
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
 HARMLESS = without_effect(Affects.NOTHING, Affects.RUNS)
 """Settings in which comparable runs may differ."""
+YOUNGER = tuple(name for name in sorted(without_effect(Affects.IF_SET)) if name.startswith("train."))
+"""Settings that every training reads; a fold that lacks one was made with null."""
 
 
 def check_method(method: str, folds: Sequence[Fold]) -> None:
@@ -161,6 +165,31 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
     return lines
 
 
+def layers_otherwise(folder: Path, found: LayerSets, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
+    """Settings in which a result on sets of layers differs from an evaluation, e.g. `train.shots: null (now 4)`.
+
+    Args:
+        folder: of the result, with the folds that were trained for it.
+        folds: those behind the evaluation; of the same method if there are any, which have all its settings.
+    """
+    units = found.unit, evaluation.main_unit
+    changed = [] if units[0] == units[1] else [f"evaluate.unit: {_show(units[0])} (now {_show(units[1])})"]
+    parts = (intact_folds(folder / f"{name}-{found.method}") for name in sorted({row.set for row in found.rows}))
+    made = next((part[0] for part in parts if part), None)  # all were made with the same settings
+    if made is None:
+        return changed
+    own = [fold for fold in folds if fold.result["run"]["method"] == found.method]
+    facts = _own if own else _training
+    before = facts(made)
+    for fold in own or folds:
+        now = facts(fold)
+        for name in {**before, **now}:
+            same = before.get(name) == now.get(name) or name in HARMLESS or name == "layers"
+            if not same and (own or (name in before and name in now)):
+                changed.append(f"{name}: {_show(before.get(name))} (now {_show(now.get(name))})")
+    return list(dict.fromkeys(changed))
+
+
 def is_scored(fold: Fold, row: Run) -> bool:
     """Whether a row of an evaluation was computed from this fold and not from another training."""
     run, meta = fold.result["run"], fold.result["meta"]
@@ -191,7 +220,8 @@ def _data(fold: Fold, config: Config) -> dict[str, dict[str, Any]]:
 def _training(fold: Fold) -> dict[str, Any]:
     """Settings that a fold was trained with, by dotted name."""
     config = fold.result["run"]["config"]
-    return flat({stage: config[stage] for stage in TRAINING if stage in config})
+    made = flat({stage: config[stage] for stage in TRAINING if stage in config})
+    return {**dict.fromkeys(YOUNGER), **made}
 
 
 def _shared(fold: Fold) -> dict[str, Any]:

@@ -37,8 +37,8 @@ from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.data.stage_table import folder_stages
-from daamctl.errors import ArtifactError
-from daamctl.evaluation.consistency import other_settings, scored_folds
+from daamctl.errors import ArtifactError, first_few
+from daamctl.evaluation.consistency import layers_otherwise, other_settings, scored_folds
 from daamctl.evaluation.importance import layer_contribution
 from daamctl.evaluation.learned import read_learned
 from daamctl.evaluation.scores import read_scores
@@ -108,8 +108,17 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     folds, stale = scored_folds(layout, config, raw)
     stale += other_settings(layout, config, raw, folds)
     key = evaluation.provenance.embeddings_key
-    if ablated is not None and ablated.embeddings_key != key:
-        stale.append(f"Training on few layers was done on other embeddings. To update, run: {layout.command('ablate')}")
+    shorter = f"daamctl truncate {layout.run_name}"
+    changed: dict[str, list[str]] = {}
+    for stage, one, what, again in (
+        ("ablate", ablated, "Training on few layers was done", layout.command("ablate")),
+        ("truncate", truncation, "The shortest encoder was found", shorter),
+    ):
+        changed[stage] = layers_otherwise(layout.stage(stage), one, raw, folds) if one else []
+        if one is not None and one.embeddings_key != key:
+            stale.append(f"{what} on other embeddings. To update, run: {again}")
+        elif others := changed[stage]:
+            stale.append(f"{what} with other settings: {first_few(others)}. To update, run: {again}")
     if summary is not None and not set(summary.folds) <= {fold.result["run"]["key"] for fold in folds}:
         again = layout.command("importance")
         stale.append(f"Layer scores are of folds that are not these. To update, run: {again}")
@@ -130,7 +139,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     maps = _density_runs(layout, summary, labels)
     rows_of = {label: history.filter(pl.col("method") == raw_names[label]) for label in evaluation.methods}
     curves = {label: _curves(rows) for label, rows in rows_of.items() if len(rows)}
-    current = truncation if truncation and truncation.embeddings_key == key else None
+    current = truncation if truncation and truncation.embeddings_key == key and not changed["truncate"] else None
     opened = {*OPEN, *(["truncation"] if current and current.shortest else [])}
     sections: list[Section | None] = [
         answers(evaluation, summary, stale=stale, command=command, truncation=current),
@@ -153,7 +162,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             task=evaluation.task,
             command=layout.command("ablate"),
         ),
-        shortest.section(truncation, embeddings_key=key, command=f"daamctl truncate {layout.run_name}"),
+        shortest.section(truncation, embeddings_key=key, command=shorter, changed=changed["truncate"]),
         protocols.section(
             find_protocols(layout.stage("protocols"), hide=layout.root),
             embeddings_key=key,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.scores import Scores
 from daamctl.config import Config
+from daamctl.config.keys import probe_settings
 from daamctl.config.schema import EvaluateConfig
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.extraction.stopwatch import timing_file
@@ -639,6 +642,47 @@ def test_the_shortest_encoder_is_an_answer(tmp_path: Path) -> None:
         assert ("Layers 1–2 are enough" in answers) is not closed
         assert ("on other embeddings. Run again: daamctl truncate toy" in part) is closed
         assert ('data-figure="truncation"' in page.read_text()) is not closed
+
+
+def test_what_was_found_on_few_layers_with_other_settings_is_out_of_date(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    methods = ["none", "ridge-concat"]
+    config, few = (
+        Config.model_validate({"methods": methods, "train": {"epochs": 6, **train}}) for train in ({}, {"shots": 4})
+    )
+    layout = make_layout(tmp_path)
+
+    def settings_of(method: str, config: Config) -> dict[str, Any]:
+        # a closed-form probe does not record that `shots` is null
+        train = probe_settings(config) if method == "ridge-concat" else config.section("train")
+        return {"run.config.train": train, "run.config.method": {"name": method}}
+
+    for method in methods:
+        write_method(layout, config, method, folds=(1,), changes=settings_of(method, config))
+    evaluate.run(layout, config)
+    done = (("ablate", ablation(), ABLATION), ("truncate", truncation(), TRUNCATION))
+    for made, stale in ((config, False), (few, True)):
+        for stage, found, file in done:
+            place, name, method = layout.stage(stage), f"{found.rows[0].set}-{found.method}", str(found.method)
+            changes = {"run.method": method, "run.layers": [1], **settings_of(method, made)}
+            write_method(layout, made, name, folds=(1,), changes=changes)
+            shutil.rmtree(place / name, ignore_errors=True)
+            place.mkdir(parents=True, exist_ok=True)
+            layout.method(name).rename(place / name)
+            write_layer_sets(place / file, replace(found, embeddings_key=EMBEDDINGS_KEY), read_folds(place / name))
+        caplog.clear()
+        text = (report.run(layout, config, track=False).parent / "report.md").read_text()
+        answers, part = (text.partition(f"## {title}")[2].partition("\n## ")[0] for title in ("Answers", TITLE))
+        assert ("Layers 1–2 are enough" in answers) is not stale
+        how = "with other settings: train.shots: 4 (now null)"
+        assert (f"It was found {how}. Run again: daamctl truncate toy" in part) is stale
+        for what, stage in (
+            ("The shortest encoder was found", "truncate"),
+            ("Training on few layers was done", "ablate"),
+        ):
+            line = f"{what} {how}. To update, run: daamctl {stage} toy"
+            assert (line in caplog.text, line in answers) == (stale, stale)
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -110,18 +110,25 @@ def _sentence(found: Sequence[Point]) -> str:
         parts.append(f"with {what}, {one.best} finds entities best: F1 {percent(f1.mean)} % {interval}")
     text = f"{'; '.join(parts)}."
     text = f"{text[0].upper()}{text[1:]}"
-    own = [point.name for point in found if point.best == point.evaluation.comparison.reference]
+    own = [point for point in found if point.best == point.evaluation.comparison.reference]
     if own:
-        text += f" The best method is the reference for {listed(own)} shots."
+        text += f" The best method is the reference {_where(own)}."
     if len(own) == len(found):
         return text
     differing = []
     for point in found:
         compared = point.against.get(point.best)
         if compared and compared.p_holm is not None and compared.p_holm <= ALPHA:
-            differing.append(point.name)
-    end = f"for {listed(differing)} shots" if differing else f"for no {'other ' if own else ''}number of shots"
+            differing.append(point)
+    end = _where(differing) if differing else f"for no {'other ' if own else ''}number of shots"
     return f"{text} The best method differs from the reference by more than chance {end}."
+
+
+def _where(points: Sequence[Point]) -> str:
+    """`for 8 and 16 shots and with all sentences`."""
+    numbers = [str(point.shots) for point in points if point.shots is not None]
+    parts = [f"for {listed(numbers)} shot{'' if numbers == ['1'] else 's'}"] if numbers else []
+    return " and ".join([*parts, *(["with all sentences"] if len(numbers) < len(points) else [])])
 
 
 def _figure(found: Sequence[Point]) -> Drawing:

@@ -49,7 +49,7 @@ def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
 
 
 def test_where_the_reference_is_best_it_is_said() -> None:
-    def point(number: int, best: str, p: float) -> Any:
+    def point(number: int | None, best: str, p: float) -> Any:
         f1, gap = SimpleNamespace(mean=0.5, low=0.4, high=0.6), SimpleNamespace(p_holm=p)
         found = SimpleNamespace(
             scores=SimpleNamespace(figure=lambda *_: f1), comparison=SimpleNamespace(reference="mean")
@@ -67,6 +67,14 @@ def test_where_the_reference_is_best_it_is_said() -> None:
     text = reporting._sentence([point(4, "lora", 0.3), point(16, "lora", 0.01)])
     assert text.endswith("]. The best method differs from the reference by more than chance for 16 shots.")
     assert reporting._sentence([point(4, "lora", 0.3)]).endswith("by more than chance for no number of shots.")
+    # without a number of shots, all sentences
+    text = reporting._sentence([point(4, "lora", 0.3), point(None, "lora", 0.01)])
+    assert text.endswith("]. The best method differs from the reference by more than chance with all sentences.")
+    text = reporting._sentence([point(1, "mean", 1.0), point(8, "lora", 0.01), point(None, "lora", 0.01)])
+    assert text.endswith(
+        "]. The best method is the reference for 1 shot. The best method differs from the reference by more than "
+        "chance for 8 shots and with all sentences."
+    )
 
 
 def test_trials_are_paired_by_their_seed() -> None:

@@ -21,6 +21,7 @@ from daamctl.store.files import expanded
 
 SPARE_ROWS = 128
 """Up to this many rows of the embedding may belong to no token: some models round their vocabulary up."""
+ANOTHER = "take another encoder, e.g.: daamctl mlm --encoder FacebookAI/roberta-base"
 Positions = tuple[Tensor, ...]
 """Rows and columns of the masked positions, (M,) each."""
 Fuse = Callable[[Sequence[Tensor], Tensor, Positions], Tensor]
@@ -140,8 +141,9 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
         max_tokens: longest block; a lower limit of the model takes precedence.
 
     Raises:
-        EncoderError: it cannot be loaded, has no MLM head among its weights, its tokenizer has no mask token or another
-            vocabulary, blocks would be empty, or the head reads more than one position at a time.
+        EncoderError: it cannot be loaded, has a decoder, no attention heads or no MLM head among its weights, its
+            tokenizer has no mask token or another vocabulary, blocks would be empty, its layers differ in shape, or
+            the head reads more than one position at a time.
     """
     import transformers
     from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -159,6 +161,10 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
         config = read_configuration(path)
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             raise EncoderError(f"{what} is of type '{config.model_type}', which has no masked language model")
+        # such as BART, whose head reads a decoder, and FNet, which mixes padding into the text
+        if config.is_encoder_decoder or not getattr(config, "num_attention_heads", None):
+            why = "has a decoder" if config.is_encoder_decoder else "has no attention heads"
+            raise EncoderError(f"{what} is of type '{config.model_type}', which {why}", fix=ANOTHER)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model, loading = AutoModelForMaskedLM.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
@@ -211,11 +217,28 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
 
 @torch.no_grad()
 def _check_head(found: MaskedModel, what: str) -> None:
-    """Compare the logits with those of the library on a trial."""
+    """Compare the layers of a trial with what the model says of them, and its logits with those of the library."""
     ids = torch.tensor([[*found.before, found.mask_id, found.plain_ids[-1], found.mask_id, *found.after]])
     ids = ids[:, : found.max_tokens].to(found.device)
     positions = (ids == found.mask_id).nonzero(as_tuple=True)
     attention = torch.ones_like(ids)
-    whole = found.model(input_ids=ids, attention_mask=attention).logits[positions]
-    if not torch.allclose(found.logits(ids, attention, positions, last_layer), whole, rtol=1e-3, atol=1e-3):
+    shapes: list[tuple[int, ...]] = []
+
+    def fuse(layers: Sequence[Tensor], attention: Tensor, positions: Positions) -> Tensor:
+        shapes.extend(tuple(layer.shape) for layer in layers)
+        return last_layer(layers, attention, positions)
+
+    try:
+        whole = found.model(input_ids=ids, attention_mask=attention).logits[positions]
+        logits = found.logits(ids, attention, positions, fuse)
+    except Exception as error:  # a library may refuse to run in any way
+        raise explained(found.name, None, error) from error
+    wanted = (*ids.shape, found.embed_dim)
+    if shapes != [wanted] * found.num_layers:
+        raise EncoderError(
+            f"the layers of {what} cannot be fused: {found.num_layers} of shape {wanted} are needed, but it has "
+            f"{len(shapes)} of {first_few([*dict.fromkeys(map(str, shapes))])}",
+            fix=ANOTHER,
+        )
+    if not torch.allclose(logits, whole, rtol=1e-3, atol=1e-3):
         raise EncoderError(f"the MLM head of {what} cannot be run on masked positions alone")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, GPT2Config
+from transformers import BartConfig, BertConfig, FNetConfig, FunnelConfig, FunnelForMaskedLM, GPT2Config
 
 from daamctl.encoders.masked import last_layer, open_masked
 from daamctl.errors import EncoderError
-from tests.fixtures.masked_models import save_masked
+from tests.fixtures.masked_models import save_masked, tokenizer
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -64,3 +64,21 @@ def test_models_that_cannot_predict_masked_tokens_are_refused(tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     with pytest.raises(EncoderError, match="holds no config"):
         opened(tmp_path / "empty")
+
+
+def test_models_whose_layers_cannot_be_fused_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    BartConfig().save_pretrained(tmp_path / "bart")
+    FNetConfig().save_pretrained(tmp_path / "fnet")  # padding would change its predictions
+    words = tokenizer()
+    # its lower layers have fewer positions
+    config = FunnelConfig(vocab_size=len(words), d_model=16, n_head=2, d_head=8, d_inner=32, block_sizes=[1, 1])
+    FunnelForMaskedLM(config).save_pretrained(tmp_path / "funnel")
+    words.save_pretrained(tmp_path / "funnel")
+    for name, what in {
+        "bart": "is of type 'bart', which has a decoder",
+        "fnet": "is of type 'fnet', which has no attention heads",
+        "funnel": r"layers of .* 2 of shape \(1, 5, 16\) are needed, but it has 5 of \(1, 5, 16\), \(1, 3, 16\)",
+    }.items():
+        with pytest.raises(EncoderError, match=what) as error:
+            open_masked(str(tmp_path / name), device="cpu", max_tokens=512)
+        assert error.value.fix == "take another encoder, e.g.: daamctl mlm --encoder FacebookAI/roberta-base"

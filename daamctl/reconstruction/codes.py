@@ -47,8 +47,9 @@ class Codebook(nn.Module):
     def __init__(self, number: int, size: int, *, decay: float, restart_below: float = 0.0) -> None:
         super().__init__()
         self.decay, self.restart_below, self._started = decay, restart_below, False
+        self.first = max(1.0, restart_below)  # n of a new code, which is not out of use yet
         self.register_buffer("codes", torch.zeros(number, size))
-        self.register_buffer("counts", torch.ones(number))
+        self.register_buffer("counts", torch.full((number,), self.first))
         self.register_buffer("sums", torch.zeros(number, size))
         self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
 
@@ -76,7 +77,7 @@ class Codebook(nn.Module):
         order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(0))
         drawn = order.repeat(-(-number // len(flat)))[:number].to(flat.device)
         self.codes.copy_(flat[drawn])
-        self.sums.copy_(flat[drawn])
+        self.sums.copy_(flat[drawn] * self.first)
         self.ready.fill_(True)
 
     def _move(self, flat: Tensor, nearest: Tensor) -> None:
@@ -93,8 +94,8 @@ class Codebook(nn.Module):
             drawn = flat[torch.arange(number, device=flat.device) * len(flat) // number]
             idle = self.counts < self.restart_below
             self.codes.copy_(torch.where(idle[:, None], drawn, self.codes))
-            self.sums.copy_(torch.where(idle[:, None], drawn, self.sums))
-            self.counts.masked_fill_(idle, 1.0)
+            self.sums.copy_(torch.where(idle[:, None], drawn * self.first, self.sums))
+            self.counts.masked_fill_(idle, self.first)
 
 
 def perplexity(uses: NDArray[np.int64]) -> float:

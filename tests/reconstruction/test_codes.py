@@ -48,6 +48,21 @@ def test_codes_out_of_use_become_latents_of_the_batch() -> None:
     assert not any(tuple(row) in rows for row in codes.codes[codes.counts > 1.0].tolist())
 
 
+def test_codes_that_are_used_more_often_than_a_limit_above_one_stay() -> None:
+    codes = Codebook(4, 2, decay=0.9, restart_below=3.0)
+    corners = torch.tensor([[0.0, 0.0], [0.0, 9.0], [9.0, 0.0], [9.0, 9.0]])
+    codes._start(corners)
+    torch.testing.assert_close(codes.sums / codes.counts[:, None], codes.codes)
+    torch.manual_seed(2)
+    for _ in range(40):
+        # every step has ten latents of each
+        codes((corners.repeat(10, 1) + torch.randn(40, 2)).T.reshape(1, 2, 5, 8))
+    torch.testing.assert_close(
+        codes.codes[codes.codes.sum(1).argsort()].sum(1), torch.tensor([0.0, 9.0, 9.0, 18.0]), atol=0.5, rtol=0
+    )
+    assert all(9.5 < count < 10.0 for count in codes.counts.tolist())  # 3 rises to 10
+
+
 def test_evaluation_moves_nothing() -> None:
     codes = Codebook(4, 2, decay=0.9)
     codes(torch.randn(3, 2, 2, 2))

@@ -532,7 +532,8 @@ class ReconstructConfig(Section):
     device: Annotated[Device, Affects.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     examples: Count = 8
-    """Test crops whose reconstructions are kept for the report, evenly spaced in the table of crops."""
+    """Test crops whose reconstructions are kept for the report, evenly spaced in the table of crops. They are made in
+    training, so another number trains all arms again."""
     seeds: Annotated[tuple[Seed, ...], Affects.RUNS] = (1, 2, 3)
     """Every arm is trained once per seed. A seed gives all arms the same start and order of crops."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.reconstruction import COLUMNS, Crops
-from daamctl.artifacts.splits import is_official
+from daamctl.artifacts.splits import fold_groups
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.compute.progress import progress
 from daamctl.config.schema import CropConfig
@@ -54,7 +54,7 @@ def place_crops(table: UtteranceTable, root: Path, settings: CropConfig) -> Crop
             fix=f"set crop.size to {least} or less, or crop.resize to {settings.size} or more",
         )
     groups = table.rows["group"]
-    test = "test" if is_official(groups) else sorted(groups.unique())[-1]
+    test = fold_groups(groups)[-1]
     rows = []
     for number, ((name, path, index, group), size) in enumerate(zip(images, sizes, strict=True)):
         part = "test" if group == test else "train"

@@ -428,7 +428,8 @@ def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modali
 
 def _log_summary(table: UtteranceTable) -> None:
     rows = table.rows
-    groups = sorted(rows.group_by("group").len().iter_rows())
+    groups = dict(rows.group_by("group").len().iter_rows())
+    names = sorted(groups) if is_official(rows["group"]) else fold_groups(rows["group"])
     facts = [f"{rows.height} {table.task.clip if 'clip_id' in rows.columns else table.task.item}s"]
     if table.modality == "speech":
         facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
@@ -441,4 +442,4 @@ def _log_summary(table: UtteranceTable) -> None:
         facts.append(f"{rows['speaker'].n_unique()} speakers")
     log.info("corpus '%s': %s", table.corpus, ", ".join(facts))
     log.info("classes: %s", class_counts(rows, table.classes))
-    log.info("groups: %s", ", ".join(f"{name} {count}" for name, count in groups))
+    log.info("groups: %s", ", ".join(f"{name} {groups[name]}" for name in names))

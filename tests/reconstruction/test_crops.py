@@ -48,6 +48,12 @@ def test_the_last_group_is_the_test_part_and_no_image_is_in_both(tmp_path: Path)
     assert len(train) == 8
 
 
+def test_the_last_of_ten_groups_is_the_tenth(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "mine")
+    found = place_crops(table_of(folder, 10), folder, CropConfig(size=8, resize=None))
+    assert found.part("test")["utterance_id"].to_list() == ["09.png"]
+
+
 def test_official_parts_are_kept(tmp_path: Path) -> None:
     table = table_of(write_images(tmp_path / "mine"), 2)
     names = {"group1": "train", "group2": "test"}

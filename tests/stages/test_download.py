@@ -219,6 +219,14 @@ def test_folds_that_one_large_speaker_makes_uneven(
     assert "4 speakers do not divide evenly into 3 groups, which have 60, 12, 6 items; no other number" in caplog.text
 
 
+def test_groups_are_told_in_natural_order(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = uneven(tmp_path, {f"s{number}": 2 for number in range(10)})
+    with caplog.at_level(logging.INFO):
+        make(project, path, corpus="manifest", num_groups=10)
+    assert "groups: group1 2, group2 2, " in caplog.text
+    assert "group9 2, group10 2" in caplog.text
+
+
 def test_classes_that_are_not_in_every_group_are_named_on_one_line(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,8 +100,9 @@ def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.Monkey
     made = json.loads((layout.stage("reconstruct") / "daam/seed1/result.json").read_text())
     assert made["block_parameters"] == [24] * 4
     other = config.model_copy(update={"reconstruct": SETTINGS.model_copy(update={"lr": 1e-3})})
-    with pytest.raises(ArtifactError, match="was made with other settings or crops"):
+    with pytest.raises(ArtifactError, match=r"result\.json was made with other settings or crops") as old:
         score.run(layout, other, track=False)
+    assert repair_of(old.value.path, layout) == "make it again: daamctl run vqvae"  # all arms at once
     fewer = config.model_copy(update={"reconstruct": SETTINGS.model_copy(update={"seeds": (2,)})})
     reconstruct.run(layout, fewer, method="daam")
     assert sorted(path.name for path in (layout.stage("reconstruct") / "daam").iterdir()) == ["seed2"]

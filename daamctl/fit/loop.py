@@ -55,7 +55,8 @@ class Trained:
         one_class: whether it answers, with these weights, every held-out item with the same class.
         model: the model with these weights, for the kinds that write it.
         logits: (N_test, C) float32.
-        maps: means over the test clips, see `daamctl.fit.steps.maps_of`.
+        maps: means over the test clips, see `daamctl.fit.steps.maps_of`; before the end, only what the selected epoch
+            has that its weights do not give again.
         untrained_maps: the same before the first step.
         search: candidates and choice; None without a search.
         collapsed: whether it is a refit that ended with a higher training loss than its candidate.
@@ -90,7 +91,7 @@ class Trained:
 
     def state(self) -> dict[str, Any]:
         """What the search needs of a candidate; a resume file can hold it."""
-        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts", "one_class")
+        names = ("history", "selected_epoch", "weights", "train_s", "joules", "notes", "facts", "one_class", "maps")
         return {name: getattr(self, name) for name in names}
 
 

@@ -187,7 +187,7 @@ class Stack(Fit):
                 one.selected_epoch, one.weights = done, _weights(self.fusions[0].model)
                 one.one_class = one_class
                 if self.maps is not None:
-                    self.maps.keep()
+                    one.maps["density"] = self.maps.mean()
             entry = one.history[-1]
             held_out = entry.get("dev_f1", entry["dev_accuracy"])
             watched = {"dev-group": held_out, "best-on-test": test_score(entry), "last": entry["train_loss"]}
@@ -214,9 +214,7 @@ class Stack(Fit):
             result.model, result.weights = model, {}
             with self.models.evaluating():
                 result.logits = predict(model, test, self.device, fusion.config.batch_size)
-                result.maps = maps_of(model, test, self.device)
-                if self.maps is not None and self.maps.mean is not None:
-                    result.maps["density"] = self.maps.mean
+                result.maps = maps_of(model, test, self.device) | result.maps  # density of all epochs, if asked for
             order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
 
     def _factor(self, step: int) -> float:
@@ -236,14 +234,13 @@ def _weights(model: FusionClassifier, names: Sequence[str] | None = None) -> dic
 
 
 class EpochMaps(Stateful):
-    """Mean density as in the published code: over the batches of every epoch up to the selected one (D19)."""
+    """Mean density as in the published code: over the batches of every epoch so far (D19)."""
 
-    state_names = ("total", "count", "mean")
+    state_names = ("total", "count")
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
         self.count = 0
-        self.mean: Tensor | None = None
 
     def add(self, model: FusionClassifier, part: Part, device: str, batch_size: int) -> None:
         """Add one pass over a part. Every batch has the same weight, even a smaller last one."""
@@ -251,10 +248,10 @@ class EpochMaps(Stateful):
             self.total = density if self.total is None else self.total + density
             self.count += 1
 
-    def keep(self) -> None:
-        """Keep the mean up to this epoch, (L, D) float32."""
+    def mean(self) -> Float[Tensor, "L D"]:
+        """The mean up to this epoch, in float32."""
         assert self.total is not None
-        self.mean = (self.total / self.count).float()
+        return (self.total / self.count).float()
 
 
 class SingleModel(Stateful):

@@ -401,6 +401,14 @@ CUTS: dict[str, dict[str, Any]] = {
     "in a stack": {**AGAIN, "search_lr": (0.01, 0.05), "steps": 3},
     "without a refit": {**SEARCH, "search_lr": (0.01, 0.05), "steps": 3},
     "epochs": {**SEARCH, "search_lr": (0.01, 0.05), "epochs": 2, "batch_size": 16},
+    "maps": {
+        **SEARCH,
+        "search_lr": (0.01, 0.05),
+        "epochs": 2,
+        "batch_size": 16,
+        "make": method("daam-v2"),
+        "density_maps": "all-epochs",
+    },
     "standardised": {
         **AGAIN,
         "search_lr": (0.05,),

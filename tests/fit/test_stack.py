@@ -349,6 +349,19 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(monkeypatch: pyt
     assert not torch.equal(seen[0], seen[1])
 
 
+def test_published_maps_are_those_of_the_chosen_candidate() -> None:
+    make, given = method("daam-v1", num_heads=1, hidden_channels=4), {"epochs": 5, "decay": "all"}
+    for rates, best in (((0.001, 0.05), 1), ((0.05, 0.3), 0)):
+        search = {"search": "grid", "search_lr": rates, "search_weight_decay": ()}
+        found = trained(make, density_maps="all-epochs", **search, **given)
+        assert found.search is not None
+        assert found.search["chosen"] == best
+        alone = trained(make, density_maps="all-epochs", lr=rates[best], **given)
+        assert torch.equal(found.maps["density"], alone.maps["density"])
+        final = alone.model.density(clips_of_test(toy())).mean(0)
+        assert not torch.allclose(alone.maps["density"], final)
+
+
 def test_maps_and_layer_weights_are_taken_before_and_after() -> None:
     trial = toy(method("attentive"), lr=0.05)
     with torch.no_grad():

@@ -61,10 +61,12 @@ def scaling_of(x: Float[Tensor, "N D"]) -> Scaling:
     z = wide - mean
     rest = z.mean(0)
     z -= rest
-    deviation = z.square().mean(0).sqrt()
+    spread = wide.amax(0) - wide.amin(0)
+    # squares of very large or small values are beyond float32; in units of a power of two nothing is rounded
+    unit = spread / (2 * torch.frexp(spread).mantissa)
+    deviation = ((z / unit).square().mean(0).sqrt() * unit).clamp_min(torch.finfo(z.dtype).tiny)
     # a constant feature has a deviation of rounding errors, which would blow it up
-    varies = wide.amax(0) > wide.amin(0)
-    return Scaling(mean, rest, torch.where(varies & (deviation > 0), 1.0 / deviation, 0.0))
+    return Scaling(mean, rest, torch.where(spread > 0, 1.0 / deviation, 0.0))
 
 
 class RidgePath:

@@ -78,3 +78,12 @@ def test_large_means_are_taken_off_in_full():
     z = scaling_of(x.float())(x.float())
     assert abs(z.mean()) < 1e-6
     assert z.square().mean() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-22, 1e20, 1e36])
+def test_very_large_and_small_features_are_scaled_as_others(unit):
+    """Their squares are beyond float32."""
+    x = torch.from_numpy(make_data(40, 7)[0]).float()
+    z = scaling_of(unit * x)(unit * x)
+    torch.testing.assert_close(z, scaling_of(x)(x), atol=1e-5, rtol=1e-5)
+    assert scaling_of(1e-40 * x).scale.isfinite().all()  # one over the deviation is beyond float32, too

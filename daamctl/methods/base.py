@@ -174,7 +174,10 @@ class FusionClassifier(nn.Module):
     def training_loss(
         self, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"], criterion: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B C"]]:
-        """Loss of one training batch; a method that trains several candidates at once returns their sum.
+        """Loss of one training batch.
+
+        Its value is recorded, and decides whether a refit has collapsed. So it must be on the scale of one classifier:
+        a method that trains several at once returns the mean of their losses, with the gradient of the sum.
 
         Args:
             criterion: maps logits (B, C) and class ids to a scalar.

@@ -88,8 +88,8 @@ class LayerHeads(nn.Module):
 class BestLayer(FusionClassifier):
     """A head per layer, all trained at once; predictions come from the layer that is best on the held-out group.
 
-    Each head trains as it would alone: the loss is the sum of the heads' losses, the heads share no parameter, and Adam
-    scales every parameter separately. Only clipping by the norm of the whole gradient couples them.
+    Each head trains as it would alone: the gradient is that of the sum of the heads' losses, the heads share no
+    parameter, and Adam scales every parameter separately. Only clipping by the norm of the whole gradient couples them.
     """
 
     fusion: ChosenLayer
@@ -116,11 +116,15 @@ class BestLayer(FusionClassifier):
     def training_loss(
         self, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"], criterion: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B C"]]:
-        """Sum of the losses of all heads, and the logits of the chosen layer; see `FusionClassifier`."""
+        """Mean of the losses of all heads, with the gradient of their sum, and the logits of the chosen layer.
+
+        See `FusionClassifier`.
+        """
         logits: Tensor = self.decoder(self.standardize(x))  # (B, L, C)
-        loss = torch.stack([criterion(layer, y) for layer in logits.unbind(1)]).sum()
+        losses = torch.stack([criterion(layer, y) for layer in logits.unbind(1)])
+        total = losses.sum()
         chosen: Tensor = self.fusion(logits)
-        return loss, chosen
+        return losses.detach().mean() + (total - total.detach()), chosen  # the difference is 0, but has the gradient
 
     @torch.no_grad()
     def choose(self, x: HeldOut, y: Int[Tensor, " N"]) -> None:

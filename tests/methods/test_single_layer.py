@@ -90,7 +90,7 @@ def test_trains_as_separate_heads_would(decay: float) -> None:
         x, y = data(8, seed=step)
         loss, logits = model.training_loss(x, y, nn.functional.cross_entropy)
         losses = [nn.functional.cross_entropy(head(x[:, layer]), y) for layer, head in enumerate(heads)]
-        torch.testing.assert_close(loss, torch.stack(losses).sum(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(logits, heads[-1](x[:, -1]), atol=1e-5, rtol=1e-5)
         for optimizer, value in ((joint, loss), *zip(alone, losses, strict=True)):
             optimizer.zero_grad()
@@ -100,6 +100,19 @@ def test_trains_as_separate_heads_would(decay: float) -> None:
     expected = torch.stack([head(x[:, layer]) for layer, head in enumerate(heads)], 1)
     torch.testing.assert_close(model.decoder(x), expected, atol=1e-5, rtol=1e-5)
     assert (expected - start).abs().max() > 0.1
+
+
+def test_loss_is_that_of_one_head_and_its_gradient_that_of_all() -> None:
+    """What is recorded does not grow with the number of layers; the step of SGD does not shrink with it."""
+    model, heads = best(), separate()
+    x, y = data(8)
+    loss, _ = model.training_loss(x, y, nn.functional.cross_entropy)
+    assert loss.item() == pytest.approx(math.log(CLASSES), rel=0.2)
+    loss.backward()
+    for layer, head in enumerate(heads):
+        nn.functional.cross_entropy(head(x[:, layer]), y).backward()
+        found = model.decoder.projector_weight.grad[layer], model.decoder.classifier_bias.grad[layer]
+        torch.testing.assert_close(found, (head.projector.weight.grad, head.classifier.bias.grad), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))

@@ -98,6 +98,11 @@ def full_dwatt_scaled(encoder: Any) -> Adaptation:
 
 
 def _fused(encoder: Any, fusion: nn.Module) -> Adaptation:
+    # a fusion needs every layer; with `encoder_dropout`, layer drop would leave some out in training
+    for module in encoder.model.modules():
+        for owner in (module, getattr(module, "config", None)):
+            if owner is not None and hasattr(owner, "layerdrop"):
+                owner.layerdrop = 0.0
     return replace(full_finetune(encoder), before_head=FusedLayers(fusion))
 
 

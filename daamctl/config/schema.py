@@ -338,8 +338,8 @@ class AdapterConfig(Section):
     gradient_checkpointing: Annotated[bool, Affects.NOTHING] = False
     """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     encoder_dropout: bool = False
-    """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
-    computes as in feature extraction."""
+    """Enable the encoder's own dropout, layer drop and time masking in training (published, D49), but no layer drop
+    under a fusion of layers; off: the encoder computes as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU, as the first training of the run
     settles it for all. Evaluation has a setting of its own."""

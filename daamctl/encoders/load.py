@@ -31,7 +31,9 @@ from daamctl.errors import EncoderError, first_few
 from daamctl.store.files import expanded
 
 READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
-INPUTS = {"input_ids": "text", "pixel_values": "image", "input_values": "speech", "input_features": "speech"}
+INPUTS: dict[str, Modality] = {
+    "input_ids": "text", "pixel_values": "image", "input_values": "speech", "input_features": "speech",
+}  # fmt: skip
 """Main input of a model class -> modality; speech models of `SPEECH_TYPES` may have another."""
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
@@ -293,9 +295,7 @@ def _without_head(model_class: Any) -> dict[str, Any]:
 
 def _check_reads(source: str, config: Any, modality: Modality) -> None:
     """Refuse an encoder of another modality, or of an unknown model type, before loading its weights."""
-    kind = config.model_type
-    main_input = getattr(class_of(config), "main_input_name", "")
-    reads = "speech" if kind in SPEECH_TYPES else INPUTS.get(main_input, "")
+    kind, reads = config.model_type, modality_read_by(config)
     if reads == encoder_input(modality):
         return
     if reads in READS:
@@ -304,6 +304,12 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
         f"encoder '{source}' is of type '{kind}', which is not a speech, text or vision encoder known here",
         fix="any model works that reads waveforms, mel features, tokens or pixels and whose hidden states are returned",
     )
+
+
+def modality_read_by(config: Any) -> Modality | None:
+    """What models of a configuration read; None: nothing that is known here."""
+    main_input = getattr(class_of(config), "main_input_name", "")
+    return "speech" if config.model_type in SPEECH_TYPES else INPUTS.get(main_input)
 
 
 def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderError:

@@ -12,7 +12,7 @@ from daamctl.artifacts.dag import PAPER, check_stages, families, write_stages
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, shape_of
+from daamctl.encoders.encoder_size import MOST_LAYERS, check_name, configuration_of, shape_of
 from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, first_few, suggest
 from daamctl.methods import (
     CLOSED_FORM,
@@ -265,10 +265,15 @@ def _adapter_misfits(config: Config) -> Iterator[str]:
     """Fine-tuning methods that the encoder does not support, if its configuration is known."""
     names = [name for name in dict.fromkeys(config.finetunes) if name in FINETUNES]
     modality = CORPORA.load(config.download.corpus).modality if config.download.corpus in CORPORA else None
-    if not names or modality is None or not config.has_encoder or shape_of(config.extract, modality) is None:
+    if not names or not config.has_encoder or shape_of(config.extract, modality) is None:
         return
-    from daamctl.planning.finetune_size import finetune_size  # imports torch
+    from daamctl.encoders.load import modality_read_by  # imports torch
+    from daamctl.planning.finetune_size import finetune_size
 
+    if modality is None and (found := configuration_of(config.extract, "speech")) is not None:
+        modality = modality_read_by(found[0])  # of a table, whose columns tell it when it is read
+    if modality is None:
+        return
     for name in names:
         try:
             finetune_size(name, config.for_adapter(name).extract, modality, 2)

@@ -71,6 +71,19 @@ def test_every_layer_is_trained_through_the_fusion(name: str) -> None:
     assert all(state.grad.count_nonzero() for state in states)
 
 
+@pytest.mark.parametrize("architecture", ["wavlm", "whisper"])
+def test_no_layer_is_dropped_that_the_fusion_needs(architecture: str) -> None:
+    encoder = tiny(architecture)
+    for module in encoder.model.modules():
+        if hasattr(module, "config"):
+            module.config.layerdrop = module.config.encoder_layerdrop = 1.0
+        if hasattr(module, "layerdrop"):
+            module.layerdrop = 1.0
+    model = build_finetune("full-finetune-concat", encoder, num_classes=3, seed=0)
+    model.train_mode(encoder_dropout=True)
+    assert model(*batch(encoder)).isfinite().all()
+
+
 def test_a_frozen_encoder_stays_as_it_is() -> None:
     encoder = tiny("bert")
     before = copy.deepcopy(encoder.model.state_dict())

@@ -218,6 +218,10 @@ def test_ways_of_fine_tuning_that_do_not_fit_the_encoder_are_refused(project: Pa
         "pipeline 'mine': finetunes: lora-r8-published: its classifier is for whole texts, not for words",
         "  use 'lora-r8'",
     ]
+    # of a table nobody knows what is in it before it is read, so the encoder tells
+    ways = "finetunes: [linear-probe, prompt-tuning]\n"
+    found = problems(project, f"download: {{corpus: manifest}}\nextract: {{encoder: wavlm-micro}}\n{ways}")
+    assert found[0].startswith("pipeline 'mine': finetunes: prompt-tuning: WavLMModel takes sound")
 
 
 def test_default_methods_fit_an_encoder_of_twelve_layers(project: Path) -> None:

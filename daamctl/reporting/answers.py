@@ -125,7 +125,10 @@ def fusing(evaluation: Evaluation) -> str:
         return "There is one layer, so nothing to fuse."
     found = _best_fusion(evaluation)
     if found is None:
-        return "Whether fusing layers helps is unknown: no probe of the best single layer stands beside the methods."
+        lacking = "no probe of the best single layer stands beside the methods"
+        if not any(_fuses(evaluation, name) for name in evaluation.methods):
+            lacking = "no method fuses layers"
+        return f"Whether fusing layers helps is unknown: {lacking}."
     family, best = found
     gain = _gain(best)
     p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"

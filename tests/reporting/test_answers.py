@@ -141,6 +141,8 @@ def test_whether_fusing_helps() -> None:
     assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(closed, p_holm=None))
     assert "unknown: no probe of the best single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
+    single = {"last-layer": 0.5, "ridge-best-layer": 0.6}
+    assert "unknown: no method fuses layers" in said(evaluation(single, reference="last-layer"))
 
 
 def of_kinds(values: dict[str, float]) -> dict[str, Any]:

@@ -164,8 +164,8 @@ class Corpus:
         classes: default classes, in label order; empty: all classes found, sorted (manifests).
         obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
         url: source from which `obtain` downloads; None: it needs no network.
-        adopt: converts a copy given with --from to the form that `prepare` reads, in the folder given second, and
-            returns the root; None: a copy is read as it is.
+        adopt: converts a copy given with --from to the form that `prepare` reads, in the folder given second or,
+            without replacing what is there, third, and returns the root; None: a copy is read as it is.
         fingerprint: expected counts; None: unknown (manifests).
         durations: published lengths of its recordings; None: unknown, or no recordings.
         aliases: alternative spellings of class names -> canonical name.
@@ -182,7 +182,7 @@ class Corpus:
     how_to_get: str
     obtain: Callable[[Path], Path] | None = None
     url: str | None = None
-    adopt: Callable[[Path, Path], Path] | None = None
+    adopt: Callable[[Path, Path, Path], Path] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     modality: Modality | None = "speech"
     durations: Durations | None = None

@@ -73,11 +73,15 @@ def obtain(folder: Path) -> Path:
     return folder
 
 
-def adopt(given: Path, own: Path) -> Path:
+def adopt(given: Path, own: Path, new: Path | None = None) -> Path:
     """Convert a copy to tables in the folder `own`, atomically, unless they were made from an equal copy.
 
     Args:
         given: the folder of train.bin and test.bin, its parent, or a copy of the hub's data set.
+        new: where to write the tables instead.
+
+    Returns:
+        The folder of the tables.
 
     Raises:
         CorpusError: `given` is none of these, or is damaged.
@@ -101,12 +105,13 @@ def adopt(given: Path, own: Path) -> Path:
     marker = "".join(f"{part} {parts[part].digest}\n" for part in parts)
     if is_whole(own, marker):
         return own
-    with made_whole(own, marker) as new:
+    new = new or own
+    with made_whole(new, marker) as folder:
         for name, part in parts.items():
             images.write_images(
-                new / f"{name}.parquet", _counted(part, name), part.labels, label_column=LABEL, classes=CLASSES
+                folder / f"{name}.parquet", _counted(part, name), part.labels, label_column=LABEL, classes=CLASSES
             )
-    return own
+    return new
 
 
 def prepare(root: Path) -> pl.DataFrame:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,13 +25,13 @@ from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import SENTENCE, TEXTS, Modality, UtteranceTable, write_utterances
 from daamctl.compute.progress import progress
 from daamctl.config import Config, DownloadConfig
-from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
+from daamctl.config.corpus_keys import FILES, MANIFEST, is_table, key_of
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import SCHEMAS, Corpus, check_labels, class_counts, label_doubts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import files_root, register, source_of
+from daamctl.corpora.sources import register, source_of
 from daamctl.data.audio import END_SLACK_S, AudioInfo, probe
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
@@ -63,10 +64,19 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
         ConfigError: a class is not in the corpus.
         CorpusError: the corpus is not on this machine, incomplete, or does not match its fingerprint.
     """
+    corpus: Corpus = CORPORA.load(config.download.corpus)
+    with _located(layout, corpus, config.download, source, force) as (place, final):
+        table = _read(layout, config, corpus, place, partial(_command, layout, source))
+    register(layout.root, table.corpus, final)
+    write_utterances(layout.utterances, table)
+    _log_summary(table)
+    return layout.utterances
+
+
+def _read(layout: Layout, config: Config, corpus: Corpus, place: Path, again: Callable[..., str]) -> UtteranceTable:
+    """Read and check a copy of a corpus. Writes nothing: a copy that is refused takes the place of no other."""
     settings = config.download
-    corpus: Corpus = CORPORA.load(settings.corpus)
-    place = _locate(layout, corpus, settings, source, force)
-    key = key_of(corpus.name, place)
+    root = place.parent if corpus.name in FILES and is_table(place) else place
     rows = corpus.prepare(place)
     modality = corpus.modality or modality_of(rows)
     if lacking := [name for name in SCHEMAS[modality] if name not in rows.columns]:
@@ -74,10 +84,8 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
             f"corpus '{corpus.name}': its `prepare` gives no column {', '.join(lacking)}",
             fix="the columns of each kind of corpus are in daamctl/corpora/base.py",
         )
-    again = partial(_command, layout, source)
     _check_parts(corpus, rows, settings, again)
     _check_complete(corpus, rows, settings, again)
-    register(layout.root, key, place)
     # photographs of one class are there to be reconstructed, and a corpus alone does not tell what it is for
     classifies = config.task == "classify" and (layout.pipeline is not None or len(corpus.classes) != 1)
     classes = select_classes(corpus, rows, settings.classes, least=2 if classifies else 1)
@@ -88,7 +96,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
             fix="give all tags, or none: download.classes=null",
         )
     rows = rows.filter(pl.col("label").is_in(list(classes)))
-    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
+    rows = _readable(rows, modality, root, settings.max_unreadable_fraction, again)
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
@@ -105,11 +113,8 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     facts = {} if corpus.facts is None else corpus.facts(place)
-    content = "" if modality in TEXTS else _content(rows["path"].unique().sort(), files_root(layout.root, key))
-    table = UtteranceTable(key, classes, rows, kept, modality, content, facts)
-    write_utterances(layout.utterances, table)
-    _log_summary(table)
-    return layout.utterances
+    content = "" if modality in TEXTS else _content(rows["path"].unique().sort(), root)
+    return UtteranceTable(key_of(corpus.name, place), classes, rows, kept, modality, content, facts)
 
 
 def select_classes(
@@ -144,11 +149,19 @@ def select_classes(
     return classes
 
 
-def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
-    """The input of `Corpus.prepare`: the root folder, or the manifest file."""
+@contextmanager
+def _located(
+    layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool
+) -> Iterator[tuple[Path, Path]]:
+    """The input of `Corpus.prepare`, i.e. the root folder or the manifest file, and where it is after the block.
+
+    A copy that is made anew or converted lies beside the one that is there, and replaces it if the block succeeds.
+    """
     own = layout.corpora / corpus.name
     if source is None and settings.source is not None:
         source = layout.root / expanded(settings.source)
+    make: Callable[[], Path] | None = None
+    beside = own.with_name(f".{own.name}-new") / own.name  # what a download that failed has left there continues
     if source is not None:
         given, is_file = expanded(source).absolute(), corpus.name in FILES
         if is_file and not given.exists():
@@ -156,31 +169,32 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
             raise CorpusError(f"no {what} {given}", fix=corpus.how_to_get)
         if not is_file and not given.is_dir():
             raise CorpusError(f"no folder {given} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
-        if corpus.adopt is None:
-            return given
-        with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
-            return _make(own, partial(corpus.adopt, given), force=force and given.resolve() != own.resolve())
-    place = source_of(layout.root, corpus.name)
-    if corpus.obtain is not None and (place is None or place == own):
-        with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
-            return _make(own, corpus.obtain, force=force)
-    if place is None:
+        place = given
+        if corpus.adopt is not None and given.resolve() != own.resolve():
+            make = partial(corpus.adopt, given, beside if force else own, beside)
+    elif corpus.obtain is not None and source_of(layout.root, corpus.name) in (None, own):
+        make = partial(corpus.obtain, beside if force and own.exists() else own)
+    elif (registered := source_of(layout.root, corpus.name)) is None:
         raise CorpusError(f"corpus '{corpus.name}' is not on this machine", fix=corpus.how_to_get)
-    if not place.exists():
-        message = f"corpus '{corpus.name}' was registered at {place}, which does not exist"
+    elif not registered.exists():
+        message = f"corpus '{corpus.name}' was registered at {registered}, which does not exist"
         raise CorpusError(message, fix=corpus.how_to_get)
-    return place
-
-
-def _make(own: Path, make: Callable[[Path], Path], *, force: bool) -> Path:
-    """Obtain or convert a corpus. `force`: anew; the copy that is there goes only when the new one is complete."""
-    if not force or not own.exists():
-        return make(own)
-    beside = own.with_name(f".{own.name}-new")  # what a download that failed has left there continues
-    shutil.rmtree(beside / own.name, ignore_errors=True)
-    put(make(beside / own.name), own)
-    shutil.rmtree(beside, ignore_errors=True)
-    return own
+    else:
+        place = registered
+    if make is None:
+        yield place, place
+        return
+    with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            yield (place := make()), own
+            if place == beside:
+                put(beside, own)
+                shutil.rmtree(beside.parent, ignore_errors=True)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+            with suppress(OSError):  # it holds an unfinished download
+                beside.parent.rmdir()
 
 
 def _command(layout: Layout, source: Path | None, *sets: str) -> str:

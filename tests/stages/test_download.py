@@ -528,6 +528,24 @@ def test_a_damaged_conversion_is_made_anew_by_force(project: Path, tmp_path: Pat
     assert make(project, own, force=True, **settings).rows.equals(rows)  # never takes away what it is to read
 
 
+def test_a_copy_that_is_refused_takes_the_place_of_no_other(project: Path, tmp_path: Path, collection: Path) -> None:
+    given = small_cifar(tmp_path / "cifar")
+    settings = {"corpus": "cifar100", "check_fingerprint": False}
+    rows = make(project, given, **settings).rows
+    (given / "train.bin").unlink()
+    for force in (False, True):
+        with pytest.raises(CorpusError, match="lacks the part train of its official split"):
+            make(project, given, force=force, **settings)
+    assert make(project, **settings).rows.equals(rows)
+    assert not list((project / "data/corpora").glob(".cifar100-*"))
+    make_from(project, collection)
+    broken = collection.with_name("broken.csv")
+    broken.write_text("path,label,speaker\nwav/none.wav,a,s\nwav/r1.wav,b,t\n")
+    with pytest.raises(CorpusError, match="1 of 2 recordings are unreadable"):
+        make_from(project, broken)
+    assert source_of(project, "manifest") == collection
+
+
 def test_damaged_row_of_a_table_of_images(project: Path, tmp_path: Path) -> None:
     make(project, small_cifar(tmp_path / "cifar"), corpus="cifar100", check_fingerprint=False)
     path = project / "data/corpora/cifar100/test.parquet"

@@ -62,7 +62,7 @@ class CorpusTable:
     """Rows of one corpus, with their metadata.
 
     Args:
-        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.files_root`).
+        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.root_of`).
         classes: class names in label order (index = class id).
         rows: the columns of the table's schema first, further columns after them.
         content: hash of the files that the rows name; empty for texts, whose rows contain them.

@@ -5,12 +5,16 @@ the corpus name. Each manifest has its own key, `manifest:<file name without suf
 manifest file (or the manifest itself, if that is a folder). The plain key `manifest` points to the last one registered.
 The same holds for files of embeddings and of tagged sentences and for folders of images, whose keys begin with
 `embeddings:`, `conll:` and `images:`.
+
+There may be several copies of a corpus. `<key>@<content>` is where the files of a table are: `download` has met there
+just those whose hash the table holds.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -20,6 +24,11 @@ from daamctl.config.schema import EMBEDDINGS
 from daamctl.corpora import CORPORA
 from daamctl.errors import CorpusError
 from daamctl.store.files import locked, write_text
+
+if TYPE_CHECKING:
+    from daamctl.artifacts.layout import Layout
+    from daamctl.artifacts.reconstruction import Crops
+    from daamctl.artifacts.utterances import CorpusTable
 
 _DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
 COPIES = (".dvc", "tmp", "exps")
@@ -31,8 +40,11 @@ def sources_file(root: Path) -> Path:
     return root / "data" / "corpora" / "sources.yaml"
 
 
-def register(root: Path, corpus: str, folder: Path) -> None:
+def register(root: Path, corpus: str, folder: Path, content: str = "") -> None:
     """Record where a corpus is on this machine: its root folder; of a manifest the file, or the folder that is one.
+
+    Args:
+        content: hash of the files that were met there, for `root_of`.
 
     Raises:
         CorpusError: another manifest file of the same name is registered and still there.
@@ -52,29 +64,56 @@ def register(root: Path, corpus: str, folder: Path) -> None:
                 )
             entries[kind] = _shorten(root, absolute)
         entries[corpus] = _shorten(root, absolute)
+        if content:
+            entries[f"{corpus}@{content}"] = entries[corpus]
         write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
 
 
-def source_of(root: Path, corpus: str) -> Path | None:
+def forget(root: Path, corpus: str) -> None:
+    """Forget which files were met in the copies of a corpus, before daamctl replaces its own."""
+    path = sources_file(root)
+    with locked(path.with_name(".sources.lock"), what="the register of corpora"):
+        entries = {key: place for key, place in _read(path).items() if not key.startswith(f"{corpus}@")}
+        write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
+
+
+def source_of(root: Path, corpus: str, content: str = "") -> Path | None:
     """Where `corpus` was registered on this machine, even if it no longer exists; None if it was not registered.
 
     A copy of a project, in which `dvc exp run --temp` works, has no register; it finds what the project has.
     """
-    found = _expand(root, _read(sources_file(root)).get(corpus))
+    found = _expand(root, _read(sources_file(root)).get(f"{corpus}@{content}" if content else corpus))
     project = next((folder.parents[2] for folder in root.parents if folder.parts[-3:] == COPIES), None)
-    if found is None and project is not None and (there := source_of(project, corpus)) is not None and there.exists():
-        return there
-    return found
+    if found is not None or project is None:
+        return found
+    there = source_of(project, corpus, content)
+    return there if there is not None and there.exists() else None
 
 
-def files_root(project_root: Path, corpus: str) -> Path:
+def root_of(layout: Layout, table: CorpusTable | Crops) -> Path:
+    """Folder that the paths in a table are relative to, with the files that `download` met there for it.
+
+    Raises:
+        CorpusError: the corpus is not registered on this machine, or only another copy of it; or its folder is gone.
+    """
+    met, registered = (source_of(layout.root, table.corpus, content) for content in (table.content, ""))
+    if met != registered and not (met and met.exists()) and registered and registered.exists():
+        raise CorpusError(
+            f"corpus '{table.corpus}' is registered at {registered}, but the table of '{layout.table_name}' may be of "
+            "another copy",
+            fix=f"{layout.command('download')} compares them; if it was another copy, add --from DIR",
+        )
+    return files_root(layout.root, table.corpus, table.content if met else "")
+
+
+def files_root(project_root: Path, corpus: str, content: str = "") -> Path:
     """Folder that the paths in the tables of a corpus, given by its key, are relative to, for recordings and images.
 
     Raises:
         CorpusError: the corpus is not registered on this machine, or its folder is gone.
     """
     name, is_file, stem = corpus.partition(":")
-    source = source_of(project_root, corpus)
+    source = source_of(project_root, corpus, content)
     place = (source.name if source else f"{stem}{_DEFAULTS[name]}") if is_file else "DIR"
     fix = f"daamctl download --corpus {name} --from {place}"
     own = project_root / "data" / "corpora" / name

@@ -13,7 +13,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import fold_groups
 from daamctl.artifacts.utterances import SENTENCE
 from daamctl.config import Config
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.errors import ArtifactError, CorpusError
 from daamctl.evaluation.data_checks import CorpusFacts, check_duplicates, check_shared, content_ids, numbered, text_ids
 from daamctl.extraction.items import ImageTables
@@ -74,7 +74,7 @@ def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
             return None if rows["text"].null_count() else text_ids(rows["text"])
         if rows["path"].null_count():
             return None
-        root, tables = files_root(layout.root, table.corpus), ImageTables()
+        root, tables = root_of(layout, table), ImageTables()
         pairs = rows.select("path", "index").iter_rows()
         return numbered(
             (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs

@@ -9,7 +9,7 @@ from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, write_crops
 from daamctl.config import Config
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.errors import CorpusError
 from daamctl.reconstruction.crops import place_crops
 
@@ -29,7 +29,7 @@ def run(layout: Layout, config: Config) -> Path:
     table = utterances_of(layout, config)
     if table.modality != "image":
         raise CorpusError(f"corpus '{table.corpus}' has no images to reconstruct", fix="choose another download.corpus")
-    crops = place_crops(table, files_root(layout.root, table.corpus), config.crop)
+    crops = place_crops(table, root_of(layout, table), config.crop)
     path = layout.stage("crop") / CROPS
     write_crops(path, crops)
     side = config.crop.size

@@ -31,7 +31,7 @@ from daamctl.corpora.base import SCHEMAS, Corpus, check_labels, class_counts, la
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import register, source_of
+from daamctl.corpora.sources import forget, register, source_of
 from daamctl.data.audio import END_SLACK_S, AudioInfo, probe
 from daamctl.data.task import task_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
@@ -67,7 +67,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     corpus: Corpus = CORPORA.load(config.download.corpus)
     with _located(layout, corpus, config.download, source, force) as (place, final):
         table = _read(layout, config, corpus, place, partial(_command, layout, source))
-    register(layout.root, table.corpus, final)
+    register(layout.root, table.corpus, final, table.content)
     write_utterances(layout.utterances, table)
     _log_summary(table)
     return layout.utterances
@@ -189,6 +189,7 @@ def _located(
         try:
             yield (place := make()), own
             if place == beside:
+                forget(layout.root, corpus.name)
                 put(beside, own)
                 shutil.rmtree(beside.parent, ignore_errors=True)
         finally:

@@ -50,7 +50,7 @@ from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
@@ -130,7 +130,7 @@ class Extractor:
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.description = _metadata_of(clips, config, self.lazy.known)
         # The clip table itself contains the texts, so their root does not matter.
-        self.root = layout.root if clips.modality in TEXTS else files_root(layout.root, clips.corpus)
+        self.root = layout.root if clips.modality in TEXTS else root_of(layout, clips)
 
     @property
     def num_devices(self) -> int:
@@ -237,7 +237,7 @@ def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
             return
         yield from store(
             {shard.number for shard in tasks},
-            path=files_root(layout.root, clips.corpus) / clips.rows["path"][0],
+            path=root_of(layout, clips) / clips.rows["path"][0],
             rows=clips.rows,
             head=head,
             folder=tasks[0].folder,

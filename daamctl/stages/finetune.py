@@ -30,7 +30,7 @@ from daamctl.compute.devices import resolve_device, resolve_precision
 from daamctl.compute.engine import Engine
 from daamctl.compute.progress import progress
 from daamctl.config import EMBEDDINGS, Config
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
@@ -120,7 +120,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Enco
     )
     encoder = opened.encoder
     # texts are in the table itself
-    root = layout.root if clips.modality in TEXTS else files_root(layout.root, clips.corpus)
+    root = layout.root if clips.modality in TEXTS else root_of(layout, clips)
     longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
     if method == "prompt-tuning":  # the texts are cut before its vectors are there
         longest = min(longest, longest_text(encoder.model))

@@ -100,8 +100,9 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
     with TemporaryDirectory(prefix=".measure-", dir=layout.data) as folder:
         trial = replace(layout, root=Path(folder))
         write_clips(trial.clips, replace(clips, rows=rows.sort("clip_id")))
-        if (source := source_of(layout.root, clips.corpus)) is not None:
-            register(trial.root, clips.corpus, source)
+        known = source_of(layout.root, clips.corpus, clips.content)
+        if (source := known or source_of(layout.root, clips.corpus)) is not None:
+            register(trial.root, clips.corpus, source, clips.content if known else "")
         logger = logging.getLogger("daamctl")
         level = logger.level
         logger.setLevel(logging.WARNING)  # the results of the trial mean nothing

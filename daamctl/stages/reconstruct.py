@@ -13,7 +13,7 @@ from daamctl.compute.engine import Engine, Units
 from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.reconstruction import BLOCKS
 from daamctl.reconstruction.training import ArmWorker, kept_trainings
 from daamctl.store.files import remove_others
@@ -48,7 +48,7 @@ def run(
     """
     BLOCKS.load(method)
     crops = crops_of(layout, config)
-    root = files_root(layout.root, crops.corpus)
+    root = root_of(layout, crops)
     settings = config.reconstruct
     folder = layout.stage("reconstruct") / method
     seeds = settings.seeds if seed is None else (seed,)

@@ -35,7 +35,7 @@ from daamctl.artifacts.scores import Scores, frame_of
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, names
 from daamctl.config.marks import DefaultSource
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import with_holm
 from daamctl.evaluation.reconstruction import score_rows
@@ -145,6 +145,6 @@ def _originals(layout: Layout, config: Config, crops: Crops) -> NDArray[np.uint8
     chosen = crops.part("test")[rows]
     # the table of a few rows, so that no other image is opened
     few = Crops(crops.corpus, chosen, crops.settings, crops.content)
-    found: Any = next(CropPixels(few, "test", files_root(layout.root, crops.corpus)).batches([range(len(rows))]))
+    found: Any = next(CropPixels(few, "test", root_of(layout, crops)).batches([range(len(rows))]))
     pixels: NDArray[np.uint8] = np.moveaxis(found.numpy(), 1, -1)
     return pixels

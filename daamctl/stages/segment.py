@@ -18,7 +18,7 @@ from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
 from daamctl.corpora.base import class_counts
-from daamctl.corpora.sources import files_root
+from daamctl.corpora.sources import root_of
 from daamctl.errors import AudioError, ConfigError
 from daamctl.extraction.cutting import cut
 from daamctl.store.files import atomic_path
@@ -59,7 +59,7 @@ def run(layout: Layout, config: Config) -> Path:
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, *given)
     audio = layout.clips.parent / AUDIO_DIR
     if config.segment.write_audio and modality == "speech":
-        root, columns = files_root(layout.root, clips.corpus), ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
+        root, columns = root_of(layout, clips), ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
         with atomic_path(audio) as new:  # moved into place when it is complete
             new.mkdir()
             for clip_id, path, *times in rows.select(columns).iter_rows():

@@ -18,7 +18,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb, manifest
-from daamctl.corpora.sources import files_root, source_of
+from daamctl.corpora.sources import files_root, root_of, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.stages import download
 from tests.fixtures.reconstruction import write_images
@@ -89,7 +89,44 @@ def test_source_in_the_settings_is_relative_to_the_project(project: Path, collec
     collection.parent.rename(project / "mine")
     table = make(project, corpus="manifest", source="mine/list.csv")
     assert table.rows.height == 6
-    assert (project / "data/corpora/sources.yaml").read_text().count("mine/list.csv") == 2
+    assert (project / "data/corpora/sources.yaml").read_text().count("mine/list.csv") == 3
+
+
+def layout_of(project: Path, name: str) -> Layout:
+    return Layout(project, name, name, name)
+
+
+def test_each_table_is_read_from_its_own_copy(project: Path, tmp_path: Path) -> None:
+    places, tables = [], []
+    for seed in (0, 1):  # the same names with other samples
+        place = small_emodb(tmp_path / f"emodb{seed}")
+        for path in (place / "wav").iterdir():
+            sf.write(path, np.random.default_rng(seed).uniform(-0.5, 0.5, 1600), 16000)
+        places.append(place)
+        tables.append(make(project, place, corpus="emodb", classes=("anger", "happiness"), check_fingerprint=False))
+    assert tables[0].rows.equals(tables[1].rows)
+    assert [root_of(layout_of(project, "p"), table) for table in tables] == places
+    places[0].rename(tmp_path / "moved")
+    with pytest.raises(
+        CorpusError, match=r"registered at .*emodb1, but the table of 'p' may be of another copy\n"
+    ) as caught:
+        root_of(layout_of(project, "p"), tables[0])
+    assert caught.value.fix == "daamctl download p compares them; if it was another copy, add --from DIR"
+    make(project, tmp_path / "moved", corpus="emodb", classes=("anger", "happiness"), check_fingerprint=False)
+    assert root_of(layout_of(project, "p"), tables[0]) == tmp_path / "moved"
+    assert root_of(layout_of(project, "p"), tables[1]) == places[1]
+
+
+def test_a_table_is_not_read_from_a_copy_that_replaced_its_own(project: Path, tmp_path: Path) -> None:
+    given = small_cifar(tmp_path / "cifar")
+    settings = {"corpus": "cifar100", "check_fingerprint": False}
+    first = make(project, given, **settings)
+    records = np.fromfile(given / "train.bin", np.uint8).reshape(-1, 3074)
+    records[::-1].tofile(given / "train.bin")
+    second = make(project, given, **settings)
+    assert root_of(layout_of(project, "p"), second) == project / "data/corpora/cifar100"
+    with pytest.raises(CorpusError, match="but the table of 'p' may be of another copy"):
+        root_of(layout_of(project, "p"), first)
 
 
 def make_from(project: Path, place: Path) -> UtteranceTable:

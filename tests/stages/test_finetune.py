@@ -289,7 +289,7 @@ def test_published_images_and_texts_are_read_as_released(
 
     monkeypatch.setattr(finetune, "open_encoder", opened)
     monkeypatch.setattr(finetune, "open_items", items)
-    monkeypatch.setattr(finetune, "files_root", lambda *_: tmp_path)
+    monkeypatch.setattr(finetune, "root_of", lambda *_: tmp_path)
     config = Config.model_validate({"extract": {"pool_class_token": True}})
     clips = ClipTable("toy", ("a", "b"), pl.DataFrame(), {}, modality)
     for name in ("lora-plus-r8-published", "lora-plus-r8"):

@@ -55,7 +55,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
         source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images; for
             `embeddings`: the file), to be registered. None: the source of the settings, else the registered one, else
             the corpus is obtained.
-        force: obtain again what daamctl itself downloaded, converted or generated.
+        force: obtain again what daamctl itself downloaded, converted or generated, or a registered copy that is gone.
 
     Returns:
         The file written.
@@ -157,7 +157,7 @@ def _located(
 
     A copy that is made anew or converted lies beside the one that is there, and replaces it if the block succeeds.
     """
-    own = layout.corpora / corpus.name
+    own, registered = layout.corpora / corpus.name, source_of(layout.root, corpus.name)
     if source is None and settings.source is not None:
         source = layout.root / expanded(settings.source)
     make: Callable[[], Path] | None = None
@@ -172,13 +172,16 @@ def _located(
         place = given
         if corpus.adopt is not None and given.resolve() != own.resolve():
             make = partial(corpus.adopt, given, beside if force else own, beside)
-    elif corpus.obtain is not None and source_of(layout.root, corpus.name) in (None, own):
+    elif corpus.obtain is not None and (registered in (None, own) or (force and not registered.exists())):
         make = partial(corpus.obtain, beside if force and own.exists() else own)
-    elif (registered := source_of(layout.root, corpus.name)) is None:
+    elif registered is None:
         raise CorpusError(f"corpus '{corpus.name}' is not on this machine", fix=corpus.how_to_get)
     elif not registered.exists():
-        message = f"corpus '{corpus.name}' was registered at {registered}, which does not exist"
-        raise CorpusError(message, fix=corpus.how_to_get)
+        message, fix = f"corpus '{corpus.name}' was registered at {registered}, which does not exist", corpus.how_to_get
+        if corpus.obtain is not None:
+            again, own_copy = (layout.command("download", word) for word in ("--force", "--from DIR"))
+            fix = f"make the folder reachable, or obtain the corpus: {again}; a copy of your own: {own_copy}"
+        raise CorpusError(message, fix=fix)
     else:
         place = registered
     if make is None:

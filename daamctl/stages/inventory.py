@@ -208,7 +208,9 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
     elif not (place.exists() if corpus.name in FILES else place.is_dir()):  # a manifest may be a folder, too
-        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", corpus.how_to_get)
+        again = corpus.obtain is not None and given is None
+        fix = f"daamctl download {corpus.name} --force obtains it again" if again else corpus.how_to_get
+        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", fix)
 
 
 def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:

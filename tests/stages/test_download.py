@@ -18,7 +18,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb, manifest
-from daamctl.corpora.sources import files_root, root_of, source_of
+from daamctl.corpora.sources import files_root, register, root_of, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.stages import download
 from tests.fixtures.reconstruction import write_images
@@ -152,6 +152,15 @@ def test_registered_corpus_that_is_gone(project: Path, collection: Path) -> None
     collection.unlink()
     with pytest.raises(CorpusError, match=r"was registered at .*list\.csv, which does not exist"):
         make(project, corpus="manifest")
+
+
+def test_a_registered_copy_that_is_gone_is_obtained_again_by_force(project: Path, tmp_path: Path) -> None:
+    register(project, "demo-text", tmp_path / "gone")
+    with pytest.raises(CorpusError, match=r"was registered at .*gone, which does not exist") as caught:
+        make(project, corpus="demo-text")
+    assert "obtain the corpus: daamctl download --corpus demo-text --force; a copy of your own: " in str(caught.value)
+    assert make(project, corpus="demo-text", force=True).rows.height == 600
+    assert source_of(project, "demo-text") == project / "data/corpora/demo-text"
 
 
 def test_unknown_corpus(project: Path) -> None:

@@ -139,6 +139,10 @@ def test_licensed_corpus(project: Path, tmp_path: Path) -> None:
     gone = verdict(project, text)
     assert gone is not None
     assert gone.reason == f"corpus 'iemocap' should be at {tmp_path / 'release'}, but that does not exist"
+    register(project, "emodb", tmp_path / "release")
+    gone = verdict(project, "download: {corpus: emodb}\n")
+    assert gone is not None
+    assert gone.fix == "daamctl download emodb --force obtains it again"
 
 
 @pytest.mark.parametrize(

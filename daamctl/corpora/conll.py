@@ -23,6 +23,7 @@ from daamctl.corpora.annotations import is_tagged_table, kind_of, read_annotatio
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
 from daamctl.corpora.groups import PARTS, official_groups, part_and_rest, with_test_part
+from daamctl.corpora.hub import features_of, names_of, reading
 from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio
 from daamctl.data.spans import OUTSIDE, word_id
 from daamctl.errors import CorpusError, first_few
@@ -271,6 +272,8 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     Raises:
         CorpusError: a column is missing, or a row has no words, as many tags as words, or a tag of no scheme.
     """
+    import pyarrow.parquet as pq
+
     if (found := read_annotations(path)) is not None:
         return found
     table = read_table(path, fix=fix)
@@ -280,16 +283,24 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     has_tags = "tags" in table.columns or table.schema.get(tag_column) == pl.List(pl.String)
     lists = NAMES[:2] if tagged or has_tags else NAMES[:1]
     absent = [name for name in lists if name not in table.columns]
-    table = table.rename({other: name for name, other in renames(absent, table.columns).items()})
+    own = renames(absent, table.columns)
+    table = table.rename({other: name for name, other in own.items()})
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
         raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
     if tagged and table.schema["tags"] == pl.List(pl.Int64):
-        raise CorpusError(
-            f"{path}: the tags are numbers, and their names are not in the file",
-            fix="export the data set by Dataset.to_parquet, which keeps the names, or write names for the numbers",
-        )
+        classes = None
+        if path.suffix.lower() == ".parquet":
+            with reading(path):
+                classes = names_of(features_of(pq.read_schema(path)).get(own.get("tags", "tags")))
+        if classes is None:
+            raise CorpusError(
+                f"{path}: the tags are numbers, and their names are not in the file",
+                fix="export the data set by Dataset.to_parquet, which keeps the names, or write names for the numbers",
+            )
+        told = pl.element().replace_strict(dict(enumerate(classes)), default=None, return_dtype=pl.String)
+        table = table.with_columns(pl.col("tags").list.eval(told))
     for name in lists:
         if table.schema[name] != pl.List(pl.String):
             raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=fix)

@@ -21,7 +21,7 @@ from daamctl.compute.progress import progress
 from daamctl.corpora.arrays import array_parts
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, filled, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
-from daamctl.corpora.hub import SAVED, Part, features_of, parts_of
+from daamctl.corpora.hub import SAVED, Part, features_of, names_of, parts_of
 from daamctl.data.item_names import speakers_in_names
 from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path
@@ -63,7 +63,7 @@ def is_dataset(path: Path) -> bool:
         return False  # whoever reads it says what is wrong
     if any(map(_holds_files, schema)):
         return True
-    return "path" not in schema.names and any(_names(feature) for feature in features.values())
+    return "path" not in schema.names and any(names_of(feature) for feature in features.values())
 
 
 def unpack(
@@ -91,7 +91,7 @@ def unpack(
     read = [name for found in columns_of.values() for name in found]
     free = set(first.schema.names) - set(read) - {*TAKEN, *taken, "group"}
     kept = [field.name for field in first.schema if field.name in free and not _is_nested(field.type)]
-    names = {name: _names(first.features.get(name)) for name in (*read, *kept)}
+    names = {name: names_of(first.features.get(name)) for name in (*read, *kept)}
     label = "tags" if "tokens" in taken else "label"
     rows: list[dict[str, Any]] = []
     several = 0
@@ -187,16 +187,6 @@ def _columns(source: Path, schema: pa.Schema, given: Mapping[str, str], *, one_p
 
 def _found(role: str, names: list[str]) -> str | None:
     return role if role in names else alike(role, names)
-
-
-def _names(feature: Any) -> list[str] | None:
-    """Names of the classes of a column, or of a column of lists; None: it has no classes."""
-    if isinstance(feature, list):
-        return _names(feature[0]) if feature else None
-    if not isinstance(feature, Mapping):
-        return None
-    names = feature.get("names")
-    return list(map(str, names)) if isinstance(names, list) else _names(feature.get("feature"))
 
 
 def _told(value: Any, names: list[str] | None) -> Any:

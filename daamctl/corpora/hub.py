@@ -128,6 +128,16 @@ def features_of(schema: pa.Schema) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
+def names_of(feature: Any) -> list[str] | None:
+    """Names of the classes of a column, or of a column of lists; None: it has no classes."""
+    if isinstance(feature, list):
+        return names_of(feature[0]) if feature else None
+    if not isinstance(feature, Mapping):
+        return None
+    names = feature.get("names")
+    return list(map(str, names)) if isinstance(names, list) else names_of(feature.get("feature"))
+
+
 def _batches(source: Path, paths: Sequence[Path], columns: list[str], rows: int) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.corpora.base import Corpus
-from daamctl.corpora.conll import part_files, read_columns, token_rows
+from daamctl.corpora.conll import TABLES, part_files, read_columns, read_rows, token_rows
 from daamctl.corpora.tags import Sentence
 from daamctl.errors import CorpusError
 
@@ -27,13 +27,15 @@ GET_IT = (
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read the folder of one language; see `read_columns`."""
+    """Read the folder of one language, as files of columns or as the hub has it, as tables."""
     places = part_files(root)
     if not places:
         below = sorted(path.name for path in root.iterdir() if path.is_dir() and part_files(path))
         hint = f"; it has folders of languages, {', '.join(below[:5])}: give one of them" if below else ""
         raise CorpusError(f"{root} does not look like a language of WikiAnn: no train, dev and test{hint}", fix=GET_IT)
-    read = {path: read_columns(path, columns=2, fix=GET_IT) for path in places.values()}
+    tables = [path for path in places.values() if path.suffix.lower() in TABLES]
+    read = {path: read_columns(path, columns=2, fix=GET_IT) for path in places.values() if path not in tables}
+    read |= {path: read_rows(path, fix=GET_IT) for path in tables}
     return token_rows([(part, path, _without_language(read[path], path)) for part, path in places.items()])
 
 

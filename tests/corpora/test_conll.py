@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
 
 from daamctl.corpora import conll
 from daamctl.corpora.base import PREPARED_TOKENS
@@ -247,6 +248,16 @@ def test_faults_of_a_table(tmp_path: Path, columns: dict[str, list[object]], mes
     pl.DataFrame(columns).write_parquet(tmp_path / "mine.parquet")
     with pytest.raises(CorpusError, match=message):
         conll.prepare(tmp_path / "mine.parquet")
+
+
+def test_numbers_of_a_table_of_the_hub_get_their_names(tmp_path: Path) -> None:
+    features = Features({"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))})
+    place = tmp_path / "mine.parquet"
+    Dataset.from_dict({"tokens": [["Ann", "sings"]], "ner_tags": [[1, 0]]}, features=features).to_parquet(place)
+    assert conll.prepare(place)["label"].to_list() == ["B-PER", "O"]
+    Dataset.from_dict({"tokens": [["Ann", "sings"]], "ner_tags": [[1, -1]]}, features=features).to_parquet(place)
+    with pytest.raises(CorpusError, match="row 1 has tag 'None' is none of"):
+        conll.prepare(place)
 
 
 def test_classes_in_label_order() -> None:

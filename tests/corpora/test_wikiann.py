@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from daamctl.corpora import wikiann
@@ -35,6 +36,15 @@ def test_words_that_lack_it(tmp_path: Path) -> None:
         wikiann.prepare(language(tmp_path, "en:a\tO\nen:in\tO\n\nRio\tB-LOC\nen:b\tO\n"))
     with pytest.raises(CorpusError, match="train:2: the word 'en:' does not"):
         wikiann.prepare(language(tmp_path, "en:a\tO\nen:\tO\n"))
+
+
+def test_tables_as_the_hub_has_them(tmp_path: Path) -> None:
+    for part in ("train", "validation", "test"):
+        rows = {"tokens": [["en:Rio", "en:is"]], "ner_tags": [["B-LOC", "O"]], "langs": [["en", "en"]]}
+        pl.DataFrame(rows).write_parquet(tmp_path / f"{part}-00000-of-00001.parquet")
+    rows = wikiann.prepare(tmp_path)
+    assert rows["text"].to_list() == ["Rio", "is"] * 3
+    assert rows["group"].to_list() == ["train"] * 2 + ["dev"] * 2 + ["test"] * 2
 
 
 def test_folder_of_languages(tmp_path: Path) -> None:

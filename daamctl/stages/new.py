@@ -456,6 +456,15 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(
             f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
         )
+    named = pl.col("path").str.extract_groups(r"(?<name>[^/]*)(?<ending>\.[^./]+)$").struct.unnest()
+    twice = rows.select("label", named).group_by("label", "name").agg("ending")
+    twice = twice.filter(pl.col("ending").list.n_unique() > 1)
+    if twice["ending"].list.len().sum() > len(rows) / 2:  # as CREMA-D has its recordings
+        endings = twice["ending"].explode().unique().sort().to_list()
+        doubts.append(
+            f"the same names as {' and '.join(endings)}, so {twice.height:,} items may be there more than once; to "
+            f"read one format: --pattern '{known.text}{endings[-1]}'"
+        )
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told

@@ -836,6 +836,21 @@ def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> N
     assert len(manifest_of(made)) == 27
 
 
+def test_recordings_in_two_formats_are_told(project: Path, voices: Path) -> None:
+    """As CREMA-D has them."""
+    for path in list(voices.rglob("*.wav")):
+        sf.write(path.with_suffix(".flac"), *sf.read(path))
+    made = new.run(project, "voices", voices)
+    assert len(manifest_of(made)) == 48
+    command = "--pattern '{label}/{speaker}_{_}.wav'"
+    assert made.doubts[0] == (
+        f"the same names as .flac and .wav, so 24 items may be there more than once; to read one format: {command}"
+    )
+    made = new.run(project, "voices", voices, pattern="{label}/{speaker}_{_}.wav", force=True)
+    assert len(manifest_of(made)) == 24
+    assert not any("same names" in doubt for doubt in made.doubts)
+
+
 def test_recordings_that_no_stage_would_read_are_left_out(project: Path, voices: Path) -> None:
     whole = (voices / "sad/s0_0.wav").read_bytes()
     (voices / "calm/s0_7.wav").write_bytes(whole[: len(whole) // 2])

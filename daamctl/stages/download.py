@@ -138,6 +138,9 @@ def select_classes(
     for name in classes:
         if name not in known:
             raise UnknownNameError("class", name, known, of=corpus.name)
+    if twice := next((name for name in classes if classes.count(name) > 1 and len(set(names)) == len(names)), None):
+        same = [repr(name) for name, one in zip(names, classes, strict=True) if one == twice]
+        raise ConfigError(f"{' and '.join(same)} are one class, '{twice}'", fix="give it once in download.classes")
     if len(set(classes)) < max(least, len(classes)):
         raise ConfigError(
             f"at least two different classes are needed, got {', '.join(names) or 'none'}",

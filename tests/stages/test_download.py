@@ -331,6 +331,12 @@ def test_known_class_without_utterances(tmp_path: Path) -> None:
     assert download.select_classes(emodb.CORPUS, rows, ("joy", "angry")) == ("happiness", "anger")
 
 
+def test_two_names_of_one_class_are_told(tmp_path: Path) -> None:
+    rows = emodb.prepare(small_emodb(tmp_path / "emodb"))
+    with pytest.raises(ConfigError, match=r"^'joy' and 'happiness' are one class, 'happiness'\n"):
+        download.select_classes(emodb.CORPUS, rows, ("joy", "angry", "happiness"))
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared copy of EmoDB is not at {SHARED}")
 def test_shared_emodb(project: Path) -> None:
     table = make(project, SHARED, corpus="emodb")

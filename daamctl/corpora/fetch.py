@@ -23,6 +23,7 @@ from daamctl.store.files import atomic_path, locked, put, sha256_file
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+"""Most attempts in a row that bring nothing."""
 BACKOFF_S = 1.0
 """Wait after the first failed attempt; doubled after each further one."""
 TIMEOUT_S = 30.0
@@ -76,17 +77,17 @@ def fetch(
         if target.is_file() and difference(target) is None:
             return target
         part = target.with_name(target.name + ".part")
-        reason = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                wait = BACKOFF_S * 2 ** (attempt - 1)
-                log.warning("%s: %s; trying again in %g s (%d of %d)", url, reason, wait, attempt + 1, ATTEMPTS)
-                time.sleep(wait)
-            reason = _attempt(url, part, fix)
-            if reason is None:
-                break
-        else:
-            raise DownloadError(f"cannot download {url}: {reason} ({ATTEMPTS} attempts)", fix="offline? " + fix)
+        failed = 0  # attempts since the last one that brought something
+        most = part.stat().st_size if part.exists() else 0
+        while (reason := _attempt(url, part, fix)) is not None:
+            have = part.stat().st_size if part.exists() else 0
+            failed, most = (0, have) if have > most else (failed + 1, most)
+            if failed == ATTEMPTS:
+                advice = "what has arrived is kept: run it again, or " if have else "offline? "
+                raise DownloadError(f"cannot download {url}: {reason} ({ATTEMPTS} attempts)", fix=advice + fix)
+            wait = BACKOFF_S * 2 ** max(0, failed - 1)
+            log.warning("%s: %s; trying again in %g s (%d of %d)", url, reason, wait, failed + 1, ATTEMPTS)
+            time.sleep(wait)
         if (wrong := difference(part)) is not None:
             part.unlink()
             raise DownloadError(

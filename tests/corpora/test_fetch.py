@@ -98,6 +98,25 @@ def test_broken_connection_is_resumed_where_it_broke(server: Server, tmp_path: P
     assert 0 < starts[0] <= 300_000 < starts[1] <= 700_000
 
 
+def test_a_connection_that_always_breaks_but_brings_something(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    server.breaks = list(range(100_000, len(CONTENT), 100_000))
+    assert len(server.breaks) > module.ATTEMPTS
+    assert fetch(server.url, tmp_path / "a.bin", sha256=SHA256).read_bytes() == CONTENT
+
+
+def test_what_has_arrived_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(CONTENT[:1000])
+    server.statuses = [503] * module.ATTEMPTS
+    with pytest.raises(
+        DownloadError, match=r"503 .*\(5 attempts\)\n  what has arrived is kept: run it again, or download"
+    ):
+        fetch(server.url, tmp_path / "a.bin", sha256=SHA256)
+    assert fetch(server.url, tmp_path / "a.bin", sha256=SHA256).read_bytes() == CONTENT
+
+
 def test_a_later_call_continues(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     target.with_name("a.bin.part").write_bytes(CONTENT[:1000])

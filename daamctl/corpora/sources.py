@@ -101,7 +101,7 @@ def root_of(layout: Layout, table: CorpusTable | Crops) -> Path:
         raise CorpusError(
             f"corpus '{table.corpus}' is registered at {registered}, but the table of '{layout.table_name}' may be of "
             "another copy",
-            fix=f"{layout.command('download')} compares them; if it was another copy, add --from DIR",
+            fix=f"make the table again: {layout.command('download')}, with --from DIR if it was another copy",
         )
     return files_root(layout.root, table.corpus, table.content if met else "")
 

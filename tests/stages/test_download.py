@@ -111,7 +111,7 @@ def test_each_table_is_read_from_its_own_copy(project: Path, tmp_path: Path) -> 
         CorpusError, match=r"registered at .*emodb1, but the table of 'p' may be of another copy\n"
     ) as caught:
         root_of(layout_of(project, "p"), tables[0])
-    assert caught.value.fix == "daamctl download p compares them; if it was another copy, add --from DIR"
+    assert caught.value.fix == "make the table again: daamctl download p, with --from DIR if it was another copy"
     make(project, tmp_path / "moved", corpus="emodb", classes=("anger", "happiness"), check_fingerprint=False)
     assert root_of(layout_of(project, "p"), tables[0]) == tmp_path / "moved"
     assert root_of(layout_of(project, "p"), tables[1]) == places[1]

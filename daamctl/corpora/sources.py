@@ -69,11 +69,14 @@ def register(root: Path, corpus: str, folder: Path, content: str = "") -> None:
         write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
 
 
-def forget(root: Path, corpus: str) -> None:
-    """Forget which files were met in the copies of a corpus, before daamctl replaces its own."""
+def forget(root: Path, corpus: str, folder: Path) -> None:
+    """Forget which files of a corpus were met in a folder, before others take their place."""
     path = sources_file(root)
     with locked(path.with_name(".sources.lock"), what="the register of corpora"):
-        entries = {key: place for key, place in _read(path).items() if not key.startswith(f"{corpus}@")}
+        gone = _shorten(root, _absolute(folder))
+        entries = {
+            key: place for key, place in _read(path).items() if not key.startswith(f"{corpus}@") or place != gone
+        }
         write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
 
 

@@ -192,10 +192,12 @@ def _located(
         return
     with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
         shutil.rmtree(beside, ignore_errors=True)
+        if not own.exists():  # it was deleted
+            forget(layout.root, corpus.name, own)
         try:
             yield (place := make()), own
             if place == beside:
-                forget(layout.root, corpus.name)
+                forget(layout.root, corpus.name, own)
                 put(beside, own)
                 shutil.rmtree(beside.parent, ignore_errors=True)
         finally:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from daamctl.config.corpus_keys import key_of
-from daamctl.corpora.sources import files_root, register, source_of, sources_file
+from daamctl.corpora.sources import files_root, forget, register, source_of, sources_file
 from daamctl.errors import ConfigError, CorpusError
 
 
@@ -109,6 +109,14 @@ def test_simultaneous_registrations_all_arrive(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: register(tmp_path, f"corpus{number}", tmp_path / str(number)), range(40)))
     assert len(yaml.safe_load(sources_file(tmp_path).read_text())) == 40
+
+
+def test_what_was_met_in_a_folder_is_forgotten_before_others_take_its_place(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        register(tmp_path, "emodb", tmp_path / name, f"content-{name}")
+    forget(tmp_path, "emodb", tmp_path / "a")
+    assert source_of(tmp_path, "emodb", "content-a") is None
+    assert source_of(tmp_path, "emodb", "content-b") == source_of(tmp_path, "emodb") == tmp_path / "b"
 
 
 def test_damaged_register(tmp_path: Path) -> None:

@@ -30,6 +30,11 @@ def prompt_tuning(encoder: Any) -> Adaptation:
         adapted = _image(encoder.model)
     else:
         adapted, longest = _text(encoder.model), longest_text(encoder.model)
+        if longest < 1:
+            raise MethodError(
+                f"{type(encoder.model).__name__} has no position left for a text beside {NUM_VECTORS} vectors",
+                fix="use prefix-tuning",
+            )
         encoder.max_tokens = min(getattr(encoder, "max_tokens", longest), longest)  # from now on, longer texts are cut
     encoder.model.register_forward_hook(_strip)
     return Adaptation((adapted,))

@@ -634,7 +634,16 @@ class Config(Section):
     @property
     def reference(self) -> str:
         """Method that all others are tested against: fixed by the settings, so that no result can change it."""
-        return self.evaluate.reference or ("none" if "none" in self.methods else self.trained[0])
+        return self.evaluate.reference or self.default_reference
+
+    @property
+    def default_reference(self) -> str:
+        """The reference if no setting names one."""
+        return "none" if "none" in self.methods else self.trained[0]
+
+    def names_reference(self, reference: str) -> bool:
+        """Whether a setting named the reference of an evaluation, which may be older than these settings."""
+        return reference == self.evaluate.reference or reference != self.default_reference
 
     def unlisted(self) -> dict[str, str]:
         """Settings of `ablate` that name a method missing from `methods`, each with advice."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
 COPIES = (".dvc", "tmp", "exps")
-"""Folder of a project in which DVC copies it for an experiment."""
+"""Where, in a project, DVC puts a copy of it for an experiment."""
 
 
 def sources_file(root: Path) -> Path:

@@ -226,7 +226,7 @@ class Registry:
 
         Raises:
             UnknownNameError: `name` is not in the table.
-            ConfigError: the package that added it has an argument with others than plain values.
+            ConfigError: the package that added it has an argument whose choices are not plain values.
         """
         allowed: dict[str, tuple[Any, ...]] = {}
         for argument, _ in self._keywords(name):
@@ -257,6 +257,8 @@ class Registry:
         node = _function(*self._parse(name))
         if node is None:
             return []
+        if len(node.args.posonlyargs) > 1:
+            raise self._broken(name, "its settings cannot stand before a /")
         usual = [*node.args.posonlyargs, *node.args.args]
         defaults = [*[None] * (len(usual) - len(node.args.defaults)), *node.args.defaults]
         keywords = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)

@@ -60,18 +60,16 @@ class AudioEncoder(SpeechEncoder):
         self.outline: Any = None  # the model without numbers; known after the trial
         self.num_positions: int | None = None  # of the last layer, if every layer is averaged over all that it has
         self.known_frames: dict[int, tuple[int, int]] = {}
-        pair = [trial_clip(self.sampling_rate), trial_clip(self.sampling_rate).flip(0)]
-        self.one_by_one = False
-        together, _ = self._read(pair)
-        self.one_by_one = True
-        (alone, _), (again, _) = self._read(pair), self._read(pair)
+        clip = trial_clip(self.sampling_rate)
+        pair = [clip, clip.flip(0)]
+        together, alone, again = (self._read(pair, one_by_one=each)[0] for each in (False, True, True))
         if not _same(alone, again):
             raise EncoderError(
                 f"the feature extractor of {self.what} reads the same clip in another way each time",
                 fix="switch off what is random in its preprocessor_config.json, e.g. set dither to 0",
             )
         self.one_by_one = not _same(together, alone)  # CLAP's treats a random clip of a batch as a long one
-        self.discover([trial_clip(self.sampling_rate)])
+        self.discover([clip])
 
     def set_token_mask(self, found: ModelLayers) -> None:
         """Find the first layer, whose input tells the number of frames, and the shortest clip; see `Encoder`.
@@ -110,14 +108,14 @@ class AudioEncoder(SpeechEncoder):
         """
         clips = [padded_to(self.normalized(clip), self.shortest) for clip in items]
         self.refuse_longer(len(clips[0]), self.longest)
-        inputs, _ = self._read(clips)
+        inputs, _ = self._read(clips, one_by_one=self.one_by_one)
         before_trial = self.outline is None and self.num_positions is None
         valid, every = (0, 0) if before_trial else self.frames_of(len(clips[0]))
         return inputs, (torch.arange(every) < valid).repeat(len(clips), 1)
 
-    def _read(self, clips: Sequence[Tensor]) -> tuple[dict[str, Tensor], float]:
+    def _read(self, clips: Sequence[Tensor], *, one_by_one: bool = False) -> tuple[dict[str, Tensor], float]:
         """The model's inputs for clips of one length, and which share of them is not padding."""
-        if self.one_by_one and len(clips) > 1:
+        if one_by_one and len(clips) > 1:
             each = [self._read([clip]) for clip in clips]
             return {name: torch.cat([inputs[name] for inputs, _ in each]) for name in each[0][0]}, each[0][1]
         try:

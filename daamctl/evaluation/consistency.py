@@ -31,8 +31,8 @@ TRAINING = ("train", "finetune")
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
 HARMLESS = without_effect(Affects.NOTHING, Affects.RUNS)
 """Settings in which comparable runs may differ."""
-YOUNGER = tuple(name for name in sorted(without_effect(Affects.IF_SET)) if name.startswith("train."))
-"""Settings that every training reads; a fold that lacks one was made with null."""
+NULL_IF_ABSENT = tuple(name for name in sorted(without_effect(Affects.IF_SET)) if name.startswith("train."))
+"""Settings that some folds do not record; absent means null."""
 
 
 def check_method(method: str, folds: Sequence[Fold]) -> None:
@@ -221,7 +221,7 @@ def _training(fold: Fold) -> dict[str, Any]:
     """Settings that a fold was trained with, by dotted name."""
     config = fold.result["run"]["config"]
     made = flat({stage: config[stage] for stage in TRAINING if stage in config})
-    return {**dict.fromkeys(YOUNGER), **made}
+    return {**dict.fromkeys(NULL_IF_ABSENT), **made}
 
 
 def _shared(fold: Fold) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _shared(fold: Fold) -> dict[str, Any]:
         f"test group of fold {run['fold']}": run["test_group"],
         f"clips of fold {run['fold']}": clips,
         **_training(fold),
-        data: meta["embeddings_key"],  # the last, as settings above say more
+        data: meta["embeddings_key"],  # last, so that a setting that differs is named before the hash
     }
     return {name: value for name, value in values.items() if name not in HARMLESS}
 

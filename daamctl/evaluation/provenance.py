@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,10 +36,17 @@ def provenance(folds: Mapping[str, Sequence[Fold]]) -> Provenance:
         train_s={method: sum(fold.result["meta"]["train_s"] for fold in part) for method, part in folds.items()},
         peak_memory_bytes=max((meta["peak_memory_bytes"] or 0 for meta in metas), default=0) or None,
         clips_per_fold=sorted(clips),
-        # of training, closed-form probes and fine-tuned encoders record only what they use
-        config=max((fold.result["run"]["config"] for fold in every), key=lambda config: len(config.get("train", {}))),
+        config=_settings(fold.result["run"]["config"] for fold in every),
         code_versions=max(len(found) for found in _codes(folds)),
     )
+
+
+def _settings(configs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Settings of all folds together; of `train` the fullest, as probes and fine-tuning record only a part of it."""
+    found: dict[str, Any] = {}
+    for config in sorted(configs, key=lambda config: len(config.get("train", {}))):
+        found |= config
+    return found
 
 
 def _codes(folds: Mapping[str, Sequence[Fold]]) -> Iterator[set[str]]:

@@ -162,7 +162,8 @@ def features_of(head: EmbeddingsMetadata, clips: pl.DataFrame, stored: StoredVec
     """Embeddings on disk as training data."""
     usual = min(Config().extract.shard_clips, len(stored) + len(head.unreadable))
     first = int(stored.starts[1])
-    is_usual = 0 <= usual - first <= len(head.unreadable)  # unreadable clips are missing in their shards
+    # unreadable clips are missing in their shards; nothing tells in which, so a little less counts as usual too
+    is_usual = 0 <= usual - first <= len(head.unreadable)
     return Features(head, clips, stored, stored.layers, config.train.features == "stream", None if is_usual else first)
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from daamctl.compute.cpu_formats import cpu_formats
 from daamctl.compute.devices import autocast, exact_dtype, seed_torch
@@ -205,8 +206,10 @@ class Stack(Fit):
             model, test = fusion.model, fusion.test
             if not result.weights:
                 kept = None
-                if member.trial.refits and not member.final:  # buffers hold what was chosen, which the refit takes over
-                    kept = [name for name, _ in model.named_buffers() if not name.startswith("standardize.")]
+                if (
+                    member.trial.refits and not member.final
+                ):  # the refit takes over what was chosen on the held-out group
+                    kept = _chosen(model) if model.traits.needs_dev else []
                 result.weights = _weights(model, kept)
             if not member.final or test is None:
                 continue
@@ -231,6 +234,12 @@ def _weights(model: FusionClassifier, names: Sequence[str] | None = None) -> dic
     """Copy of the tensors of a model with these names, on the CPU; None: all."""
     every = model.state_dict()
     return {name: value.detach().cpu().clone() for name, value in every.items() if names is None or name in names}
+
+
+def _chosen(model: FusionClassifier) -> list[str]:
+    """Names of the buffers that hold what a method has chosen; running statistics of a batch norm are of training."""
+    norms = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, _BatchNorm))
+    return [name for name, _ in model.named_buffers() if not name.startswith(("standardize.", *norms))]
 
 
 class EpochMaps(Stateful):

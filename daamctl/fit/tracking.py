@@ -278,8 +278,10 @@ class _Store:
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
             return []
-        quoted = {key: f'"{value}"' if "'" in value else f"'{value}'" for key, value in tags.items()}
-        wanted = " and ".join(f"tags.`{key}` = {value}" for key, value in {STATE: f"'{CURRENT}'", **quoted}.items())
+        wanted = " and ".join(
+            f"tags.`{key}` = " + (f'"{value}"' if "'" in value else f"'{value}'")
+            for key, value in {STATE: CURRENT, **tags}.items()
+        )
         return list(self.client.search_runs([experiment.experiment_id], wanted))
 
     def has(self, name: str, tags: Mapping[str, str]) -> bool:

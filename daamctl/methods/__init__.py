@@ -201,19 +201,10 @@ def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
         UnknownNameError: there is no such method, or it does not have that decoder.
     """
     name, _, decoder = method.rpartition("-")
-    if method not in METHODS and name in METHODS and method in variants(name):
+    if method not in METHODS and name in METHODS and method in METHODS.variants(name):
         return name, {"decoder": decoder}
     METHODS.module_of(method)
     return method, {}
-
-
-def variants(name: str) -> list[str]:
-    """Full names of a method with its other decoders, e.g. `daam-v1-mlp` of `daam-v1`; empty for most methods.
-
-    Raises:
-        UnknownNameError: there is no such method.
-    """
-    return METHODS.variants(name)
 
 
 def counterparts(method: str) -> tuple[str, ...]:
@@ -276,7 +267,7 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
             if value != heads.AUTO and (type(value) is not int or value < 1):
                 raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, got {value!r}")
             continue
-        if type(default) is int and (type(value) is not int or value < min(1, default)):
+        if type(default) is int and (type(value) is not int or value < min(1, default)) and default >= 0:
             raise MethodError(f"{method}: {key} must be a whole number of at least {min(1, default)}, got {value!r}")
         alike = {float: (float, int), tuple: (tuple, list)}.get(type(default), (type(default),))
         if default is not None and type(value) not in alike:

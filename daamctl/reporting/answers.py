@@ -17,11 +17,12 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.methods import CLOSED_FORM, METHODS, closest_probes, fuses_layers, resolve_method
+from daamctl.methods import METHODS, closest_probes, fuses_layers, resolve_method
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import outside
+from daamctl.reporting.terms import is_closed_form
 from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import against, doubtful, order, short_names, warnings
 
@@ -100,7 +101,7 @@ def _layers(evaluation: Evaluation, summary: Importance) -> str:
     others, top = [one for one in profile if one is not best], best.layers[0]
     if not others:
         return f"Layer {top} {does}."
-    # a layer that is behind over folds may be ahead over all items, which the test is of
+    # the test is over all items, where a layer with a lower mean over folds may be ahead
     near = [one.layers[0] for one in others if one.p is None or one.p > ALPHA or (one.difference or 0.0) > 0]
     floor = min((one.floor for one in others if one.floor is not None), default=1.0)
     text = f"Layer {top} carries {what} best: alone it {does}"
@@ -184,7 +185,7 @@ def _of_the_other_kind(evaluation: Evaluation, family: Family, best: Compared) -
     other = min((one for one in others if not _alike(one)), key=lambda one: names.index(one.first), default=None)
     if other is None or other.difference <= best.difference:
         return ""
-    how = "trained" if _closed_form(best.first) else "solved in closed form"
+    how = "trained" if is_closed_form(best.first) else "solved in closed form"
     return f" {other.first} differs by {_gain(other)}, but it is {how}, so its head may explain more than fusing does."
 
 
@@ -200,11 +201,7 @@ def _gain(pair: Compared) -> str:
 
 def _alike(pair: Compared) -> bool:
     """Whether both sides are trained, or both solved in closed form."""
-    return _closed_form(pair.first) == _closed_form(pair.second)
-
-
-def _closed_form(label: str) -> bool:
-    return label.partition(" ")[0] in CLOSED_FORM
+    return is_closed_form(pair.first) == is_closed_form(pair.second)
 
 
 def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[str]:
@@ -263,7 +260,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
-            if one.status == "learned nothing" and _closed_form(name):
+            if one.status == "learned nothing" and is_closed_form(name):
                 # it has no learning rate
                 found.setdefault(("Check the labels, or leave the method out", "not better than chance"), []).append(
                     name

@@ -14,7 +14,7 @@ from daamctl.artifacts.results import SearchPart
 from daamctl.reporting import figures
 from daamctl.reporting.document import DASH, Block, Cell, Number, Plot, Section, Table, Text, percent, points, spread
 from daamctl.reporting.sentences import say, sentence
-from daamctl.reporting.terms import runs, trained
+from daamctl.reporting.terms import is_closed_form, runs
 from daamctl.reporting.verdict import order
 
 
@@ -69,7 +69,7 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     curves = {}
     for name in order(evaluation):
         searched = search_curves(searches.get(name, ()))
-        if searched and name in trained(evaluation):
+        if searched and not is_closed_form(name):
             curves[name] = searched
     if curves:
         blocks.append(_searches(evaluation, curves))

@@ -6,7 +6,7 @@ from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.terms import listed
 from daamctl.config import Config
 from daamctl.reporting.document import Bullets, count, layers_text
-from daamctl.reporting.terms import trained
+from daamctl.reporting.terms import is_closed_form
 from daamctl.reporting.verdict import family_texts, labelled, what, with_encoder_name
 
 SOURCES = {
@@ -37,7 +37,7 @@ def methods_text(raw: Evaluation, config: Config, *, corpus: str) -> str:
     speakers = frames["speakers"].drop_nulls("speaker")["speaker"].n_unique()
     known = f"of {count(speakers)} {evaluation.task.source}s" if speakers else "of unknown sources"
     classes = ", ".join(f"{name} {count(number)}" for name, number in evaluation.main_chance.per_class.items())
-    declared = config.evaluate.reference == raw.comparison.reference
+    declared = config.names_reference(raw.comparison.reference)
     tests = [line for part in family_texts(evaluation, declared=declared)
              for line in (part.lines if isinstance(part, Bullets) else [part.text])]  # fmt: skip
     if units := frames["figures"].select("units", "resampled").drop_nulls().unique().sort("units").rows():
@@ -86,7 +86,7 @@ def _training(evaluation: Evaluation, config: Config) -> str:
     """How the methods were trained, by kind."""
     train, named = config.train, dict[str, list[str]]()
     for name, entry in evaluation.methods.items():
-        kind = "trained" if name in trained(evaluation) else "closed form"
+        kind = "closed form" if is_closed_form(name) else "trained"
         named.setdefault("fine-tuned" if entry.finetune else kind, []).append(name)
     steps = f"at least {train.steps} steps and {train.passes} passes" if train.steps else f"{train.epochs} epochs"
     rates, decays = train.search_lr, train.search_weight_decay or (train.weight_decay,)

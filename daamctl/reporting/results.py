@@ -38,7 +38,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.sentences import outside, say
-from daamctl.reporting.terms import is_official, moment, runs, tested, trained
+from daamctl.reporting.terms import is_closed_form, is_official, moment, runs, tested, trained
 from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
@@ -352,7 +352,7 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
 
 
 def _selection_text(evaluation: Evaluation) -> str:
-    inflation = {name: _inflation(evaluation, name) for name in order(evaluation) if name in trained(evaluation)}
+    inflation = {name: _inflation(evaluation, name) for name in order(evaluation) if not is_closed_form(name)}
     gains = {name: gain for name, gain in inflation.items() if gain is not None}
     if evaluation.selection == "best-on-test" or not gains:
         return say("selection", evaluation, _test(evaluation), average=None, most=None, gain=None, tops=None)

@@ -41,7 +41,12 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
 
 def trained(evaluation: Evaluation) -> list[str]:
     """Methods that are trained in steps; the others are solved in closed form."""
-    return [name for name in evaluation.methods if name.partition(" ")[0] not in CLOSED_FORM]
+    return [name for name in evaluation.methods if not is_closed_form(name)]
+
+
+def is_closed_form(label: str) -> bool:
+    """Whether a method, called as in the report, is solved in closed form."""
+    return label.partition(" ")[0] in CLOSED_FORM
 
 
 def moment(evaluation: Evaluation) -> str:
@@ -53,7 +58,10 @@ def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
     """How the reported weights were chosen, as a clause of a sentence; None: those of methods over stored layers."""
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
-    if rule is None and not trained(evaluation):
+    rules = [evaluation.methods[name].rule for name in trained(evaluation)]
+    if rule is None and None not in rules:  # nothing is trained over stored layers
+        if len(rules) == len(evaluation.methods):
+            return selection_rule(evaluation, rules[0])
         chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
         return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {test}"
     by_steps, given = moment(evaluation) == "step", _given(evaluation)
@@ -74,7 +82,7 @@ def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
 
 
 def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:
-    """The same of fine-tuned encoders -> their names, as far as theirs is another one."""
+    """How the weights of fine-tuned encoders were chosen, where `selection_rule` does not say it: clause -> methods."""
     found: dict[str, list[str]] = {}
     for name, entry in evaluation.methods.items():
         if entry.rule is not None:
@@ -84,15 +92,16 @@ def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:
 
 
 def selection_words(evaluation: Evaluation) -> str:
-    """The same in a few words, for a cell of a table."""
-    where, rule = "chosen on held-out training data", "fixed number of steps"
-    if moment(evaluation) == "epoch":
-        rule = f"epoch {where}"
-    elif not _given(evaluation):
-        rule += f", settings {where}"
-    if evaluation.refit and where in rule:
-        rule += ", then trained again with it"
-    return {"dev-group": rule, "best-on-test": "best epoch on test", "last": "last epoch"}[evaluation.selection]
+    """`selection_rule` in a few words, for a cell of a table."""
+    where = "chosen on held-out training data"
+    rule, last = f"epoch {where}", "last epoch"
+    if moment(evaluation) == "step":
+        rule = last = "fixed number of steps"
+        if not _given(evaluation):
+            rule += f", settings {where}"
+    if evaluation.refit:
+        rule += ", then trained again with the held-out data"
+    return {"dev-group": rule, "best-on-test": "best epoch on test", "last": last}[evaluation.selection]
 
 
 def _given(evaluation: Evaluation) -> bool:

@@ -33,7 +33,7 @@ def sentence(found: Truncation) -> str:
     if all(one.p is None for one in found.prefixes):
         return f"Whether fewer layers are enough cannot be tested: {found.design.reason}."
     best = found.shortest
-    doubt = f"; but {found.method} learned nothing on {found.nothing}, so this says nothing" if found.nothing else ""
+    doubt = f"; but {found.method} learned nothing on {found.nothing}, so this is no evidence" if found.nothing else ""
     if best is None:
         longest = found.prefixes[-1]
         gap = f"{_these(longest, 'differs', 'differ')} by {_gap(longest)} from {whole}"

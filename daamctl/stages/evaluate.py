@@ -190,6 +190,9 @@ def _evaluate(
     most = max(items.values(), key=lambda parts: len(parts[unit]))  # seeds repeat items, so their number does not count
     targets = {one: {item: true for part in most[one] for item, true in zip(part.ids, part.targets, strict=True)}
                for one in UNITS}  # fmt: skip
+    # a probe, and fine-tuning, record only what they use of `train`
+    stored = (part[0] for name, part in folds.items() if stage_of(name) == "train" and name not in CLOSED_FORM)
+    rule = next(stored, first).rule
     chance = {one: task.chance(np.array([*true.values()])) for one, true in targets.items()}
     return Evaluation(
         run=layout.run_name,
@@ -201,8 +204,8 @@ def _evaluate(
         classes=run_part["classes"],
         num_folds=run_part["num_folds"],
         seeds=list(config.train.seeds),
-        selection=first.rule.selection,
-        refit=first.rule.refit,
+        selection=rule.selection,
+        refit=rule.refit,
         counts=counts(folds, items),
         chance={one: found for one, found in chance.items() if found},
         methods=methods,

@@ -10,7 +10,7 @@ from daamctl.config import PIPELINES_DIR, nearest_root, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.data import METRICS
 from daamctl.encoders import ENCODERS
-from daamctl.methods import METHODS, variants
+from daamctl.methods import METHODS
 from daamctl.reconstruction import BLOCKS
 from daamctl.store import starter
 
@@ -50,7 +50,7 @@ def _pipelines() -> list[Path]:
 
 def _method(name: str) -> list[tuple[str, str]]:
     """A method, and below it its variants with another decoder."""
-    decoders = {full: full.removeprefix(f"{name}-") for full in variants(name)}
+    decoders = {full: full.removeprefix(f"{name}-") for full in METHODS.variants(name)}
     others = [(full, f"The same with the {decoder.upper()} decoder.") for full, decoder in decoders.items()]
     package = METHODS.package_of(name)
     return [(name, f"{package} | {METHODS.summary(name)}" if package else METHODS.summary(name)), *others]

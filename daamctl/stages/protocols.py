@@ -313,9 +313,11 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
             made["both"] = [cross_groups(clips.with_columns(group=made["speakers"][0]), number)["group"]]
     if "both" in made and not all(len(fold.train) for fold in folds_of("both", made, clips, config)):
         nothing = "a fold would train on nothing: each other item shares a speaker or a sentence with what is held out"
-        why |= {name: why.get(name, nothing) for name in ("both", "random-less")}
+        for name in ("both", "random-less"):
+            why.setdefault(name, nothing)
     if told:
-        why |= {name: why.get(name, told) for name in ("sentences", "both", "random-less")}
+        for name in ("sentences", "both", "random-less"):
+            why.setdefault(name, told)
     # groups are dealt out by a hash of these names, so another prefix gives other groups
     seeded = [clips.with_columns(_own=f"{seed} " + pl.col("utterance_id")) for seed in range(REPEATS)]
     made["random"] = [assign_groups(one, number, stratify=True, unit="_own")["group"] for one in seeded]

@@ -129,7 +129,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     ends = history.group_by("method", "fold", "seed").agg(pl.col("step").max())
     steps = {tuple(run): step for *run, step in ends.rows()}
     runs = [_facts(fold, labels[fold.result["run"]["method"]], steps) for fold in folds]
-    declared = config.evaluate.reference == raw.comparison.reference
+    declared = config.names_reference(raw.comparison.reference)
     if summary is not None:  # the hashes of its files were checked with it
         pngs = {name: (layout.stage("importance") / name).read_bytes() for name in summary.pictures}
     searches: dict[str, list[SearchPart]] = {}  # label -> what every run of the method searched

@@ -93,7 +93,7 @@ def _read_arm(layout: Layout, config: Config, arm: str, crops: Crops) -> list[Re
         found = artifact.open()
         # a training of other settings may be left where the new one failed
         if found.key != key_of(arm, seed, config, crops):
-            # the others are likely of these too, so `run` makes what is left of all arms
+            # other arms are probably out of date too, so propose `run`, which makes them all
             raise ArtifactError(f"{artifact.path} was made with other settings or crops", path=folder.parent)
         runs.append(found)
     return runs

@@ -129,7 +129,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     if design.unit != "speaker":
         result.notes.append(f"{design.reason[0].upper()}{design.reason[1:]}.")
     result.notes.extend([*notes, *([cost.note] if cost.note else [])])
-    # what learned nothing does not differ from all layers that learned nothing either
+    # a method that learned nothing on all layers loses nothing on fewer
     for where, one in (("all layers", result.whole), ("the fewer layers", result.shortest)):
         judged = one and judge(folds[one.set], {}, unit=unit, margin=config.evaluate.margin)
         if judged and judged.status == "learned nothing":

@@ -92,7 +92,7 @@ def code_hash(module: str, within: str | tuple[str, ...], parts: tuple[str, ...]
     todo = [module]
     while todo:
         name = todo.pop()
-        # of our own, the package itself only has the table
+        # the `__init__` of our own packages holds only the table
         if name in trees or (name in packages and name.partition(".")[0] == "daamctl"):
             continue
         source = _source(name)
@@ -132,8 +132,7 @@ def _imports(tree: ast.Module, package: str) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
 

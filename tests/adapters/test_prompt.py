@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertModel
 
 from daamctl.adapters import build_finetune
 from daamctl.adapters.prompt import NUM_VECTORS
 from daamctl.errors import MethodError
-from tests.fixtures.tiny_models import Tiny, batch, tiny
+from tests.fixtures.tiny_models import TEXT, Tiny, batch, tiny
 
 
 def prompted(architecture: str) -> tuple[Tiny, Tiny]:
@@ -43,6 +44,13 @@ def test_segment_ids_grow_with_the_text() -> None:
     inputs, _ = batch(encoder)
     inputs["token_type_ids"] = torch.ones_like(inputs["input_ids"])
     assert encoder.hidden(inputs).shape == (3, inputs["input_ids"].shape[1], 32)
+
+
+def test_an_encoder_with_as_many_positions_as_vectors_is_refused() -> None:
+    encoder = tiny("bert")
+    encoder.model = BertModel(BertConfig(**TEXT, max_position_embeddings=NUM_VECTORS))
+    with pytest.raises(MethodError, match=f"BertModel has no position left for a text beside {NUM_VECTORS} vectors"):
+        build_finetune("prompt-tuning", encoder, num_classes=3, seed=0)
 
 
 def test_text_that_leaves_no_room_is_refused() -> None:

@@ -390,3 +390,12 @@ def test_every_setting_has_a_description() -> None:
         if not field.description and not hasattr(field.annotation, "model_fields")
     ]
     assert lacking == []
+
+
+def test_whether_a_setting_named_the_reference() -> None:
+    """An evaluation may be older than the settings, so its reference may be none of theirs."""
+    methods = ["mean", "none", "ridge-last"]
+    settings = [Config.model_validate({"methods": methods, "evaluate": {"reference": one}}) for one in (None, "mean")]
+    assert [one.reference for one in settings] == ["none", "mean"]
+    assert [one.names_reference("none") for one in settings] == [False, False]
+    assert [one.names_reference("ridge-last") for one in settings] == [True, True]

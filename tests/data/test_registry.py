@@ -266,6 +266,7 @@ def test_a_package_that_cannot_be_read(opened: Open, target: str, source: str, m
         ("*, shape: Literal[ROUND] = 'round'", "a value of shape must be a plain value, got ROUND"),
         ("*, size: int", "its argument size needs a default, or the annotation Paint"),
         ("size: int", "its argument size needs a default, or the annotation Paint"),
+        ("size: int = 1, /", "its settings cannot stand before a /"),
     ],
 )
 def test_arguments_that_a_package_cannot_have(opened: Open, arguments: str, message: str) -> None:

@@ -51,7 +51,7 @@ def test_methods_of_another_package_are_built_as_others(tmp_path: Path, monkeypa
 
 OWN = """
 
-def own(sizes: Sizes, size: int = 0, *, widths: tuple = (8, 8), which: str | None = None) -> FusionClassifier:
+def own(sizes: Sizes, size: int = 0, *, widths: tuple = (8, 8), which: str | None = None, shift: int = -1) -> FusionClassifier:
     \"""Settings of several kinds.\"""
     return peak(sizes, hidden_dim=widths[0])
 
@@ -70,6 +70,7 @@ def test_settings_of_another_package_may_be_nothing_lists_or_anything(
         build("own", **SIZES, **settings)
     with pytest.raises(MethodError, match=r"^own: size must be a whole number of at least 0, got -1$"):
         build("own", **SIZES, size=-1)
+    build("own", **SIZES, shift=-5)  # a negative default says nothing of the least value
     with pytest.raises(MethodError, match=r"^own: widths must be like \(8, 8\), got 4$"):
         build("own", **SIZES, widths=4)
 

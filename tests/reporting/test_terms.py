@@ -55,11 +55,13 @@ def test_the_rule_that_picks_the_epoch() -> None:
         "on the test group; the model is then trained again with the held-out items included"
     )
     words = "fixed number of steps, settings chosen on held-out training data"
-    assert terms.selection_words(budget) == f"{words}, then trained again with it"
+    assert terms.selection_words(budget) == f"{words}, then trained again with the held-out data"
     assert terms.selection_words(replace(budget, refit=False)) == words
     given = replace(budget.provenance, config={"train": {"steps": 300, "search": "none"}})
     assert "steps, with given settings; what is chosen" in terms.selection_rule(replace(budget, provenance=given))
-    assert terms.selection_words(replace(budget, provenance=given)) == "fixed number of steps"
+    words = "fixed number of steps, then trained again with the held-out data"
+    assert terms.selection_words(replace(budget, provenance=given)) == words
+    assert terms.selection_words(replace(budget, selection="last", refit=False)) == "fixed number of steps"
 
 
 def test_closed_form_probes_have_no_epoch() -> None:

@@ -31,7 +31,7 @@ def test_the_answer() -> None:
 
 
 def test_what_learned_nothing_answers_nothing() -> None:
-    doubt = "; but ridge-concat learned nothing on all layers, so this says nothing."
+    doubt = "; but ridge-concat learned nothing on all layers, so this is no evidence."
     one = found(nothing="all layers")
     assert sentence(one).endswith(f"50 % of the encoder's time and 50 % of its parameters{doubt}")
     assert sentence(replace(one, rows=changed(p=0.2))).endswith(f"margin 2.0 points){doubt}")

@@ -326,6 +326,19 @@ def test_fine_tuned_encoders_are_scored_behind_the_methods_and_marked(tmp_path):
     assert shown_of(layout)["lora-r8"]["note"] == "fine-tuned"
 
 
+def test_a_probe_that_is_listed_first_does_not_tell_how_the_others_were_trained(tmp_path):
+    """It records no steps, so it would seem that nothing was refitted."""
+    config = Config.model_validate({"methods": ["ridge-last", "none"]})
+    layout = make_layout(tmp_path)
+    recorded = {"train": {"dev_fraction": 0.1, "refit": True, "selection": "dev-group"}}
+    write_items(layout, config, "ridge-last", seeds=(1,), changes={"run.config": recorded})
+    write_items(layout, config, "none", seeds=(1,))
+    evaluate.run(layout, config)
+    found = read_evaluation(layout.stage("evaluate"))
+    assert (found.selection, found.refit) == ("dev-group", True)
+    assert found.provenance.config["train"]["steps"] == config.train.steps
+
+
 def probed(tmp_path, skills, *, reference=None, changes=None, margin=0.02):
     """Methods beside `ridge-concat`, evaluated."""
     config = Config.model_validate(

@@ -78,7 +78,9 @@ def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
         "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
         "last": "training is reported as it ends, so no data is used to choose anything",
     }[rule.selection]
-    return found + ("; the model is then trained again with the held-out items included" if rule.refit else "")
+    if rule.refit and rule.selection != "last":
+        found += "; the model is then trained again with the held-out items included"
+    return found
 
 
 def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:

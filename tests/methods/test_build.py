@@ -51,7 +51,9 @@ def test_methods_of_another_package_are_built_as_others(tmp_path: Path, monkeypa
 
 OWN = """
 
-def own(sizes: Sizes, size: int = 0, *, widths: tuple = (8, 8), which: str | None = None, shift: int = -1) -> FusionClassifier:
+def own(
+    sizes: Sizes, size: int = 0, *, widths: tuple = (8, 8), which: str | None = None, shift: int = -1
+) -> FusionClassifier:
     \"""Settings of several kinds.\"""
     return peak(sizes, hidden_dim=widths[0])
 

@@ -82,7 +82,7 @@ def test_the_rule_of_fine_tuning_is_told_where_it_is_another_one() -> None:
     words = "training is reported as it ends, so no data is used to choose anything"
     assert terms.tuned_rules(found) == {words: ["lora-r8"]}
     assert "so results are optimistic. Of lora-r8: training is reported as it ends" in say("what", found, "x", "a", [])
-    assert "chosen on the test curve, not of lora-r8." in say("learning", found, probes=False)
+    assert "chosen on the test curve, except of lora-r8." in say("learning", found, probes=False)
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,8 @@ def test_figures_stand_under_their_own_protocol(ran: Path) -> None:
     assert main.high is not None
     pooled = f"pooled {100 * main.low:.1f} to {100 * main.high:.1f} (95 %)"
     assert row["Ours, corrected, note"] == (
-        "per utterance, fixed number of steps, settings chosen on held-out training data, then trained again with the held-out data, "
-        f"n = 5; {pooled}; ../../train/iemocap/daam-v1"
+        "per utterance, fixed number of steps, settings chosen on held-out training data, then trained again with the "
+        f"held-out data, n = 5; {pooled}; ../../train/iemocap/daam-v1"
     )
 
 

@@ -87,9 +87,9 @@ def _wanted(root: Path) -> Table:
             fix = f"take '{pipeline}' out of pipelines in {PARAMS_FILE}, or make the file"
             raise ConfigError(f"{PARAMS_FILE} lists pipeline '{pipeline}', but there is no file {file}", fix=fix)
         if not PLAIN.fullmatch(pipeline):
-            what = f"{PARAMS_FILE} lists pipeline '{pipeline}', but DVC needs letters, digits and _ % + = : , . -"
+            what = f"{PARAMS_FILE} lists pipeline '{pipeline}', but DVC needs a name of letters, digits and"
             fix = f"rename it and its file, or take it out of the list and use: daamctl run -- {shlex.quote(pipeline)}"
-            raise ConfigError(f"{what} (not first)", fix=fix)
+            raise ConfigError(f"{what} _ % + = : , . - (not first)", fix=fix)
         # not through `Config`, so that a wrong setting of one pipeline does not stop all others
         settings = {**params, **read_yaml(root / file)}
         task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"

@@ -37,7 +37,7 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
-from daamctl.reporting.sentences import outside, say
+from daamctl.reporting.sentences import say
 from daamctl.reporting.terms import is_closed_form, is_official, moment, runs, tested, trained
 from daamctl.reporting.verdict import against, family_texts, order
 
@@ -222,9 +222,7 @@ def _main_table(evaluation: Evaluation) -> Table:
         f"UA pooled{INTERVAL}", f"WA minus {reference}{UNCORRECTED}", "p (Holm)", "Tier", "n",
     ]  # fmt: skip
     caption = f"Accuracy and balanced accuracy per {evaluation.item} in percent, and the difference from {reference}"
-    note = f"{say('note_results', evaluation, over, tiers)} "
-    note += outside(map(evaluation.accuracy, evaluation.methods), evaluation.item)
-    return Table("results", caption, columns, rows, note=note.strip())
+    return Table("results", caption, columns, rows, note=say("note_results", evaluation, over, tiers))
 
 
 def _test_table(evaluation: Evaluation, metric: str) -> Table:

@@ -48,15 +48,6 @@ def test_every_method_stands_beside_its_difference() -> None:
     assert rows[2][-4:] == [DASH, DASH, DASH, "5"]
 
 
-def test_a_mean_outside_the_pooled_interval_is_explained() -> None:
-    found, note = parsed(evaluation({"none": 0.6})), "Some figures lie outside their intervals"
-    apart = with_runs(found, {"none": {"accuracy": [0.5, 0.9, 0.9, 0.9, 0.8]}})
-    for one, told in ((found, False), (apart, True)):
-        (table,) = results(one).blocks
-        assert isinstance(table, Table)
-        assert (note in table.note) is told
-
-
 def test_folds_stand_under_their_numbers() -> None:
     found = with_runs(parsed(evaluation({"none": 0.5})), {"none": {"accuracy": [0.1, 0.2, 0.3, 0.4, 0.5]}})
     counts = replace(found.counts, groups={"2": "Ses02"})

@@ -137,11 +137,11 @@ class Registry:
         Raises:
             UnknownNameError: `name` is not in the table.
         """
-        top, added = self.module_of(name).partition(".")[0], self.package_of(name)
-        if added is None:
+        if (added := self.package_of(name)) is None:
             return ()
         from importlib import metadata  # see `added`
 
+        top = self.module_of(name).partition(".")[0]
         files = [file for one in metadata.distributions(name=added.package) for file in one.files or ()]
         modules = {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
         spec = importlib.util.find_spec(top)

@@ -142,14 +142,8 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
         config: settings, perhaps with some of the command line.
         evaluation: its notes may tell some of them already.
     """
-    scored = {
-        "reference": (evaluation.comparison.reference, config.reference),
-        "unit": (evaluation.main_unit, config.evaluate.unit),
-        "margin": (evaluation.fairness.margin, config.evaluate.margin),
-    }
-    others = [f"{name} {_show(had)} (now {_show(now)})" for name, (had, now) in scored.items() if had != now]
     lines = []
-    if others:
+    if others := scored_otherwise(evaluation, config):
         again = layout.command("evaluate")
         lines.append(f"The evaluation has other settings of evaluate: {', '.join(others)}. To update, run: {again}")
     if layout.overrides:
@@ -163,6 +157,16 @@ def other_settings(layout: Layout, config: Config, evaluation: Evaluation, folds
     if rest:
         lines.append(f"These results were made with other settings than those of {file}: {first_few(rest)}.")
     return lines
+
+
+def scored_otherwise(evaluation: Evaluation, config: Config) -> list[str]:
+    """Settings of `evaluate` that an evaluation does not have, e.g. `unit 'utterance' (now 'clip')`."""
+    scored = {
+        "reference": (evaluation.comparison.reference, config.reference),
+        "unit": (evaluation.main_unit, config.evaluate.unit),
+        "margin": (evaluation.fairness.margin, config.evaluate.margin),
+    }
+    return [f"{name} {_show(had)} (now {_show(now)})" for name, (had, now) in scored.items() if had != now]
 
 
 def layers_otherwise(folder: Path, found: LayerSets, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:

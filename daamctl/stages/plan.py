@@ -36,6 +36,7 @@ from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.audit import steps
+from daamctl.evaluation.consistency import scored_otherwise
 from daamctl.evaluation.layer_sets import choose_sets
 from daamctl.fit.steps import seed_everything
 from daamctl.fit.trial import steps_of_training, trainings
@@ -291,11 +292,9 @@ class _Planner:
         task.work = counted(len(trained), "method")
         made = self._current(task, [self.layout.method(name) for name in self.config.trained], trained, find_evaluation)
         if made is not None:
-            settings = self.config.evaluate
             wanted = {name: {*self.config.seeds_of(stage_of(name))} for name in self.config.trained}
             scored = {name: {run.seed for run in one.runs} for name, one in made.methods.items()}
-            how = made.main_unit, made.fairness.margin, made.comparison.reference
-            task.done = int(scored == wanted and how == (settings.unit, settings.margin, self.config.reference))
+            task.done = int(scored == wanted and not scored_otherwise(made, self.config))
         set_state(task, None, trained, any_upstream=True)
         self._set_quick(task)
 

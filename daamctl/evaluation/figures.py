@@ -306,6 +306,13 @@ class Correlation(Concordance):
 
     primary: ClassVar[str] = "pearson"
 
+    def item_sums(self, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+        """See `Concordance`; predictions may be far from the labels, or on another scale."""
+        both = pl.col("label", "prediction")
+        # a constant has no spread
+        scaled = ((both - both.mean()) / both.std(ddof=0)).fill_nan(0.0)
+        return super().item_sums(rows.with_columns(scaled))
+
     def agreement(self, y: Floats, p: Floats, var_y: Floats, var_p: Floats, covariance: Floats) -> Floats:
         """See `Concordance`."""
         return _ratio(covariance, np.sqrt(np.maximum(var_y, 0) * np.maximum(var_p, 0)))

@@ -41,6 +41,10 @@ def answers(name: str, *, units: int = 7, noise: float = 0.5, seed: int = 0) -> 
     if name in NUMBERS:
         label = shared.normal(1e4, 1.0, 200)
         rows = pl.DataFrame({"unit": unit, "label": label, "prediction": label + own.normal(0.1, noise, 200)})
+        if name == "pearson":  # in standard deviations, because those of two models are not alike otherwise
+            return rows.with_columns(
+                (pl.col("prediction") - pl.col("prediction").mean()) / pl.col("prediction").std(ddof=0)
+            )
         return rows.with_columns(pl.col("label", "prediction").rank()) if name == "spearman" else rows
     if name in SCORED:  # ranks, because those of two models are not alike otherwise
         label = shared.integers(0, 2, 200).astype(float)
@@ -141,6 +145,18 @@ def test_the_test_swaps_whole_speakers(name: str) -> None:
     assert found.difference == pytest.approx(gaps[0], abs=1e-9)
     assert found.p == np.mean(np.abs(gaps) >= abs(gaps[0]) - 1e-9)
     assert (found.unit, found.units, found.exact, found.flips) == ("speaker", 7, True, 128)
+
+
+def test_correlation_knows_no_offset_and_no_scale_of_predictions() -> None:
+    task = task_of("pearson")
+    one, two = (answers("pearson", noise=noise, seed=seed) for seed, noise in ((1, 0.3), (2, 0.7)))
+    expected = compare_trials(task, {0: task.sums(one)}, {0: task.sums(two)}, ("one", "two"))
+    for scale, offset in ((1.0, 1.7e9), (1e-12, 0.0), (1e6, 5.0)):  # as of times, prices and raw scores
+        moved = two.with_columns(prediction=pl.col("prediction") * scale + offset)
+        found = compare_trials(task, {0: task.sums(one)}, {0: task.sums(moved)}, ("one", "two"))
+        assert (found.difference, found.p) == pytest.approx((expected.difference, expected.p), abs=1e-6)
+    constant = two.with_columns(prediction=pl.lit(3.0))
+    assert mean_figure(task, [task.sums(constant)]) == 0
 
 
 @pytest.mark.parametrize("name", OF_ITEMS)

@@ -47,6 +47,8 @@ AT_END = re.compile(r"(.*\S)\s*@(\w+)\s*")
 CLASSES = "classes.txt"
 """File beside a list, with the name of each class, the first for 1."""
 SCP, SEQUENCES = "wav.scp", "seq.in"
+TO_THE_END = re.compile(r"-1(\.0*)?")
+"""An end in `segments` that stands for that of the recording."""
 NO_LABELS = ("spk", "dur", "num_frames", "num_samples", "num_channels", "uniq", "session", "text", "ctm")
 """`utt2X` that are no labels."""
 
@@ -232,8 +234,9 @@ def _kaldi_folder(folder: Path) -> pl.DataFrame:
     if speakers := _pairs(folder / "utt2spk"):
         columns["speaker"] = [speakers.get(one, one) for one in utterances]
     if pieces:
-        columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": [one[2] for one in pieces.values()]}
-    return pl.DataFrame(columns)
+        ends = [None if TO_THE_END.fullmatch(one[2]) else one[2] for one in pieces.values()]
+        columns |= {"start_s": [one[1] for one in pieces.values()], "end_s": ends}
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
 
 
 def read_kaldi_labels(folder: Path) -> pl.DataFrame:

@@ -144,6 +144,15 @@ def test_parts_and_segments_of_kaldi(tmp_path: Path) -> None:
     assert kaldi_parts(tmp_path / "data" / "lang") == kaldi_parts(tmp_path / "none") == {}
 
 
+def test_a_segment_of_kaldi_may_reach_to_the_end(tmp_path: Path) -> None:
+    folder = kaldi(tmp_path / "data" / "all", "abcd", segments=True)
+    (folder / "segments").write_text((folder / "segments").read_text().replace(" 2.75", " -1"))
+    assert read_kaldi(kaldi_parts(folder))["end_s"].to_list() == ["1.75", None] * 4
+    (folder / "segments").write_text((folder / "segments").read_text().replace(" 1.75", " -1.00"))
+    kaldi(tmp_path / "data" / "test", "ef", segments=True)
+    assert read_kaldi(kaldi_parts(tmp_path / "data"))["end_s"].to_list() == [None] * 8 + ["1.75", "2.75"] * 2
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

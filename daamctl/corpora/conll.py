@@ -163,16 +163,21 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
             sentences.
 
     Raises:
-        CorpusError: the name of a sentence occurs twice.
+        CorpusError: the name of a sentence occurs twice in a part.
     """
     scheme = scheme_of(sentence.tags for _, _, sentences in parts for sentence in sentences)
     # a single document would put a whole part into one unit, and leave nothing to resample
     documents = all(len({sentence.document for sentence in sentences}) > 1 for _, _, sentences in parts)
+    given = [{sentence.name for sentence in sentences if sentence.name} for _, _, sentences in parts]
+    # each part may count its sentences anew
+    anew = len(set().union(*given)) < sum(map(len, given))
     columns: dict[str, list[object]] = {name: [] for name in PREPARED_TOKENS}
     for part, path, sentences in parts:
         lone = []
         for number, sentence in enumerate(sentences, 1):
             name = sentence.name or f"{part or 'sentence'}-{number:06d}"
+            if anew and sentence.name:
+                name = f"{part}-{name}"
             document = f"{part or 'all'}-document-{sentence.document:05d}" if documents else None
             # the place is that of the first word, so these are line numbers
             lone += [sentence.place + index for index in broken(sentence.tags, scheme)]

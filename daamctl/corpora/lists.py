@@ -33,7 +33,7 @@ from daamctl.corpora.files import (
     text_pair,
     with_templates,
 )
-from daamctl.corpora.groups import PARTS, with_test_part
+from daamctl.corpora.groups import PARTS, shared, with_test_part
 from daamctl.corpora.tags import split_tag
 from daamctl.corpora.unnamed import kaldi_parts, read_class_files, read_kaldi, read_pairs, read_unnamed
 from daamctl.corpora.vector_file import VECTORS as VECTOR_COLUMN
@@ -294,6 +294,8 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
+    if "utterance_id" in table.columns and shared(table, "utterance_id"):  # each part counts its items anew
+        table = table.with_columns(utterance_id=pl.format("{}-{}", "group", "utterance_id"))
     table, found = _columns(table, given, source)
     if found.get("label", "label") not in table.columns:
         they = first_few(table.columns, 20)

@@ -227,7 +227,7 @@ def _make(
     if (as_it_is and (pattern is not None or labels)) or (held and pattern is not None):
         fix = "leave out --labels" if pattern is None else "leave out --pattern"
         raise ConfigError(f"{folder} gives the labels itself", fix=fix)
-    if columns and not held and table is None:
+    if columns and not held and (table is None or not columns.keys() <= table.columns.keys()):
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
     _check_name(name, [path] if as_it_is else [path, made], force=force)

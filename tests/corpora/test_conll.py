@@ -250,6 +250,16 @@ def test_faults_of_a_table(tmp_path: Path, columns: dict[str, list[object]], mes
         conll.prepare(tmp_path / "mine.parquet")
 
 
+def test_each_part_may_count_its_sentences_anew(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.csv").write_text(f"sentence_id,word,tag\n0,Ann,B-PER\n0,sings,O\n1,{part},O\n")
+    rows = conll.prepare(tmp_path)
+    assert rows["sentence"].unique().sort().to_list() == ["test-0", "test-1", "train-0", "train-1"]
+    assert (rows["speaker"] == rows["sentence"]).all()
+    (tmp_path / "test.csv").write_text("sentence_id,word,tag\nx,Ann,B-PER\n")
+    assert conll.prepare(tmp_path)["sentence"].unique().sort().to_list() == ["0", "1", "x"]
+
+
 def test_numbers_of_a_table_of_the_hub_get_their_names(tmp_path: Path) -> None:
     features = Features({"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))})
     place = tmp_path / "mine.parquet"

@@ -99,6 +99,15 @@ def test_tables_of_an_official_split(project: Path, tmp_path: Path, suffix: str)
     assert set(manifest_of(other)["label"]) == set("abc")
 
 
+def test_each_part_may_count_its_items_anew(project: Path, tmp_path: Path) -> None:
+    for name, part in (("train", NOTICES[:8]), ("test", NOTICES[8:])):
+        part.with_row_index("utterance_id").write_csv(tmp_path / f"{name}.csv")
+    made = new.run(project, "anew", tmp_path, encoder="llama-micro")
+    assert manifest_of(made)["utterance_id"].to_list() == [f"train-{one}" for one in range(8)] + [
+        f"test-{one}" for one in range(4)
+    ]
+
+
 def test_parts_without_labels_are_left_out(project: Path, tmp_path: Path) -> None:
     NOTICES[:8].write_csv(tmp_path / "train.csv")
     NOTICES[8:].drop("class").write_csv(tmp_path / "test.csv")
@@ -1142,6 +1151,19 @@ def test_columns_of_a_table_can_be_named(project: Path, tmp_path_factory: pytest
     (folder / "metadata.csv").rename(folder / "list.csv")
     with pytest.raises(ConfigError, match="is neither a table of items nor a data set"):
         new.run(project, "other", folder, columns=columns)
+
+
+def test_columns_are_refused_where_none_has_a_name(project: Path, tmp_path: Path) -> None:
+    annotated = [f'{{"text": "text {number}", "label": ["{"ab"[number % 2]}"], "who": "p"}}\n' for number in range(8)]
+    (tmp_path / "annotated.jsonl").write_text("".join(annotated))
+    (tmp_path / "classes").mkdir()
+    for name in ("pos", "neg"):
+        (tmp_path / "classes" / f"{name}.txt").write_text("".join(f"{name} text {number}\n" for number in range(30)))
+    for source in ("annotated.jsonl", "classes"):
+        with pytest.raises(ConfigError, match="is neither a table of items nor a data set") as caught:
+            new.run(project, "other", tmp_path / source, columns={"speaker": "who"}, encoder="llama-micro")
+        assert caught.value.fix == "leave out --columns"
+        new.run(project, source[:7], tmp_path / source, encoder="llama-micro")
 
 
 def test_words_have_documents_where_the_file_tells_them(project: Path) -> None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -299,11 +300,12 @@ class Run:
         The pipeline of `download` may also be a corpus, if no pipeline has its name.
 
         Raises:
-            ConfigError: a setting is wrong, `--corpus` or `--encoder` is combined with a pipeline, or `--recipe` with
-                one that reconstructs images.
+            ConfigError: a setting is wrong, `--corpus` or `--encoder` is combined with a pipeline, `--corpus` has the
+                name of a pipeline of another corpus, or `--recipe` is given for one that reconstructs images.
         """
         from daamctl.artifacts.layout import Layout
         from daamctl.config import find_root, inspect_config, load_config, parse_overrides, pipeline_names
+        from daamctl.config.corpus_keys import FILES
 
         root, own = find_root(), {"corpus", "encoder"}
         names = pipeline_names(root)
@@ -319,6 +321,14 @@ class Run:
                     f"--{name} cannot be combined with a pipeline: '{self.pipeline}' already sets it",
                     fix=f"omit the pipeline, or write a new file in pipelines/ with the {name} you want",
                 )
+        other = inspect_config(root, self.corpus)[0] if self.corpus in names else None
+        if other is not None and other.download.corpus != self.corpus:  # its table would be replaced
+            raise ConfigError(
+                f"'{self.corpus}' is also the name of a pipeline, of the corpus {other.download.corpus}, and both "
+                f"would use data/download/{self.corpus}",
+                fix=f"write a pipeline of another name, with download: {{corpus: {self.corpus}}}"
+                + (f": daamctl new NAME --from {quote(str(self.source or 'PATH'))}" if self.corpus in FILES else ""),
+            )
         before, _ = inspect_config(root, self.pipeline)
         task = "classify" if before is None else before.task
         if self.recipe is not None and task == "reconstruct":

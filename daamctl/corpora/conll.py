@@ -43,8 +43,8 @@ _SHOWN = 3
 
 GET_IT = (
     "write a file with a word and its tag on each line and an empty line after each sentence (or a folder with train, "
-    "dev and test, or a Parquet table with the columns tokens and tags), and register it: "
-    "daamctl download --corpus conll --from FILE"
+    "dev and test, or a Parquet table with the columns tokens and tags), and make a pipeline of it: "
+    "daamctl new NAME --from FILE"
 )
 FIX = "correct the file and run it again"
 

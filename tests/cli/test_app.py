@@ -137,6 +137,12 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
             "  omit the pipeline, or write a new file in pipelines/ with the corpus you want\n",
         ),
         (
+            ["download", "--corpus", "conll", "--from", "my words.conll"],
+            "ConfigError: 'conll' is also the name of a pipeline, of the corpus conll2003, and both would use "
+            "data/download/conll\n  write a pipeline of another name, with download: {corpus: conll}: "
+            "daamctl new NAME --from 'my words.conll'\n",
+        ),
+        (
             ["ls", "method"],
             "UnknownNameError: unknown category 'method'\n"
             "  did you mean 'methods'? known: blocks, corpora, encoders, finetunes, methods, metrics, pipelines\n",

@@ -62,6 +62,16 @@ ALIKE = {
     "end_s": ("where it ends", ("end", "end_time", "stop")),
 }  # fmt: skip
 """Column -> what it tells, and names that others give it."""
+DIALOGUE = (
+    "dialogue", "dialogue_id", "dialog", "dialog_id", "conversation", "conversation_id", "conv_id", "session",
+    "session_id", "call", "call_id", "meeting", "meeting_id", "recording", "recording_id", "interview", "interview_id",
+)  # fmt: skip
+"""Names of columns that tell in which conversation something is said."""
+ROLE = (
+    r"(?i)^((speaker|spkr?|s|channel|ch|person|p)?[ _-]?([a-z]|\d{1,2})|agent|customer|caller|callee|user|system|"
+    r"assistant|operator|client|therapist|doctor|patient|interviewer|interviewee|host|guest|teacher|student)$"
+)
+"""How speakers are called that are told apart within a conversation only."""
 
 PAIRS = (
     ("premise", "hypothesis"), ("context", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"),
@@ -99,6 +109,30 @@ def tell_unused(path: Path, columns: Sequence[str], known: Sequence[str]) -> Non
         if name := alike(role, columns):
             what = ALIKE[role][0]
             log.warning("%s: the column '%s' is not used; if it tells %s, rename it '%s'", path.name, name, what, role)
+
+
+def roles_doubt(rows: pl.DataFrame, source: Path, columns: Mapping[str, str], word: str) -> list[str]:
+    """A sentence if speakers seem to be roles, such as A and B of every conversation, so that many count as one.
+
+    Args:
+        source: what `daamctl new` reads.
+        columns: our columns -> those of the source, where they differ.
+        word: for a speaker.
+    """
+    within = next((name for name in rows.columns if name.lower() in DIALOGUE), "path")
+    if not {within, "speaker"} <= set(rows.columns) or not rows["speaker"].str.contains(ROLE).all():
+        return []
+    names = rows["speaker"].unique().sort()
+    per_dialogue = rows.drop_nulls(within).group_by(within).agg(pl.col("speaker").n_unique())["speaker"].to_list()
+    if len(per_dialogue) <= len(names) or 2 * sum(per_dialogue) < max(3, len(names)) * len(per_dialogue):
+        return []
+    template = "-".join(f"{{{columns.get(name, name)}}}" for name in (within, "speaker"))
+    named = ",".join(f"{role}={name}" for role, name in {**columns, "speaker": template}.items() if role != name)
+    make = f"daamctl new NAME --from {quote(str(source))} --columns {quote(named)}"
+    return [
+        f"the {word}s {first_few(names.to_list())} are in most of {len(per_dialogue):,} values of '{within}'; if they "
+        f"are other people in each, all of one name count as one {word}: {make}"
+    ]
 
 
 def alike(role: str, columns: Sequence[str]) -> str | None:

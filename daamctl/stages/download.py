@@ -28,6 +28,7 @@ from daamctl.config import Config, DownloadConfig
 from daamctl.config.corpus_keys import FILES, MANIFEST, is_table, key_of
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import SCHEMAS, Corpus, check_labels, class_counts, label_doubts, modality_of
+from daamctl.corpora.files import roles_doubt
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, cross_groups, even_number, shared, unevenness
 from daamctl.corpora.images import header_problems
@@ -108,7 +109,10 @@ def _read(layout: Layout, config: Config, corpus: Corpus, place: Path, again: Ca
         if modality != "tokens":
             check_labels(rows, f"corpus '{corpus.name}'", "write the class of every item in the column label")
         _check_folds(rows, layout, config)
-    for doubt in label_doubts(classes):
+    doubts = label_doubts(classes)
+    if corpus.name == MANIFEST:
+        doubts += roles_doubt(rows, place, {}, task_of(modality).source)
+    for doubt in doubts:
         log.warning("%s", doubt)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}

@@ -49,6 +49,7 @@ from daamctl.corpora.files import (
     numbers_of_lines,
     read_text,
     relabelled,
+    roles_doubt,
     text_pair,
 )
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, shared, with_test_part
@@ -341,6 +342,8 @@ def _listed(
     own = rows["speaker"].n_unique() == len(rows) or (rows["speaker"] == rows[item]).all()
     given = {"speaker": not own, "group": rows["group"].null_count() == 0}
     rows = rows.drop([name for name, is_given in given.items() if not is_given])
+    if corpus == MANIFEST:
+        doubts += roles_doubt(rows, origin, columns, task_of(modality).source)
     others = [f"{role} = {one}" for role, one in columns.items() if role != one]
     facts = {"columns": ", ".join(others)} if others else {}
     return _Found(corpus, source, source.parent, modality, rows, facts, doubts, text=columns.get("text", "text"))

@@ -647,3 +647,15 @@ def test_photographs_without_classes_are_registered(project: Path, tmp_path: Pat
     config = Config(download=DownloadConfig(corpus="images"))  # of a pipeline that classifies
     with pytest.raises(ConfigError, match=r"^at least two different classes are needed, got image"):
         download.run(Layout.of(project, "mine", config), config, source=photographs)
+
+
+def test_speakers_that_may_be_roles_are_told(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for index in range(4):
+        sf.write(project / f"call{index}.wav", np.full(8000, 0.1), 8000)
+    pieces = [
+        f"call{at // 4}.wav,{'ab'[at // 2 % 2]},spk{at % 2},{at % 4 / 10},{at % 4 / 10 + 0.1:.1f}" for at in range(16)
+    ]
+    (project / "calls.csv").write_text("\n".join(["path,label,speaker,start_s,end_s", *pieces]))
+    make(project, project / "calls.csv", corpus="manifest", num_groups=2)
+    assert "the speakers spk0, spk1 are in most of 4 values of 'path'" in caplog.text
+    assert "--columns 'speaker={path}-{speaker}'" in caplog.text

@@ -1153,6 +1153,22 @@ def test_columns_of_a_table_can_be_named(project: Path, tmp_path_factory: pytest
         new.run(project, "other", folder, columns=columns)
 
 
+@pytest.mark.parametrize("names", [("A", "B"), ("Ann", "Ben")])
+def test_speakers_that_may_be_roles_are_doubted(project: Path, names: tuple[str, str]) -> None:
+    lines = [f"{at // 4},{names[at % 2]},text {at},{'ab'[at // 2 % 2]}" for at in range(48)]
+    (project / "talk.csv").write_text("\n".join(["Dialogue_ID,Speaker_ID,text,mood", *lines]))
+    made = new.run(project, "talk", project / "talk.csv", columns={"label": "mood"}, encoder="llama-micro")
+    told = [one for one in made.doubts if "are in most of 12 values of 'Dialogue_ID'" in one]
+    assert len(told) == (names == ("A", "B"))
+    for one in told:
+        columns = {"label": "mood", "speaker": "{Dialogue_ID}-{Speaker_ID}"}
+        words = ",".join(f"{role}={name}" for role, name in columns.items())
+        assert one.endswith(f"--from {project / 'talk.csv'} --columns '{words}'")
+        made = new.run(project, "distinct", project / "talk.csv", columns=columns, encoder="llama-micro")
+        assert made.facts["authors"] == "24, with 2 items each"
+        assert not any("values of" in one for one in made.doubts)
+
+
 def test_columns_are_refused_where_none_has_a_name(project: Path, tmp_path: Path) -> None:
     annotated = [f'{{"text": "text {number}", "label": ["{"ab"[number % 2]}"], "who": "p"}}\n' for number in range(8)]
     (tmp_path / "annotated.jsonl").write_text("".join(annotated))

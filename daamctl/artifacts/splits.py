@@ -91,14 +91,17 @@ def make_split(
     # the groups stand in a ring: each is held out while the one before it is tested
     needed, rings = 3 if dev_group else 2, names if official else dev_groups(clips["group"])
     if len(rings) < needed and not official:
+        # before extraction, which keeps neither column, so that embeddings of texts have speakers
+        kind = "text" if "text" in clips.columns else "image" if "index" in clips.columns else "speech"
+        source = TASKS[kind].source
         fix = (
-            "give the corpus more groups, each with its own speakers, by a group column in its table or with "
+            f"give the corpus more groups, each with its own {source}s, by a group column in its table or with "
             f"daamctl download ... --set download.num_groups={needed}"
         )
         if (speakers := clips["speaker"].n_unique() if "speaker" in clips.columns else needed) < needed:
             fix = (
-                f"its items come from {speakers} speaker(s): add others, or leave out the column speaker, and every "
-                "item counts alone; results then hold for these speakers only"
+                f"its items come from {speakers} {source}(s): add others, or leave out the column speaker, and every "
+                f"item counts alone; results then hold for these {source}s only"
             )
             if are_words(clips):
                 source = TASKS["tokens"].with_sources(clips["utterance_id"], clips["speaker"]).source

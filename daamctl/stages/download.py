@@ -357,23 +357,23 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
 def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]) -> pl.DataFrame:
     """Form groups if the corpus has none or the settings ask for it; warn if its own groups share speakers."""
     stratify = settings.folds == "stratified"
+    source = task_of(modality).with_sources(rows["utterance_id"], rows["speaker"]).source
     if settings.disjoint != "speaker":
         return _group_by_sentence(rows, modality, settings, again)
     if not stratify and rows["group"].null_count() == 0:
         if speakers := shared(rows):
             names = first_few(speakers, MAX_NAMED)
-            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
+            log.warning("%ss in more than one group, so folds are not %s-independent: %s", source, source, names)
         return rows
     stratify = stratify or modality != "speech"
     rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
-        words = task_of(modality).with_sources(rows["utterance_id"], rows["speaker"])
-        sources = counted(rows["speaker"].n_unique(), words.source)
+        sources = counted(rows["speaker"].n_unique(), source)
         log.warning(
             "only %s instead of %d: there are no more than %s", counted(formed, "group"), settings.num_groups, sources
         )
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
-        _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)
+        _warn_of_uneven(rows, settings.num_groups, source, again, stratify=stratify)
     return rows
 
 
@@ -405,21 +405,23 @@ def _group_by_sentence(
     return rows
 
 
-def _warn_of_uneven(rows: pl.DataFrame, num_groups: int, again: Callable[..., str], *, stratify: bool) -> None:
+def _warn_of_uneven(
+    rows: pl.DataFrame, num_groups: int, source: str, again: Callable[..., str], *, stratify: bool
+) -> None:
     """Warn of folds of different sizes, and propose a number of groups that makes them even."""
     sizes = sorted((size for _, size in rows.group_by("group").len().iter_rows()), reverse=True)
     better = even_number(rows, num_groups, stratify=stratify)
     if better is None:
-        advice = "no other number of groups near it makes them even: one or more speakers have too many items"
+        advice = f"no other number of groups near it makes them even: one or more {source}s have too many items"
     else:
         speakers = rows["speaker"].n_unique()
-        note = " (one speaker each)" if better == speakers else ""
+        note = f" (one {source} each)" if better == speakers else ""
         command = again(f"download.num_groups={better}")
         advice = f"{better} groups{note} would be even: set download: {{num_groups: {better}}}, or {command}"
     listed = first_few([str(size) for size in sizes], MAX_NAMED)
     log.warning(
-        "%d speakers do not divide evenly into %d groups, which have %s items; %s",
-        *(rows["speaker"].n_unique(), num_groups, listed, advice),
+        "%ss do not divide evenly into %d groups, which have %s items; %s",
+        *(f"{rows['speaker'].n_unique()} {source}", num_groups, listed, advice),
     )
 
 
@@ -462,7 +464,8 @@ def _log_summary(table: UtteranceTable) -> None:
         facts.append(f"{int(rows['text'].str.len_chars().sum()) / 1e6:.2f} million characters")
     own = "sentence" if table.modality == "tokens" else "utterance_id"
     if (rows["speaker"] != rows[own]).any():  # otherwise the speakers are unknown
-        facts.append(f"{rows['speaker'].n_unique()} speakers")
+        source = table.task.with_sources(rows["utterance_id"], rows["speaker"]).source
+        facts.append(counted(rows["speaker"].n_unique(), source))
     log.info("corpus '%s': %s", table.corpus, ", ".join(facts))
     log.info("classes: %s", class_counts(rows, table.classes))
     log.info("groups: %s", ", ".join(f"{name} {groups[name]}" for name in names))

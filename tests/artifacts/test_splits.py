@@ -47,6 +47,15 @@ def test_too_few_speakers_for_groups() -> None:
     )
 
 
+def test_too_few_groups_of_texts_and_images_are_told_in_their_words() -> None:
+    for column, source in (("text", "author"), ("index", "source")):
+        table = clips(["a"]).with_columns(pl.lit(None).alias(column), speaker=pl.lit("only one"))
+        with pytest.raises(TrainingError) as caught:
+            make_split(table, 1, dev_group=False)
+        assert (caught.value.fix or "").startswith(f"its items come from 1 {source}(s): add others")
+        assert (caught.value.fix or "").endswith(f"for these {source}s only")
+
+
 def test_one_sentence_for_all_groups() -> None:
     words = [f"s1-{number:04d}" for number in range(3)]
     table = pl.DataFrame({"utterance_id": words, "label": ["O", "B-PER", "O"], "speaker": "s1", "group": "a"})

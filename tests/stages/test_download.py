@@ -250,7 +250,7 @@ def test_uneven_folds_are_told_with_a_number_that_divides(
     path = uneven(tmp_path, {f"s{number}": 10 for number in range(6)})
     make(project, path, corpus="manifest", num_groups=5)
     assert [message.removesuffix(f" --from {path} --set download.num_groups=6") for message in caplog.messages] == [
-        "6 speakers do not divide evenly into 5 groups, which have 20, 10, 10, 10, 10 items; 6 groups (one speaker "
+        "6 authors do not divide evenly into 5 groups, which have 20, 10, 10, 10, 10 items; 6 groups (one author "
         "each) would be even: set download: {num_groups: 6}, or daamctl download --corpus manifest"
     ]
     caplog.clear()
@@ -262,7 +262,7 @@ def test_folds_that_one_large_speaker_makes_uneven(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(project, uneven(tmp_path, {"s1": 60, "s2": 6, "s3": 6, "s4": 6}), corpus="manifest", num_groups=3)
-    assert "4 speakers do not divide evenly into 3 groups, which have 60, 12, 6 items; no other number" in caplog.text
+    assert "4 authors do not divide evenly into 3 groups, which have 60, 12, 6 items; no other number" in caplog.text
 
 
 def test_groups_are_told_in_natural_order(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,6 +286,11 @@ def test_classes_that_are_not_in_every_group_are_named_on_one_line(
         "some folds train or test no item of class once (1 text in 1 of 4 groups), twice (2 texts in 2 of 4 groups); "
         "download.classes can leave it out"
     ]
+
+
+def test_author_in_two_groups_is_warned_about(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make(project, write_texts(tmp_path, "text,label,speaker,group\none,a,s,g1\ntwo,b,s,g2\n"), corpus="manifest")
+    assert "authors in more than one group, so folds are not author-independent: s" in caplog.text
 
 
 def test_speaker_in_two_groups_is_warned_about(
@@ -411,7 +416,7 @@ def test_texts_of_known_authors_stay_together(project: Path, tmp_path: Path, cap
         path = write_texts(tmp_path, "\n".join(["text,label,speaker", *lines]))
         table = make(project, path, corpus="manifest", num_groups=2)
     assert table.rows.group_by("speaker").agg(pl.col("group").n_unique())["group"].to_list() == [1] * 5
-    assert "20 texts, 0.00 million characters, 5 speakers" in caplog.text
+    assert "20 texts, 0.00 million characters, 5 authors" in caplog.text
 
 
 def test_tagged_words(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@ r"""Vectors and matrices in Kaldi's archives, `.ark`, and in the lists of places
 
 An archive has, for each item, its name, a space and an array. That is binary (`\0B`, a kind such as `FV `, the numbers
 of rows and columns, each after a byte 4, and the values) or text (`[ 0.1 0.2 ]`, of a matrix with a row in each line).
+Compressed matrices (`CM `, `CM2 `, `CM3 `) have their least value, range, numbers of rows and columns, and a number of
+one or two bytes for each value.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from daamctl.errors import CorpusError
 ENDINGS = (".ark", ".scp")
 KINDS: dict[bytes, tuple[str, int]] = {b"FV ": ("<f4", 1), b"DV ": ("<f8", 1), b"FM ": ("<f4", 2), b"DM ": ("<f8", 2)}
 """Kind of a binary array -> type of its values and number of its axes."""
+COMPRESSED: dict[bytes, str] = {b"CM ": "<u1", b"CM2": "<u2", b"CM3": "<u1"}
+"""Kind of a compressed matrix -> type of its numbers."""
 LONGEST_NAME = 1000
 Read = Callable[[], NDArray[np.floating]]
 
@@ -29,7 +33,7 @@ def read_archive(path: Path) -> dict[str, Read]:
     """Name of each item -> function that reads its array, (D,) or (T, D).
 
     Raises:
-        CorpusError: a place cannot be read, a name stands twice, or an array is compressed.
+        CorpusError: a place cannot be read, a name stands twice, or an array is of another kind.
     """
     items: dict[str, Read] = {}
     for name, file, offset in _listed(path) if path.suffix == ".scp" else _contained(path):
@@ -94,11 +98,12 @@ def _array(file: BinaryIO, what: str, *, skip: bool = False) -> NDArray[np.float
         file.seek(start)
         return _text(file, what)
     kind = file.read(3)
+    if kind in COMPRESSED:
+        return _decompressed(file, kind, what, skip=skip)
     if kind not in KINDS:
         called = kind.decode(errors="replace").strip()
         raise CorpusError(
-            f"{what}: an array of the kind {called!r}, e.g. a compressed one, is not read",
-            fix="write it again: copy-feats --compress=false, or copy-vector",
+            f"{what}: an array of the kind {called!r} is not read", fix="write it again: copy-feats or copy-vector"
         )
     dtype, axes = KINDS[kind]
     sizes = [file.read(5) for _ in range(axes)]
@@ -112,6 +117,35 @@ def _array(file: BinaryIO, what: str, *, skip: bool = False) -> NDArray[np.float
         file.seek(number, 1)
         return np.empty(0)
     return np.frombuffer(file.read(number), dtype).reshape(shape)
+
+
+def _decompressed(file: BinaryIO, kind: bytes, what: str, *, skip: bool) -> NDArray[np.floating]:
+    """A compressed matrix (T, D), whose kind has been read; see `_array`."""
+    file.read(0 if kind.endswith(b" ") else 1)  # the space behind CM2 and CM3
+    head = file.read(16)
+    low, extent = np.frombuffer(head[:8], "<f4") if len(head) == 16 else (0.0, 0.0)
+    rows, columns = (int.from_bytes(head[at : at + 4], "little", signed=True) for at in (8, 12))
+    per_column = 8 if kind == b"CM " else 0
+    dtype = np.dtype(COMPRESSED[kind])
+    number = columns * (per_column + rows * dtype.itemsize)
+    at = file.tell()
+    left = file.seek(0, 2) - at
+    if len(head) < 16 or min(rows, columns) < 0 or number > left:
+        raise CorpusError(f"{what}: the array is damaged, or ends too early")
+    file.seek(at)
+    if skip:
+        file.seek(number, 1)
+        return np.empty(0)
+    quantiles = np.frombuffer(file.read(columns * per_column), "<u2").reshape(-1, 4)
+    codes = np.frombuffer(file.read(columns * rows * dtype.itemsize), dtype)
+    if not per_column:
+        return low + extent / np.iinfo(dtype).max * codes.reshape(rows, columns).astype(np.float64)
+    # numbers of a column are between its least value, quartiles and largest value, which are 0, 64, 192 and 255
+    edges = low + extent / 65535 * quantiles.astype(np.float64)
+    values = [
+        np.interp(own, (0, 64, 192, 255), edge) for own, edge in zip(codes.reshape(columns, rows), edges, strict=True)
+    ]
+    return np.stack(values, axis=1) if columns else np.empty((rows, 0))
 
 
 def _text(file: BinaryIO, what: str) -> NDArray[np.floating]:

@@ -226,7 +226,7 @@ def _kaldi_folder(folder: Path) -> pl.DataFrame:
     top = next((above for above in (folder, *folder.absolute().parents) if (above / first).is_file()), None)
     if top is None:
         raise CorpusError(f"{folder / SCP} names {first}, which is in no folder above", fix="correct the paths")
-    columns = {
+    columns: dict[str, Sequence[str | None]] = {
         "utterance_id": utterances,
         "path": [str((top / one).absolute()) for one in paths],
         "label": [labels[one] for one in utterances],

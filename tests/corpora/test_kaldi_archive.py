@@ -21,11 +21,24 @@ def size(number: int) -> bytes:
     return b"\x04" + struct.pack("<i", number)
 
 
+def compressed(kind: bytes, low: float, extent: float, shape: tuple[int, int], content: bytes) -> bytes:
+    return kind + b" " + struct.pack("<ffii", low, extent, *shape) + content
+
+
+CODES = np.array([[0, 32, 64], [128, 192, 255]])
 WRITTEN = {
     "float vector": (b"FV " + size(3) + VECTOR.astype("<f4").tobytes(), VECTOR),
     "double vector": (b"DV " + size(3) + VECTOR.astype("<f8").tobytes(), VECTOR),
     "float matrix": (b"FM " + size(2) + size(3) + MATRIX.astype("<f4").tobytes(), MATRIX),
     "double matrix": (b"DM " + size(2) + size(3) + MATRIX.astype("<f8").tobytes(), MATRIX),
+    "numbers of two bytes": (compressed(b"CM2", -1, 65535, (2, 3), CODES.astype("<u2").tobytes()), CODES - 1.0),
+    "numbers of a byte": (compressed(b"CM3", -1, 127.5, (2, 3), CODES.astype("<u1").tobytes()), CODES / 2 - 1),
+    # each column has its least value, quartiles and largest value, then its numbers
+    "numbers between quartiles": (
+        compressed(b"CM", -1, 65535, (2, 3), struct.pack("<4H", 0, 10, 20, 90) * 3 + CODES.T.astype("<u1").tobytes()),
+        np.array([[-1.0, 4, 9], [14, 19, 89]]),
+    ),
+    "no numbers": (compressed(b"CM", 0, 0, (0, 0), b""), np.empty((0, 0))),
 }
 """What follows the mark of binary data -> what it is."""
 TEXTS = {
@@ -88,7 +101,10 @@ def test_a_data_folder_tells_labels_and_speakers(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "compressed": (b"a \0BCM " + size(2), "x.ark: a: an array of the kind 'CM', e.g. a compressed one, is not read"),
+    "sparse": (b"a \0BSM " + size(2), "x.ark: a: an array of the kind 'SM' is not read"),
+    "no head": (b"a \0BCM2 " + b"\0" * 15, "x.ark: a: the array is damaged, or ends too early"),
+    "cut numbers": (b"a \0B" + compressed(b"CM3", 0, 1, (2, 2), b"\0" * 3), "x.ark: a: the array is damaged"),
+    "negative size": (b"a \0B" + compressed(b"CM", 0, 1, (-2, 2), b"\0" * 30), "x.ark: a: the array is damaged"),
     "cut": (b"a \0BFV " + size(3) + b"\0" * 11, "x.ark: a: the array is damaged, or ends too early"),
     "negative": (b"a \0BFV " + size(-3) + b"\0" * 11, "x.ark: a: the array is damaged"),
     "no size": (b"a \0BFV \0\0\0\0\3" + b"\0" * 12, "x.ark: a: the array is damaged"),

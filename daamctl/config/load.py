@@ -232,8 +232,8 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
         _merge(last, value)
     recipe = _recipe(tree, difference, last)
     _merge(tree, recipe)
-    other, own = recipe != _recipe(tree, difference), difference.get("train")
-    if other and isinstance(own, dict) and recipe.get("train", {}).get("steps", 0) is None:
+    other, own, named = recipe != _recipe(tree, difference), difference.get("train"), tree.get("train")
+    if other and isinstance(own, dict) and isinstance(named, dict) and named.get("steps", 0) is None:
         # the options name a recipe that counts epochs; the number of steps belongs to the pipeline's own recipe
         own.pop("steps", None)
     _merge(tree, difference)

@@ -155,6 +155,10 @@ def test_the_published_recipe_counts_epochs_whatever_steps_the_pipeline_has(proj
     own = "train: {recipe: published, steps: 30, schedule: cosine}\n"
     (project / "pipelines/mine.yaml").write_text(own)
     assert load_config(project, "mine", {"train.recipe": "published"}).train.steps == 30
+    (project / "params.yaml").write_text("train: {recipe: published, steps: null, schedule: plateau}\n")
+    (project / "pipelines/mine.yaml").write_text("train: {recipe: searched, steps: 30}\n")
+    assert load_config(project, "mine").train.steps == 30
+    assert load_config(project, "mine", {"train.recipe": "published"}).train.steps is None  # params.yaml is of it
 
 
 @pytest.mark.parametrize("where", ["pipeline", "options"])

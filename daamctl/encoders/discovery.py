@@ -197,9 +197,11 @@ def library_states(output: Any, *, embedded: bool) -> ModelLayers | None:
         return None
     if not embedded:
         states.insert(0, states[0][:, :0])
-    as_long = end.shape == states[-1].shape
-    normed = end if as_long and not torch.equal(end, states[-1]) else states[-1]
-    return ModelLayers([], None, states, normed, ends_in_layer=as_long, channels_last=last)
+    in_layer = end.shape == states[-1].shape
+    if end.ndim == 4:  # as of BiT, whose last map is normed
+        end = by_position(end, channels_last=last)
+    normed = end if end.shape == states[-1].shape and not torch.equal(end, states[-1]) else states[-1]
+    return ModelLayers([], None, states, normed, ends_in_layer=in_layer, channels_last=last)
 
 
 def by_position(state: Tensor, *, channels_last: bool) -> Tensor:

@@ -138,6 +138,7 @@ HIERARCHICAL: dict[str, tuple[str, dict[str, Any], list[int], bool, bool]] = {
     ),
     "convnext": ("convnext", {**MAPS, "num_stages": 3, "patch_size": 2}, [8, 8, 16, 24], True, False),
     "resnet": ("resnet", {**MAPS, "embedding_size": 8, "layer_type": "basic"}, [8, 8, 16, 24], True, False),
+    "bit": ("bit", {**MAPS, "embedding_size": 8, "num_groups": 2}, [8, 8, 16, 24], True, True),
     "pvt_v2": (
         "pvt_v2",
         {

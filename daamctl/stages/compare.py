@@ -30,6 +30,7 @@ from daamctl.evaluation.printed import LORA_SESSIONS, PrintedSide, compare_print
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
 from daamctl.planning.repair import repair_of
+from daamctl.store.files import content_key
 from daamctl.store.records import write_record
 
 logger = logging.getLogger(__name__)
@@ -124,15 +125,18 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         },
         result=result,
     )
-    path = root / "data" / "compare" / f"{_safe(first)}__{_safe(second)}" / "comparison.json"
+    path = root / "data" / "compare" / _folder(first, second) / "comparison.json"
     write_record(path, report.as_json())
     logger.info("comparison: %s", path)
     return path
 
 
-def _safe(name: str) -> str:
-    """A name made safe for a folder name on any file system."""
-    return re.sub(r"[^\w.-]+", ".", name)
+def _folder(first: str, second: str) -> str:
+    """A folder name that is safe on any file system, with a hash if other sides could have the same one."""
+    name = "__".join(re.sub(r"[^\w.-]+", ".", side) for side in (first, second))
+    # `a__b` with `c` and `a` with `b__c`; the method `b` of `a` and the run `a.b`
+    unclear = any(re.search(r"__|\b_|_\b|[^\w/-]", side.removeprefix(PUBLISHED)) for side in (first, second))
+    return f"{name}-{content_key([first, second])}" if unclear else name
 
 
 def _side(root: Path, text: str) -> TrainedSide | PublishedSide:

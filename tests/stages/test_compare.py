@@ -118,6 +118,16 @@ def test_two_methods_of_one_pipeline(project):
     assert result_of(path)["matched"] == [["mha", "daam-v1"]]
 
 
+def test_no_two_comparisons_share_a_folder(project):
+    names = ["a", "a__b", "b__c", "c", "a.mha", "a_", "_c"]
+    for name in names:
+        make(project, name)
+    sides = [("a__b", "c"), ("a", "b__c"), ("a/mha", "c"), ("a.mha", "c"), ("a_", "c"), ("a", "_c")]
+    paths = [compare.run(project, *both) for both in sides]
+    assert len(set(paths)) == len(sides)
+    assert paths[2] == project / "data/compare/a.mha__c/comparison.json"
+
+
 def test_one_method_meets_its_namesake(project, pair):
     assert result_of(compare.run(project, "left/mha", "right"))["matched"] == [["mha", "mha"]]
 

@@ -133,7 +133,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     for where, one in (("all layers", result.whole), ("the fewer layers", result.shortest)):
         judged = one and judge(folds[one.set], {}, unit=unit, margin=config.evaluate.margin)
         if judged and judged.status == "learned nothing":
-            result.notes.append(f"{method} learned nothing on {where}: {'; '.join(judged.reasons)}.")
+            result.notes.append(f"{method} on {where}: {'; '.join(judged.reasons)}.")  # the answer says the rest
             result = replace(result, nothing=where)
             break
     return write_layer_sets(folder / TRUNCATION, result, (fold for own in folds.values() for fold in own))

@@ -19,6 +19,7 @@ from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
 from daamctl.fit import subsets
 from daamctl.planning.repair import repair_of
+from daamctl.reporting.truncation import notes, sentence
 from daamctl.stages import truncate
 from tests.fixtures import embeddings
 
@@ -113,8 +114,9 @@ def test_a_method_that_learned_nothing_is_told(project: Path, monkeypatch: pytes
     found = run(project, margin=0.4)
     assert found.shortest is not None
     assert found.nothing == "all layers"
-    (told,) = [note for note in found.notes if "learned nothing" in note]
-    assert told.startswith("ridge-concat learned nothing on all layers: neither its accuracy, ")
+    (told,) = [text for text in (sentence(found), *notes(found)) if "learned nothing" in text]  # once
+    assert told.endswith("; but ridge-concat learned nothing on all layers, so this is no evidence.")
+    assert any(note.startswith("ridge-concat on all layers: neither its accuracy, ") for note in found.notes)
 
 
 @pytest.mark.usefixtures("few")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.artifacts.scores import F1_BEST_ON_TEST, F1_STRICT
-from daamctl.artifacts.terms import counted
+from daamctl.artifacts.terms import counted, listed
 from daamctl.reporting.document import (
     DASH,
     INTERVAL,
@@ -31,6 +31,7 @@ from daamctl.reporting.document import (
 from daamctl.reporting.figure_spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.figures import profile
 from daamctl.reporting.sentences import say
+from daamctl.reporting.terms import chosen_on_test
 from daamctl.reporting.verdict import against
 
 ALPHA = 0.05
@@ -60,8 +61,9 @@ def section(evaluation: Evaluation) -> Section | None:
     of = units if sentences == f1.units else f"{sentences:,} sentences in {units}"
     part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
     blocks: list[Block] = [Text(say("entities", of, part, f1, unit)), _table(evaluation)]
-    if evaluation.selection == "best-on-test":
-        text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."
+    if chosen := chosen_on_test(evaluation):
+        figures = "every F1" if len(chosen) == len(evaluation.methods) else f"the F1 of {listed(chosen)}"
+        text = f"The epochs were chosen on the {part} part itself, as published, so {figures} is too high."
         blocks.insert(1, Text(text, caution=True))
     blocks.append(Folded("Scores of every entity type", [_types(evaluation, f1.runs)]))
     blocks.append(Folded("Kinds of errors", [_errors(evaluation)]))
@@ -106,11 +108,11 @@ def figure(evaluation: Evaluation, layers: Sequence[LayerRow] = ()) -> Figure:
 
 def _table(evaluation: Evaluation) -> Table:
     """F1 of every method. Of an epoch that was chosen on the reported part, the inflation is unknown."""
-    compared, scores = against(evaluation, METRIC), evaluation.scores
+    compared, scores, chosen = against(evaluation, METRIC), evaluation.scores, chosen_on_test(evaluation)
     lines: list[Sequence[Cell]] = []
     for name in evaluation.ranked:
         f1, micro, pair = scores.figure(name, METRIC), scores.entities(name)[None], compared.get(name)
-        best = None if evaluation.selection == "best-on-test" else scores.find(name, F1_BEST_ON_TEST)
+        best = None if name in chosen else scores.find(name, F1_BEST_ON_TEST)
         line: list[Cell] = [name, pooled(f1), Number(micro.precision), Number(micro.recall)]
         line.append(Number(scores.figure(name, F1_STRICT).mean))
         line.append(Number(best.mean - f1.mean if best else None, "points"))

@@ -93,6 +93,12 @@ def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:
     return found
 
 
+def chosen_on_test(evaluation: Evaluation) -> list[str]:
+    """Methods whose epoch was chosen on the test part itself."""
+    rules = {name: evaluation.methods[name].rule or evaluation for name in trained(evaluation)}
+    return [name for name, rule in rules.items() if rule.selection == "best-on-test"]
+
+
 def selection_words(evaluation: Evaluation) -> str:
     """`selection_rule` in a few words, for a cell of a table."""
     where = "chosen on held-out training data"

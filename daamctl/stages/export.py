@@ -278,8 +278,10 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
     )
     # Where these folds follow the released code. Other methods of the run do not count, unless the run corrects it.
     named = (found.method,)
+    # fine-tuning may keep its last weights whatever `train` says
+    chosen_by = found.config.train.model_copy(update={"selection": found.first.rule.selection})
     own = found.config.model_copy(
-        update={"methods": () if found.tuned else named, "finetunes": named if found.tuned else ()}
+        update={"methods": () if found.tuned else named, "finetunes": named if found.tuned else (), "train": chosen_by}
     )
     rows = [(row, found.config if row.is_of_comparison else own) for row in deviations()]
     followed = [row for row, about in rows if verdict(row, about) == AS_PUBLISHED]

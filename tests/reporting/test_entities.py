@@ -61,6 +61,10 @@ def test_an_epoch_chosen_on_the_reported_part_is_said() -> None:
     text = said({"selection": "best-on-test", "provenance": data["provenance"]})
     assert "of the dev part" in text
     assert "The epochs were chosen on the dev part itself, as published, so every F1 is too high." in text
+    data["methods"]["none"]["rule"] = {"selection": "last", "to_the_end": True, "searched": False, "refit": False}
+    tuned = {"selection": "best-on-test", "methods": data["methods"]}  # which keeps its last weights
+    assert "too high" not in said(tuned)
+    assert inflation(tuned) is not None
 
 
 def test_inflation_is_known_only_where_the_epoch_was_chosen_elsewhere() -> None:

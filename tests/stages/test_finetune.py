@@ -36,6 +36,7 @@ from daamctl.errors import (
 )
 from daamctl.extraction.items import open_items
 from daamctl.methods import load_weights, read_metadata
+from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel
 from daamctl.planning.repair import repair_of
 from daamctl.stages import compare, download, evaluate, export, extract, finetune, report, segment, train
@@ -162,6 +163,22 @@ def _predict_as_training_did(layout: Layout, config: Config) -> None:
     ):
         with pytest.raises((ConfigError, MethodError), match=re.escape(message)):
             export.run(layout.root, "tiny/linear-probe", layout.root / "never", **words)  # type: ignore[arg-type]
+
+
+def test_a_model_that_kept_its_last_weights_was_not_selected_on_the_test_part(clips: Path) -> None:
+    """Whatever `train` says; without a schedule, an epoch is selected as `train` says."""
+    for schedule, deviates in (("linear", False), ("constant", True)):
+        path = clips / "pipelines" / "tiny.yaml"
+        text = path.read_text().replace("methods: [none]", "methods: []")
+        text = re.sub("steps: 40", "steps: null, selection: best-on-test", text)
+        path.write_text(re.sub(r"epochs: .*?, lr", f"epochs: 1, schedule: {schedule}, lr", text))
+        layout, config = settings(clips)
+        finetune.run(layout, config, method="linear-probe", track=False)
+        evaluate.run(layout, config)
+        folder = export.run(clips, "tiny/linear-probe", clips / schedule, folds="2")
+        record = read_model(folder)
+        assert (7 in {one.number for one in record.deviations}) == deviates
+        assert any("(D7)" in text for text in record.warnings) == deviates
 
 
 def test_recordings_that_cannot_be_read(clips: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,8 @@ from daamctl.adapters.base import Adaptation
 from daamctl.errors import MethodError
 
 NUM_VECTORS = 20
+POSITIONS = ("position_embeddings", "wpe", "embed_positions", "positions_embed")
+"""Names of tables of positions."""
 
 
 def prompt_tuning(encoder: Any) -> Adaptation:
@@ -43,8 +45,9 @@ def prompt_tuning(encoder: Any) -> Adaptation:
 def longest_text(model: nn.Module) -> int:
     """Most tokens of a text beside the vectors: a learned table has positions for both; without one, no limit."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in POSITIONS:
             kept = 0 if module.padding_idx is None else module.padding_idx + 1  # by RoBERTa, for padding
+            kept = getattr(module, "offset", kept)  # of OPT and BART
             return module.num_embeddings - kept - NUM_VECTORS
     return sys.maxsize
 

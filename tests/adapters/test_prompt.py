@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import (
+    BartConfig,
+    BartModel,
+    BertConfig,
+    BertModel,
+    OpenAIGPTConfig,
+    OpenAIGPTModel,
+    OPTConfig,
+    OPTModel,
+)
 
 from daamctl.adapters import build_finetune
 from daamctl.adapters.prompt import NUM_VECTORS
@@ -60,6 +69,29 @@ def test_text_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(MethodError, match="exceed the 160 positions of BertModel") as refused:
         encoder.hidden({"input_ids": torch.ones(1, room + 1, dtype=torch.long)})
     assert f"max_tokens={room}" in str(refused.value)
+
+
+LAYERS = {"ffn_dim": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
+HALF = {f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")}
+SMALL = {"vocab_size": 50, "max_position_embeddings": 40}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: OPTModel(OPTConfig(**SMALL, **LAYERS, hidden_size=32, word_embed_proj_dim=32)),
+        lambda: BartModel(BartConfig(**SMALL, **HALF, d_model=32)).get_encoder(),
+        lambda: OpenAIGPTModel(OpenAIGPTConfig(vocab_size=50, n_embd=32, n_layer=1, n_head=2, n_positions=40)),
+    ],
+)
+def test_positions_are_counted_whatever_their_table_is_called(model: Any) -> None:
+    encoder = tiny("bert")
+    encoder.model = model()
+    build_finetune("prompt-tuning", encoder, num_classes=3, seed=1)
+    room = 40 - NUM_VECTORS
+    assert encoder.hidden({"input_ids": torch.full((1, room), 5)}).shape == (1, room, 32)
+    with pytest.raises(MethodError, match=f"a text of {room + 1} tokens and 20 vectors exceed the 40 positions of"):
+        encoder.hidden({"input_ids": torch.full((1, room + 1), 5)})
 
 
 @pytest.mark.parametrize(("architecture", "longest"), [("bert", 160 - NUM_VECTORS), ("llama", 512)])

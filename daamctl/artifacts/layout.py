@@ -87,6 +87,11 @@ class Layout:
         """Folder of the embedding shards; independent of the training recipe."""
         return self.data / "extract" / self.run_name.removesuffix(_recipe_suffix(self.recipe) if self.recipe else "")
 
+    @property
+    def shown(self) -> Path:
+        """Settings that the report was written with."""
+        return self.stage("report") / "settings.json"
+
     def method(self, method: str) -> Path:
         """Folder of one method's folds."""
         return self.data / "train" / self.run_name / method

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from daamctl.artifacts.scores import ProtocolScore, frame_of, read_table, table_file
 from daamctl.store.artifact import Artifact
@@ -25,6 +26,7 @@ class Protocols:
         texts: protocol -> what it does.
         sources: protocol -> where it is from; empty for one that is of no benchmark or paper.
         absent: protocol that was left out -> why.
+        train: settings of `train` that the probes and the folds of the pipeline follow.
         rows: the figures, which are not in the record but in the table.
     """
 
@@ -35,6 +37,7 @@ class Protocols:
     texts: dict[str, str]
     sources: dict[str, str]
     absent: dict[str, str]
+    train: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     rows: Sequence[ProtocolScore] = ()
 

@@ -39,8 +39,9 @@ from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config, TrainConfig
 from daamctl.data.task import TASKS
-from daamctl.errors import MethodError
+from daamctl.errors import MethodError, first_few
 from daamctl.evaluation.audit_comparison import NOTE, summary
+from daamctl.evaluation.consistency import layers_otherwise
 from daamctl.evaluation.importance import Map
 from daamctl.evaluation.layer_scores import MethodLayerScores
 from daamctl.evaluation.layer_sets import alone_tests
@@ -189,12 +190,12 @@ def audit_scores(
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if data is not None:
         ablation = find_ablation(layout.stage("ablate"))
+        known = [*folds, *(fold for scored in scores.values() for fold in scored.folds)]
+        again = f"train them: {layout.command('ablate')}, then {layout.command('importance')}"
         if ablation is None or ablation.embeddings_key != data.head.key:
-            ablation = None
-            no_ablation = (
-                f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
-                f"then {layout.command('importance')}"
-            )
+            ablation, no_ablation = None, f"No layers trained alone on these embeddings; {again}"
+        elif others := layers_otherwise(layout.stage("ablate"), ablation, config.evaluate.unit, known):
+            ablation, no_ablation = None, f"Layers were trained alone with other settings: {first_few(others)}; {again}"
         with progress(len(rankable), "auditing layer scores", "methods") as bar:
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)

@@ -19,6 +19,7 @@ from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.evaluation import Evaluation, Run
 from daamctl.artifacts.layer_sets import LayerSets
 from daamctl.artifacts.layout import Layout
+from daamctl.artifacts.protocols import Protocols
 from daamctl.artifacts.results import Fold, fold_dirs, intact_folds, read_folds
 from daamctl.artifacts.runs import find_run
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config
@@ -169,15 +170,15 @@ def scored_otherwise(evaluation: Evaluation, config: Config) -> list[str]:
     return [f"{name} {_show(had)} (now {_show(now)})" for name, (had, now) in scored.items() if had != now]
 
 
-def layers_otherwise(folder: Path, found: LayerSets, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
+def layers_otherwise(folder: Path, found: LayerSets, unit: str, folds: Sequence[Fold]) -> list[str]:
     """Settings in which a result on sets of layers differs from an evaluation, e.g. `train.shots: null (now 4)`.
 
     Args:
         folder: of the result, with the folds that were trained for it.
+        unit: of the evaluation.
         folds: those behind the evaluation; of the same method if there are any, which have all its settings.
     """
-    units = found.unit, evaluation.main_unit
-    changed = [] if units[0] == units[1] else [f"evaluate.unit: {_show(units[0])} (now {_show(units[1])})"]
+    changed = [] if found.unit == unit else [f"evaluate.unit: {_show(found.unit)} (now {_show(unit)})"]
     parts = (intact_folds(folder / f"{name}-{found.method}") for name in sorted({row.set for row in found.rows}))
     made = next((part[0] for part in parts if part), None)  # all were made with the same settings
     if made is None:
@@ -191,6 +192,19 @@ def layers_otherwise(folder: Path, found: LayerSets, evaluation: Evaluation, fol
             same = before.get(name) == now.get(name) or name in HARMLESS or name == "layers"
             if not same and (own or (name in before and name in now)):
                 changed.append(f"{name}: {_show(before.get(name))} (now {_show(now.get(name))})")
+    return list(dict.fromkeys(changed))
+
+
+def protocols_otherwise(found: Protocols, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
+    """Settings in which a result of `protocols` differs from an evaluation and the folds behind it."""
+    changed = [] if found.item == evaluation.item else [f"scored per {found.item} (now per {evaluation.item})"]
+    for fold in folds:
+        now = fold.result["run"]["config"]["train"]
+        changed += [
+            f"train.{name}: {_show(value)} (now {_show(now[name])})"
+            for name, value in found.train.items()
+            if name in now and now[name] != value
+        ]
     return list(dict.fromkeys(changed))
 
 

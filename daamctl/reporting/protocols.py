@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from daamctl.artifacts.protocols import PROBES, Protocols
 from daamctl.artifacts.scores import ProtocolScore
+from daamctl.errors import first_few
 from daamctl.reporting.document import DASH, Block, Bullets, Cell, Document, Number, Section, Table, Text, points
 from daamctl.reporting.figure_spec import COLOURS, MARKERS, Axis, Figure, Line, Mark, Panel, Rule, rows
 from daamctl.reporting.figures import ROW_WIDTH, drawn
@@ -85,18 +88,22 @@ def figure(found: Protocols) -> Figure:
                   {(): [panel]})  # fmt: skip
 
 
-def section(found: Protocols | None, *, embeddings_key: str, command: str) -> Section | None:
+def section(
+    found: Protocols | None, *, embeddings_key: str, command: str, changed: Sequence[str] = ()
+) -> Section | None:
     """The section of a report; None if there is no result.
 
     Args:
         embeddings_key: content key of the embeddings that the report is about.
         command: command that makes the result again.
+        changed: settings in which it differs from the folds that the report is about.
     """
     if found is None:
         return None
-    if found.embeddings_key != embeddings_key:
-        text = Text(f"It was found on other embeddings. Run again: {command}", caution=True)
-        return Section("protocols", TITLE, [text])
+    if found.embeddings_key != embeddings_key or changed:
+        same = found.embeddings_key == embeddings_key
+        how = f"with other settings: {first_few(changed)}" if same else "on other embeddings"
+        return Section("protocols", TITLE, [Text(f"It was found {how}. Run again: {command}", caution=True)])
     blocks: list[Block] = [Text(line) for line in sentences(found)]
     blocks += [drawn(figure(found))] if len(found.texts) > 1 else []
     return Section("protocols", TITLE, [*blocks, table(found), Bullets(notes(found))])

@@ -18,10 +18,12 @@ from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import intact_folds, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished, note_of, read_inventory, read_note
 from daamctl.config import PIPELINES_DIR
 from daamctl.data.stage_table import folder_stages
+from daamctl.errors import first_few
+from daamctl.evaluation.consistency import layers_otherwise
 from daamctl.evaluation.learned import read_learned
 from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, ReproducedResults
@@ -68,6 +70,15 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         again = layout.command(stage)
         one = obstacle or _reason(layout, stage, again=again)
         why[stage] = f"{one.reason}: {again}" if one.fix == again else one.reason
+    ablation = find_ablation(layout.stage("ablate"))
+    if evaluation and ablation:  # a cell names its unit, but no other setting
+        folds = [fold for name in evaluation.methods for fold in intact_folds(layout.method(name))]
+        others = layers_otherwise(layout.stage("ablate"), ablation, ablation.unit, folds)
+        if ablation.embeddings_key != evaluation.provenance.embeddings_key:
+            others = ["embeddings"]
+        if others:
+            ablation, again = None, layout.command("ablate")
+            why["ablate"] = f"done with other settings than the methods ({first_few(others)}): {again}"
     files = [fold.weights() for fold in read_folds(layout.method(EIGHT_HEADS))]
     found = [read_learned(path) for path in files if path is not None]
     notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))  # that training leaves
@@ -76,7 +87,7 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         experiment,
         as_published,
         evaluation=evaluation,
-        ablation=find_ablation(layout.stage("ablate")),
+        ablation=ablation,
         importance=find_importance(layout.stage("importance")),
         learned={EIGHT_HEADS: [(one.offset, one.scaled_variance) for one in found if one]},
         why=why,

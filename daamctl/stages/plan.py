@@ -56,6 +56,7 @@ from daamctl.planning.repair import repair_of
 from daamctl.planning.tasks import Blockers, Task, set_state
 from daamctl.reconstruction.training import kept_trainings
 from daamctl.reconstruction.vqvae import VQVAE
+from daamctl.store.files import read_json
 from daamctl.store.provenance import device_name
 
 T = TypeVar("T")
@@ -398,12 +399,17 @@ class _Planner:
             words = f"a prediction is taken as 1/{FORWARD_PASSES} of a training step; the linear probes of the audit"
             task.notes.append(f"{words} are not included")
 
-    def other(self, task: Task) -> None:
+    def report(self, task: Task) -> None:
+        """As `other`, and it shows its own settings."""
+        shown, now = self.layout.shown, self.config.section("report")
+        self.other(task, lambda _: shown.is_file() and read_json(shown) == now)
+
+    def other(self, task: Task, find: Callable[[Path], bool] = Path.exists) -> None:
         """A stage that takes seconds: it is done while its last file is newer than all that it reads."""
         reads = STAGES[task.stage].reads
         task.work = f"one {task.unit.removesuffix('s')}"
         folders = [self.layout.stage(one) for one in reads]
-        task.done = int(self._current(task, folders, self.of(*reads), Path.exists) is not None)
+        task.done = int(bool(self._current(task, folders, self.of(*reads), find)))
         set_state(task, None, self.of(*reads[:1]))
         self._set_quick(task)
 

@@ -1,11 +1,10 @@
 """Stage `report`: one page with all results, tables and figures of a run, under our protocol and the published one.
 
-Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/`, `data/ablate/<run>/` and
-`data/truncate/<run>/` and
-`data/protocols/<run>/` if they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the
-pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to
-`data/plots/<run>/`, for `dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of
-the pipeline.
+Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/`, `data/ablate/<run>/`,
+`data/truncate/<run>/` and `data/protocols/<run>/` if they exist. Writes to `data/report/<run>/`: report.html
+(self-contained), report.md, the pictures in `pictures/` (PNG, and PDF for print), every table in `tables/` (CSV and
+LaTeX), and settings.json, the settings of `report`. The figures also go to `data/plots/<run>/`, for `dvc plots show`.
+It also logs everything to MLflow, as one run `report` in the experiment of the pipeline.
 
 The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
 twin (for a twin: of its pair), if one exists. `dvc repro` tracks neither this dependency nor `data/truncate/`: after a
@@ -38,7 +37,7 @@ from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError, first_few
-from daamctl.evaluation.consistency import layers_otherwise, other_settings, scored_folds
+from daamctl.evaluation.consistency import layers_otherwise, other_settings, protocols_otherwise, scored_folds
 from daamctl.evaluation.importance import layer_contribution
 from daamctl.evaluation.learned import read_learned
 from daamctl.evaluation.scores import read_scores
@@ -60,7 +59,7 @@ from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.verdict import against, headline, labelled, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.store.files import read_json
+from daamctl.store.files import read_json, write_json
 from daamctl.store.tables import read_frame
 
 logger = logging.getLogger(__name__)
@@ -81,6 +80,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
+    write_json(layout.shown, config.section("report"))  # `plan` asks for them
     write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
@@ -101,6 +101,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     summary = find_importance(layout.stage("importance"), hide=layout.root)
     ablated = find_ablation(layout.stage("ablate"), hide=layout.root)
     truncation = find_truncation(layout.stage("truncate"), hide=layout.root)
+    compared = find_protocols(layout.stage("protocols"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
@@ -114,7 +115,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ("ablate", ablated, "Training on few layers was done", layout.command("ablate")),
         ("truncate", truncation, "The shortest encoder was found", shorter),
     ):
-        changed[stage] = layers_otherwise(layout.stage(stage), one, raw, folds) if one else []
+        changed[stage] = layers_otherwise(layout.stage(stage), one, raw.main_unit, folds) if one else []
         if one is not None and one.embeddings_key != key:
             stale.append(f"{what} on other embeddings. To update, run: {again}")
         elif others := changed[stage]:
@@ -164,9 +165,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ),
         shortest.section(truncation, embeddings_key=key, command=shorter, changed=changed["truncate"]),
         protocols.section(
-            find_protocols(layout.stage("protocols"), hide=layout.root),
+            compared,
             embeddings_key=key,
             command=f"daamctl protocols {layout.run_name}",
+            changed=protocols_otherwise(compared, evaluation, folds) if compared else [],
         ),
         run_record.use(_use(layout, config, evaluation, raw_names), evaluation.task.metric),
         paper.learned(runs, evaluation),

@@ -392,6 +392,18 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
     assert "deletion advantage" not in audit.sentence
 
 
+def test_layers_that_were_trained_alone_with_other_settings_test_no_score(copied):
+    config = PLANTED.model_copy(update={"train": PLANTED.train.model_copy(update={"lr": 0.02})})
+    for method in config.methods:
+        train.run(copied, config, method=method, track=False)
+    importance.run(copied, config)
+    assert made(copied).audit.no_ablation == (
+        "Layers were trained alone with other settings: train.lr: 0.01 (now 0.02); "
+        "train them: daamctl ablate toy, then daamctl importance toy"
+    )
+    assert ("trained", "alone") not in named_tests(made(copied), "weighted-sum")
+
+
 @pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
 def test_an_ablation_that_tests_nothing_is_named(copied, few):
     config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})

@@ -265,6 +265,24 @@ def test_links_lead_to_runs_and_reports(ran: Path) -> None:
     assert "n = 3 of 5; [runs](../../train/iemocap-as-published/daam-v1)" in markdown
 
 
+def test_an_ablation_of_other_settings_is_not_shown_beside_the_methods(tmp_path: Path) -> None:
+    layout, config = make_pipeline(tmp_path, "iemocap", methods=["none"])
+    write_method(layout, config, "none")
+    evaluate.run(layout, config)
+    write_ablation(layout, l9=0.65)
+    write(tmp_path)
+    assert "n = 2" in cells(tmp_path, "ablation")["IEMOCAP: layer 9 (high)"]["Ours, corrected, note"]
+    other = Config.model_validate({**config.model_dump(mode="json"), "train": {"lr": 0.5}})
+    changes = {"run.method": "none", "run.layers": [9], "run.config.method": {"name": "none"}}
+    write_method(layout, other, "layers-9-none", changes=changes)
+    layout.method("layers-9-none").rename(layout.stage("ablate") / "layers-9-none")
+    write(tmp_path)
+    row = cells(tmp_path, "ablation")["IEMOCAP: layer 9 (high)"]
+    assert row["Ours, corrected, note"] == (
+        "done with other settings than the methods (train.lr: 0.5 (now 0.0001)): daamctl ablate iemocap"
+    )
+
+
 def test_ablation_ranges_and_layers(ran: Path) -> None:
     rows = cells(ran, "ablation")
     high, gap = rows["IEMOCAP: layer 9 (high)"], rows["IEMOCAP: high minus low (points)"]

@@ -165,6 +165,7 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
         ({"importance.audit_orders": 3}, ["importance", "report"]),
         ({"importance.dpi": 100}, ["importance", "report"]),
         ({"ablate.k": []}, ["ablate", "importance", "report"]),
+        ({"report.title": "Tones"}, ["report"]),
     ):
         changed, _ = planned(project, overrides=change)
         assert [name for name, state in states(changed).items() if state != "done"] == again

@@ -19,12 +19,17 @@ from typer.testing import CliRunner
 import daamctl
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.protocols import PROBES
+from daamctl.artifacts.protocols import PROBES, Protocols, find_protocols
+from daamctl.artifacts.results import read_folds
 from daamctl.cli.app import app
 from daamctl.config import Config, DownloadConfig, load_config
+from daamctl.config.keys import probe_settings
 from daamctl.corpora.groups import assign_groups
 from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.evaluation.consistency import protocols_otherwise
 from daamctl.fit.features import load_features
+from daamctl.reporting.document import Text
+from daamctl.reporting.protocols import section as section_of
 from daamctl.stages import protocols
 from daamctl.stages.download import _group_by_sentence
 from daamctl.stages.protocols import PROTOCOLS, Fold, folds_of, partitions
@@ -208,6 +213,9 @@ def test_figures_are_those_of_the_probes_of_the_run(trained: Path, monkeypatch: 
         page = protocols.run(layout, config)
         rows = daamctl.results("tiny", "protocols", root=trained)
     assert page.is_file()
+    found = find_protocols(layout.stage("protocols"))
+    assert found is not None
+    assert found.train == probe_settings(config)
     scores = read_evaluation(layout.stage("evaluate")).scores
     own = "pipeline" if "pipeline" in set(rows["protocol"]) else "speakers"
     for metric in ("accuracy", "balanced_accuracy"):
@@ -218,6 +226,24 @@ def test_figures_are_those_of_the_probes_of_the_run(trained: Path, monkeypatch: 
     for row in gaps.iter_rows(named=True):
         other = rows.filter(protocol=row["against"], probe=row["probe"], metric="accuracy")["value"][0]
         assert row["difference"] == pytest.approx(row["value"] - other)
+
+
+def test_a_report_shows_no_protocols_of_other_settings(trained: Path) -> None:
+    layout = Layout.of(trained, "tiny", load_config(trained, "tiny"))
+    evaluation, folds = read_evaluation(layout.stage("evaluate")), read_folds(layout.method("ridge-mean"))
+    made: dict[str, Any] = {"run": "tiny", "embeddings_key": "k", "reference": "speakers", "texts": {}, "sources": {}}
+    for item, refit, said in (
+        ("utterance", False, ""),
+        ("utterance", True, "train.refit: true (now false)"),
+        ("clip", False, "scored per clip (now per utterance)"),
+    ):
+        found = Protocols(**made, item=item, absent={}, train={"refit": refit})
+        changed = protocols_otherwise(found, evaluation, folds)
+        assert changed == [said] * bool(said)
+        part = section_of(found, embeddings_key="k", command="daamctl protocols tiny", changed=changed)
+        how = f"It was found with other settings: {said}. Run again: daamctl protocols tiny"
+        assert part is not None
+        assert (part.blocks == [Text(how, caution=True)]) == bool(said)
 
 
 def test_probes_see_the_layers_of_their_names() -> None:

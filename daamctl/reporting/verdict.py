@@ -170,6 +170,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     family, reference, one = compared.family, compared.reference, others.get(best)
     below: list[str] = []
     doubts: list[str] = []
+    result = ""
     # the highest mean over folds that differ in size is no lead if it is behind over all items, which the test is of
     behind = one is not None and one.difference < -ZERO
     if len(evaluation.methods) == 1:
@@ -184,18 +185,15 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
     elif one is None or one.p is None or one.p_holm is None:
         short = "not tested"
-    elif behind:
-        short, doubts = f"none over all test {evaluation.item}s", doubtful(evaluation, [best, reference])
-    elif doubts := doubtful(evaluation, [best, reference]):
-        short = "training may explain it"
-    elif one.p_holm <= family.alpha:
-        short = "significant"
-    # no result could have been significant, so "not significant" would say too much
-    elif family.floor_holm is not None and family.floor_holm > family.alpha:
-        short = "too few data to test"
     else:
-        short = "not significant"
-    return short, say("verdict", evaluation, best, short, one, len(others), declared, below, doubts, behind)
+        doubts = doubtful(evaluation, [best, reference])
+        # no result could have been significant, so "not significant" would say too much
+        too_few = family.floor_holm is not None and family.floor_holm > family.alpha
+        result = "too few data to test" if too_few else "not significant"
+        result = "significant" if one.p_holm <= family.alpha else result
+        short = "training may explain it" if doubts else result
+        short = f"none over all test {evaluation.item}s" if behind else short
+    return short, say("verdict", evaluation, best, short, one, len(others), declared, below, doubts, behind, result)
 
 
 def what(evaluation: Evaluation) -> str:

@@ -250,7 +250,8 @@ class Fold:
         to_the_end = own.get("schedule") != "constant" if tuned else own.get("steps") is not None
         searched = "search" in self.result if tuned else own.get("search") != "none"
         held_out = selection == "dev-group"
-        if tuned and to_the_end and not searched:
+        solved = not tuned and "steps" not in own  # a closed-form probe records only what it uses, and has no epoch
+        if (tuned and to_the_end and not searched) or (solved and selection == "best-on-test"):
             selection = "last"
         return Rule(selection, to_the_end, searched, bool(train.get("refit")) and held_out and to_the_end)
 

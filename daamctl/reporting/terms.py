@@ -62,8 +62,7 @@ def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
     if rule is None and None not in rules:  # nothing is trained over stored layers
         if len(rules) == len(evaluation.methods):
             return selection_rule(evaluation, rules[0])
-        chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
-        return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {test}"
+        return probe_rule(evaluation)
     by_steps, given = moment(evaluation) == "step", _given(evaluation)
     rule = rule or Rule(evaluation.selection, by_steps, not given, evaluation.refit)
     if rule.to_the_end:
@@ -81,6 +80,13 @@ def selection_rule(evaluation: Evaluation, rule: Rule | None = None) -> str:
     if rule.refit and rule.selection != "last":
         found += "; the model is then trained again with the held-out items included"
     return found
+
+
+def probe_rule(evaluation: Evaluation) -> str:
+    """How the settings of closed-form probes were chosen, as a clause of a sentence."""
+    group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
+    chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
+    return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {tested(evaluation)}"
 
 
 def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:

@@ -43,7 +43,7 @@ from daamctl.evaluation.scoring import UNITS, items_of
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.fit.tracking import make_tracker, register_model
-from daamctl.methods import METHODS, load_weights, resolve_method
+from daamctl.methods import CLOSED_FORM, METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
     ENCODER_DIR,
@@ -64,7 +64,7 @@ from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
-from daamctl.reporting.terms import selection_rule
+from daamctl.reporting.terms import probe_rule, selection_rule
 from daamctl.store.files import write_text
 from daamctl.store.version import __version__
 
@@ -366,7 +366,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredSc
         ends = {"low": one.low, "high": one.high, "level": LEVEL} if one.low is not None else {}
         shown = {"value": one.mean} if kind == "fold" else {"value": one.pooled, **ends}
         figures.append(Figure(**named, **shown))  # type: ignore[arg-type]
-    rule = selection_rule(evaluation, found.first.rule)
+    rule = probe_rule(evaluation) if method in CLOSED_FORM else selection_rule(evaluation, found.first.rule)
     if kind == "fold":
         group = chosen[0].result["run"]["test_group"]
         seeds = f"mean of {counted(len(chosen), 'seed')}" if len(chosen) > 1 else "one seed"

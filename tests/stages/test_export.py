@@ -249,7 +249,14 @@ def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_
     layout = Layout.of(copy, "tiny", config)
     with in_project(copy):
         train.run(layout, config, method="weighted-sum", track=False)
-        evaluate.run(layout, config.model_copy(update={"methods": ("weighted-sum",)}))
+        train.run(layout, config, method="ridge-mean", track=False)
+        evaluate.run(layout, config)
+    probe = read_model(export_model(copy, "probe", method="ridge-mean"))  # which has no epoch
+    assert probe.measured is not None
+    assert "such as its penalty, are the best on training items left out one by one" in probe.measured.protocol
+    assert probe.sets is not None
+    assert 7 not in {one.number for one in probe.deviations}
+    assert not any("(D7)" in warning for warning in probe.warnings)
     folder = export_model(copy, "optimistic")
     with pytest.raises(ConfigError, match="has no prediction sets: export it again, or train it with a held-out group"):
         ExportedModel.open(folder, coverage=0.5)

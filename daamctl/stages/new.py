@@ -18,7 +18,7 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -115,8 +115,8 @@ class NewPipeline:
     pipeline: Path
     manifest: Path | None
     pattern: str
-    facts: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    facts: dict[str, str]
+    doubts: list[str]
 
 
 @dataclass
@@ -182,38 +182,8 @@ def run(
         ConfigError: the name, the pattern or the labels are wrong, or the pipeline exists.
         CorpusError: the folder holds no such files, or no labels can be found.
     """
+    labels, columns = labels or {}, columns or {}
     manifest = root / MANIFESTS_DIR / f"{name}.csv"
-    with _removed_if_it_fails(manifest, manifest.with_suffix("")):
-        return _make(root, name, folder, manifest, pattern, labels or {}, columns or {}, encoder, force=force)
-
-
-@contextmanager
-def _removed_if_it_fails(*paths: Path) -> Iterator[None]:
-    """Remove those of some paths that the block has made, so that the next attempt is not told that they exist."""
-    absent = [path for path in paths if not path.exists()]
-    try:
-        yield
-    except BaseException:
-        for path in absent:
-            if path.is_dir():
-                shutil.rmtree(path)
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _make(
-    root: Path,
-    name: str,
-    folder: Path,
-    manifest: Path,
-    pattern: str | None,
-    labels: Mapping[str, str],
-    columns: Mapping[str, str],
-    encoder: str | None,
-    *,
-    force: bool,
-) -> NewPipeline:
-    """The work of `run`."""
     path = root / PIPELINES_DIR / f"{name}.yaml"
     if pattern is None:
         folder = _unwrapped(folder)
@@ -232,52 +202,69 @@ def _make(
         raise ConfigError(f"{folder} is neither a table of items nor a data set", fix="leave out --columns")
     made = manifest.with_suffix("") if held else manifest
     _check_name(name, [path] if as_it_is else [path, made], force=force)
-    if held:
-        listed, columns, doubts = unpack(folder, made, columns, labels)
-        found = _listed(listed, corpus_of(listed) or MANIFEST, folder, columns, doubts, {})
-    elif table is not None:
-        found = _tabled(table, folder, manifest, root, labels)
-    elif corpus is not None:
-        found = _listed(folder, corpus, folder, {}, [], {})
-    else:
-        found = _found_in(folder, pattern, labels)
-    rows, modality, facts, doubts = found.rows, found.modality, found.facts, found.doubts
-    if modality in ("speech", "image"):
-        rows, sound, told = _examined(found.files, rows, modality, listed=None if found.pattern else folder)
-        facts |= sound
-        doubts += told
-    where = f"say where the class is: {'--pattern' if found.pattern else '--columns label=NAME'}"
-    if modality in ("tokens", "embeddings"):  # whose columns have fixed names
-        where = f"correct the labels in {folder}"
-    if rows["label"].n_unique() < 2:
-        raise CorpusError(f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix=where)
-    if modality != "tokens":
-        check_labels(rows, str(folder), where)
-    task = task_of(modality)
-    if modality == "tokens" and "speaker" in rows.columns:
-        task = task.with_sources(rows["utterance_id"], rows["speaker"])
-    speakers = "with {speaker} in --pattern" if found.pattern else "with --columns speaker=NAME"
-    doubts += _group_doubts(rows, task) + _class_doubts(rows, modality, task, speakers)
-    if modality == "text" and found.text in (pair := text_pair([found.text, *rows.drop("text").columns])):
-        doubts.append(f"of the texts only '{found.text}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'")
-    if modality == "embeddings" and encoder is not None:
-        raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
-    source = Path(os.path.abspath(found.source)) if found.source else manifest  # noqa: PTH100 (a link keeps its name)
-    place = source.relative_to(root) if source.is_relative_to(root) else source
-    folds, train = _fold_settings(rows, modality)
-    settings = {
-        "download": {"corpus": found.corpus, "source": place.as_posix(), **folds},
-        "extract": {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]},
-        "train": train,
-    }
-    text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
-    if found.source is None:
-        write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
-    write_text(path, text)
-    _list_in_params(root / PARAMS_FILE, name)
-    facts |= _facts(rows, task)
-    written = None if as_it_is else found.source or manifest
-    return NewPipeline(path, written, found.pattern.text if found.pattern else "", facts, doubts)
+    with _removed_if_it_fails(manifest, manifest.with_suffix("")):
+        if held:
+            listed, columns, doubts = unpack(folder, made, columns, labels)
+            found = _listed(listed, corpus_of(listed) or MANIFEST, folder, columns, doubts, {})
+        elif table is not None:
+            found = _tabled(table, folder, manifest, root, labels)
+        elif corpus is not None:
+            found = _listed(folder, corpus, folder, {}, [], {})
+        else:
+            found = _found_in(folder, pattern, labels)
+        rows, modality, facts, doubts = found.rows, found.modality, found.facts, found.doubts
+        if modality in ("speech", "image"):
+            rows, sound, told = _examined(found.files, rows, modality, listed=None if found.pattern else folder)
+            facts |= sound
+            doubts += told
+        where = f"say where the class is: {'--pattern' if found.pattern else '--columns label=NAME'}"
+        if modality in ("tokens", "embeddings"):  # whose columns have fixed names
+            where = f"correct the labels in {folder}"
+        if rows["label"].n_unique() < 2:
+            raise CorpusError(f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix=where)
+        if modality != "tokens":
+            check_labels(rows, str(folder), where)
+        task = task_of(modality)
+        if modality == "tokens" and "speaker" in rows.columns:
+            task = task.with_sources(rows["utterance_id"], rows["speaker"])
+        speakers = "with {speaker} in --pattern" if found.pattern else "with --columns speaker=NAME"
+        doubts += _group_doubts(rows, task) + _class_doubts(rows, modality, task, speakers)
+        if modality == "text" and found.text in (pair := text_pair([found.text, *rows.drop("text").columns])):
+            doubts.append(
+                f"of the texts only '{found.text}' is read; both: --columns 'text={{{pair[0]}}} {{{pair[1]}}}'"
+            )
+        if modality == "embeddings" and encoder is not None:
+            raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
+        source = Path(os.path.abspath(found.source)) if found.source else manifest  # noqa: PTH100 (a link keeps its name)
+        place = source.relative_to(root) if source.is_relative_to(root) else source
+        folds, train = _fold_settings(rows, modality)
+        settings = {
+            "download": {"corpus": found.corpus, "source": place.as_posix(), **folds},
+            "extract": {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]},
+            "train": train,
+        }
+        text = _pipeline_text(name, settings, QUICK_FOR_WORDS if modality == "tokens" else QUICK)
+        if found.source is None:
+            write_text(manifest, _located(rows, folder, root).write_csv())
+        write_text(path, text)
+        _list_in_params(root / PARAMS_FILE, name)
+        facts |= _facts(rows, task)
+        written = None if as_it_is else found.source or manifest
+        return NewPipeline(path, written, found.pattern.text if found.pattern else "", facts, doubts)
+
+
+@contextmanager
+def _removed_if_it_fails(*paths: Path) -> Iterator[None]:
+    """Remove those of some paths that the block has made, so that the next attempt is not told that they exist."""
+    absent = [path for path in paths if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in absent:
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _unwrapped(folder: Path) -> Path:
@@ -293,7 +280,7 @@ def _unwrapped(folder: Path) -> Path:
 def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: Mapping[str, str]) -> _Found:
     """Items of a table, which is written as the manifest."""
     columns = table.columns
-    items = _renamed(table.table, columns, source, manifest.parent, root)
+    items = _renamed(table.table, columns, source, root)
     may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in table.has
     if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
         items = items.with_columns(spoken[1])
@@ -541,15 +528,11 @@ def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
 def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """The table with a column of texts instead of paths, and what is doubtful about them."""
     texts: dict[str, str] = {}
-    unread = []
     for path in rows["path"]:
-        try:
+        with suppress(OSError, CorpusError):
             if (folder / path).stat().st_size <= LONGEST_TEXT:
                 texts[path] = read_text(folder / path).strip()
-        except (OSError, CorpusError):
-            pass
-        if not texts.get(path):
-            unread.append(path)
+    unread = [path for path in rows["path"] if not texts.get(path)]
     kept = rows.filter(~pl.col("path").is_in(unread))
     kept = kept.with_columns(
         text=pl.col("path").replace_strict(texts, return_dtype=pl.String), utterance_id=pl.col("path")
@@ -638,20 +621,18 @@ def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
             f"{counted(len(both), task.source)} in more than one group, so folds are not {task.source}-independent: "
             f"{first_few(both)}; for folds that share none: download: {{folds: stratified}}"
         )
+    named = any(group.lower().rstrip("0123456789_- ") in PARTS for group in groups)
     if len(groups) > MANY_FOLDS:
-        return [
-            *told,
+        told.append(
             f"{len(groups):,} groups are as many folds, each with a training of every method; if the column says what "
-            "belongs together (speaker, author, document), name it speaker, not group",
-        ]
-    named = [group for group in groups if group.lower().rstrip("0123456789_- ") in PARTS]
-    if not named or len({group.lower() for group in groups} - PARTS.keys()) == 0:
-        return told
-    return [
-        *told,
-        f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
-        "train, test and perhaps dev, and leave out the others",
-    ]
+            "belongs together (speaker, author, document), name it speaker, not group"
+        )
+    elif named and not all(group.lower() in PARTS for group in groups):
+        told.append(
+            f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
+            "train, test and perhaps dev, and leave out the others"
+        )
+    return told
 
 
 def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task, how: str) -> list[str]:
@@ -720,8 +701,8 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
-def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, beside: Path, root: Path) -> pl.DataFrame:
-    """A table with other names of columns, for a manifest in another folder.
+def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, root: Path) -> pl.DataFrame:
+    """A table with other names of columns, for a manifest of the project.
 
     Args:
         source: the table's file, or the folder of its parts.
@@ -753,20 +734,20 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, besi
             if None not in found:
                 folder, table = top, table.with_columns(path=pl.Series(found))
                 break
-    below = pl.lit(f"{_base(folder, beside, root)}/") + place
+    below = pl.lit(f"{_base(folder, root)}/") + place
     return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
 
 
-def _base(folder: Path, beside: Path, root: Path) -> str:
+def _base(folder: Path, root: Path) -> str:
     """A folder as a manifest names it: relative to the manifest's own if it is in the project, else absolute."""
     inside = folder.resolve().is_relative_to(root.resolve())
-    return os.path.relpath(folder.resolve(), beside.resolve()) if inside else str(folder.resolve())
+    return os.path.relpath(folder.resolve(), (root / MANIFESTS_DIR).resolve()) if inside else str(folder.resolve())
 
 
-def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.DataFrame:
+def _located(rows: pl.DataFrame, folder: Path, root: Path) -> pl.DataFrame:
     """The manifest, with the paths of the files from there."""
     if "path" in rows.columns:
-        rows = rows.with_columns(path=pl.lit(f"{_base(folder, beside, root)}/") + pl.col("path"))
+        rows = rows.with_columns(path=pl.lit(f"{_base(folder, root)}/") + pl.col("path"))
         if "speaker" not in rows.columns:
             rows = rows.with_columns(speaker=pl.col("path"))
     first = [name for name in ("path", "text", *FIELDS) if name in rows.columns]
@@ -788,9 +769,8 @@ def _list_in_params(path: Path, name: str) -> None:
     if name in (read_yaml(path).get("pipelines") or []):
         return
     text = path.read_text(encoding="utf-8")
-    found = re.search(r"^pipelines:[^\n]*\n((?:[ ]*-[^\n]*\n|[ ]*#[^\n]*\n)+)", text, re.MULTILINE)
+    found = re.search(r"^pipelines:[^\n]*\n([ ]*)(?:[ ]*-[^\n]*\n|[ ]*#[^\n]*\n)+", text, re.MULTILINE)
     if found is None:
         raise ConfigError(f"{path} has no list of pipelines, one per line", fix=f"add the line '  - {name}' to it")
-    indent = re.match(r"[ ]*", found[1])
-    line = f"{indent[0] if indent else '  '}{yaml.safe_dump([name])}"  # YAML takes a plain `off` for false
+    line = f"{found[1]}{yaml.safe_dump([name])}"  # YAML takes a plain `off` for false
     write_text(path, text[: found.end()] + line + text[found.end() :])

@@ -67,7 +67,8 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     """
     corpus: Corpus = CORPORA.load(config.download.corpus)
     with _located(layout, corpus, config.download, source, force) as (place, final):
-        table = _read(layout, config, corpus, place, partial(_command, layout, source))
+        words = [] if source is None else [f"--from {shlex.quote(str(source))}"]
+        table = _read(layout, config, corpus, place, partial(layout.command_with, "download", extra=words))
     register(layout.root, table.corpus, final, table.content)
     write_utterances(layout.utterances, table)
     _log_summary(table)
@@ -75,7 +76,11 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
 
 
 def _read(layout: Layout, config: Config, corpus: Corpus, place: Path, again: Callable[..., str]) -> UtteranceTable:
-    """Read and check a copy of a corpus. Writes nothing: a copy that is refused takes the place of no other."""
+    """Read and check a copy of a corpus. Writes nothing: a copy that is refused takes the place of no other.
+
+    Args:
+        again: gives the command that repeats this stage with other settings, as do those of the following functions.
+    """
     settings = config.download
     root = place.parent if corpus.name in FILES and is_table(place) else place
     rows = corpus.prepare(place)
@@ -210,12 +215,6 @@ def _located(
                 beside.parent.rmdir()
 
 
-def _command(layout: Layout, source: Path | None, *sets: str) -> str:
-    """The command that repeats this stage with other settings."""
-    place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
-    return layout.command_with("download", *sets, extra=place)
-
-
 def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
     """Refuse a copy that lacks a part of the official split, because its parts would be taken for ordinary groups."""
     groups = rows["group"].drop_nulls()
@@ -251,24 +250,38 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
 
 
 def _readable(
-    rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, again: Callable[..., str]
+    rows: pl.DataFrame, modality: Modality, root: Path, max_fraction: float, again: Callable[..., str]
 ) -> pl.DataFrame:
-    """Drop rows that cannot be read, or refuse the corpus if they are too many."""
+    """Drop rows that cannot be read, or refuse the corpus if their fraction exceeds `max_fraction`."""
     if modality == "embeddings":  # `prepare` has read them all
         return rows
     if modality == "speech":
-        return _measure(rows, root, max_unreadable_fraction, again)
-    if modality == "image":
+        rows = _measured(rows, root)
+    elif modality == "image":
         rows = rows.with_columns(_problem=header_problems(rows, root))
     else:
         blank = pl.when(pl.col("text").fill_null("").str.strip_chars() == "")
         rows = rows.with_columns(_problem=blank.then(pl.col("utterance_id") + " is empty"))
-    _check_readable(rows, modality, max_unreadable_fraction, again)
+    problems = rows["_problem"].drop_nulls()
+    if len(problems):
+        shown = first_few(problems.sort().to_list(), MAX_NAMED, separator=NEXT_LINE)
+        fraction = len(problems) / rows.height
+        what = f"{task_of(modality).original}s are unreadable"
+        message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
+        if fraction > max_fraction:
+            damaged = "the table" if modality in TEXTS else "the files or the table that names them"
+            enough = min(1.0, -(-fraction * 1000 // 1) / 1000)  # rounded up
+            without = again(f"download.max_unreadable_fraction={enough:g}")
+            raise CorpusError(
+                f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
+                fix=f"repair {damaged}, or leave them out: {without}",
+            )
+        log.warning("left out: %s", message)
     return rows.filter(pl.col("_problem").is_null()).drop("_problem")
 
 
-def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, again: Callable[..., str]) -> pl.DataFrame:
-    """Fill in duration and sampling rate from the headers of recordings, and drop rows that cannot be read."""
+def _measured(rows: pl.DataFrame, root: Path) -> pl.DataFrame:
+    """Fill in duration and sampling rate from the headers of recordings, and what is wrong with a row as `_problem`."""
     facts = _probe_all(rows["path"].unique().sort(), root)
     rows = rows.join(facts, on="path", how="left", maintain_order="left")
     samples, rate = pl.col("_samples"), pl.col("sampling_rate")
@@ -283,12 +296,9 @@ def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, aga
         .when((pl.col("duration_s") * rate).round() < 1)
         .then(pl.format("{}: the piece at {} s is shorter than one sample", "path", "start_s"))
     )
-    rows = rows.with_columns(_problem=problem)
-    _check_readable(rows, "speech", max_unreadable_fraction, again)
     rest_s = file_s - pl.col("start_s")
-    rows = rows.filter(pl.col("_problem").is_null())
-    rows = rows.with_columns(duration_s=pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s))
-    return rows.drop("_samples", "_problem")
+    duration_s = pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s)
+    return rows.with_columns(_problem=problem, duration_s=duration_s).drop("_samples")
 
 
 def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
@@ -332,26 +342,6 @@ def _each(paths: pl.Series, read: Callable[[str], T], doing: str) -> list[T]:
             found.append(one)
             bar.advance()
     return found
-
-
-def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, again: Callable[..., str]) -> None:
-    """Refuse the corpus if the fraction of rows with a `_problem` exceeds `max_fraction`; otherwise warn."""
-    problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
-    if problems.is_empty():
-        return
-    shown = first_few(problems.sort().to_list(), MAX_NAMED, separator=NEXT_LINE)
-    fraction = len(problems) / rows.height
-    what = f"{task_of(modality).original}s are unreadable"
-    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
-    if fraction > max_fraction:
-        damaged = "the table" if modality in TEXTS else "the files or the table that names them"
-        enough = min(1.0, -(-fraction * 1000 // 1) / 1000)  # rounded up
-        without = again(f"download.max_unreadable_fraction={enough:g}")
-        raise CorpusError(
-            f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
-            fix=f"repair {damaged}, or leave them out: {without}",
-        )
-    log.warning("left out: %s", message)
 
 
 def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]) -> pl.DataFrame:

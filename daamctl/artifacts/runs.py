@@ -65,25 +65,24 @@ def with_seeds(folds: Sequence[Fold], seeds: Collection[int] | None) -> list[Fol
     return [fold for fold in folds if seeds is None or fold.seed in seeds]
 
 
-def complete_folds(name: str, layout: Layout, method: str, seeds: Collection[int] | None) -> list[Fold]:
+def complete_folds(layout: Layout, method: str, seeds: Collection[int] | None) -> list[Fold]:
     """Read all folds of a method.
 
     Args:
-        name: name of the run, for messages.
         seeds: seeds that every fold must have; None: those that were found.
 
     Raises:
         ArtifactError: a fold is missing or damaged.
     """
-    place = layout.method(method)
+    place, name = layout.method(method), f"{layout.run_name}/{method}"
     folds = with_seeds(read_folds(place), seeds)
     if not folds:
-        raise ArtifactError(f"'{name}/{method}' has no finished fold", path=place)
+        raise ArtifactError(f"'{name}' has no finished fold", path=place)
     wanted = seeds or {fold.seed for fold in folds}
     done = {(fold.fold, fold.seed) for fold in folds}
     numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
     missing = [(fold, seed) for fold in numbers for seed in sorted(wanted) if (fold, seed) not in done]
     if missing:
         shown = first_few([f"fold {fold} seed {seed}" for fold, seed in missing])
-        raise ArtifactError(f"'{name}/{method}' lacks {shown}", path=place)
+        raise ArtifactError(f"'{name}' lacks {shown}", path=place)
     return folds

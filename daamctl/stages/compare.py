@@ -108,11 +108,10 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         modality: str | None = loaded[0][0].folds[0].modality
         result: PairedResult | PrintedResult = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
     else:
-        both = isinstance(a, PublishedSide) and isinstance(b, PublishedSide)
-        rows = zip(_rows(a, firsts, chosen, both=both), _rows(b, seconds, chosen, both=both), strict=True)
         corpora = [side.config.download.corpus for side in (a, b) if isinstance(side, TrainedSide)]
+        rows = [_rows(side, names, chosen, both=not corpora) for side, names in ((a, firsts), (b, seconds))]
         modality = CORPORA.load(corpora[0]).modality if corpora else None
-        result = compare_printed(list(rows))
+        result = compare_printed(list(zip(*rows, strict=True)))
     report = ComparisonReport(
         first=first,
         second=second,
@@ -174,13 +173,11 @@ def _match(a: TrainedSide | PublishedSide, b: TrainedSide | PublishedSide) -> li
     """The pairs of methods: two single methods as given, otherwise matched by name."""
     if a.one and b.one:
         pairs = [(a.methods[0], b.methods[0])]
-    elif a.one or b.one:
-        single, many = (a, b) if a.one else (b, a)
-        if single.methods[0] not in many.methods:
-            raise UnknownNameError("method", single.methods[0], many.methods, of=many.name)
-        pairs = [(single.methods[0], single.methods[0])]
     else:
-        pairs = [(name, name) for name in a.methods if name in b.methods]
+        single, many = (b, a) if b.one else (a, b)  # if neither is single, the order is that of the first
+        if single.one and single.methods[0] not in many.methods:
+            raise UnknownNameError("method", single.methods[0], many.methods, of=many.name)
+        pairs = [(name, name) for name in single.methods if name in many.methods]
     if not pairs:
         raise ConfigError(
             f"'{a.name}' ({', '.join(a.methods)}) and '{b.name}' ({', '.join(b.methods)}) share no method",
@@ -219,7 +216,7 @@ def _load(side: TrainedSide, methods: Sequence[str], unit: str) -> list[TrainedM
     """
     found: dict[str, list[Fold]] = {}
     for method in methods:
-        found[method] = complete_folds(side.name, side.layout, method, side.seeds(stage_of(method)))
+        found[method] = complete_folds(side.layout, method, side.seeds(stage_of(method)))
         check_method(method, found[method])
     check_methods(found, side.config)
     remake = side.layout.command("download")
@@ -260,26 +257,12 @@ def _rows(side: TrainedSide | PublishedSide, methods: Sequence[str], unit: str, 
 
 
 def _row(side: PublishedSide, method: str, *, both: bool) -> PrintedSide:
-    """A published row, with mean and deviation of its folds."""
-    row, name = side.row(method), f"{side.name}/{method}"
-    values = [value / 100 for value in row.folds.values()]
-    sessions: Sequence[int | None] = _sessions(side, row) or [None] * len(values)
+    """A published row, with its figures and the facts that its table states; `both` as in `_rows`."""
+    table, row, name = side.table, side.row(method), f"{side.name}/{method}"
+    values, sessions = [value / 100 for value in row.folds.values()], _sessions(table, row)
     wrong = {"mean": not row.mean_agrees, "deviation": row.std_is == "neither"} if row.disagrees else {}
-    return PrintedSide(
-        method,
-        Row(name, name, side.table.corpus, row.printed or None, [what for what, found in wrong.items() if found]),
-        _stated(side, method, both=both),
-        [figure_of(name, "clip", BEST_ON_TEST, values)],
-        [score_of(name, *fold) for fold in zip(row.folds, sessions, values, strict=True)],
-        [f"{side.name}: {side.table.protocol}"],
-    )
-
-
-def _stated(side: PublishedSide, method: str, *, both: bool) -> dict[str, Any]:
-    """The facts that a published table states; with `both`, also those that only published tables have."""
-    table, row = side.table, side.row(method)
     speech = not table.repeats
-    known: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "method": method,
         "download.corpus": table.corpus,
         "extract.encoder": table.encoder,
@@ -289,17 +272,24 @@ def _stated(side: PublishedSide, method: str, *, both: bool) -> dict[str, Any]:
         "runs.num_folds": len(row.folds) if speech else 1,
         "runs.per_fold": 1 if speech else len(row.folds),
     }
-    if both:
-        known["table"] = f"{table.source}/{row.table}"
-        known["data.sessions"] = _sessions(side, row)
-    return known
+    if both:  # only published tables have these
+        stated |= {"table": f"{table.source}/{row.table}", "data.sessions": sessions}
+    numbers: Sequence[int | None] = sessions or [None] * len(values)
+    return PrintedSide(
+        method,
+        Row(name, name, table.corpus, row.printed or None, [what for what, found in wrong.items() if found]),
+        stated,
+        [figure_of(name, "clip", BEST_ON_TEST, values)],
+        [score_of(name, *fold) for fold in zip(row.folds, numbers, values, strict=True)],
+        [f"{side.name}: {table.protocol}"],
+    )
 
 
-def _sessions(side: PublishedSide, row: PublishedRow) -> list[int] | None:
+def _sessions(table: PublishedTable, row: PublishedRow) -> list[int] | None:
     """The session behind each printed column; None where columns are repeats of one split."""
     if not all(name.startswith("F") for name in row.folds):
         return None
     columns = [int(name[1:]) for name in row.folds]
     # deviation D15: the released code orders these folds by their size, not by session
-    grouped = side.table.corpus == "iemocap" and row.method.startswith("lora")
+    grouped = table.corpus == "iemocap" and row.method.startswith("lora")
     return [LORA_SESSIONS[column - 1] for column in columns] if grouped else columns

@@ -9,7 +9,6 @@ import logging
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -42,7 +41,7 @@ from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
 from daamctl.fit.features import load_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
-from daamctl.fit.tracking import make_tracker, register_model
+from daamctl.fit.tracking import Tracker, register_model
 from daamctl.methods import CLOSED_FORM, METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
@@ -77,7 +76,6 @@ MEAN, REFIT = "mean", "refit"
 class _Trained:
     """A trained method."""
 
-    name: str
     method: str
     layout: Layout
     config: Config
@@ -194,7 +192,7 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     if stage == "finetune" and layers is not None:
         raise MethodError(f"{method} fine-tunes the whole encoder; leave out --layers")
     seeds = config.seeds_of(stage) if layout.pipeline else None
-    folds = complete_folds(name, layout, method, seeds)
+    folds = complete_folds(layout, method, seeds)
     check_method(method, folds)
     if changed := differences(folds[0], config):
         raise ArtifactError(
@@ -218,9 +216,8 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         if not chosen or not set(chosen) <= set(features.layers):
             raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{layers}'")
         folder = layout.stage("truncate") / f"{layers_name(chosen)}-{method}"
-        with closing(make_tracker(layout.root, enabled=False)) as tracker:
-            folds = train_on_layers(method, features, chosen, folder, layout, config, tracker)
-    return _Trained(name, method, layout, config, folds, evaluation)
+        folds = train_on_layers(method, features, chosen, folder, layout, config, Tracker())
+    return _Trained(method, layout, config, folds, evaluation)
 
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
@@ -300,7 +297,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         members.append(Member(file=f"{file}.safetensors", fold=number, seed=fold.seed, test_group=group))
     return ModelRecord(
         schema=SCHEMA,
-        run=found.name,
+        run=found.layout.run_name,
         method=found.method,
         decoder=decoder,
         settings=settings,

@@ -112,52 +112,6 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit, part[0].task) for frame in predictions] for unit in UNITS}
-    return _evaluate(layout, config, folds, items, skipped), history_rows(folds)
-
-
-def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
-    """The checked folds of every method, and the content of `skipped.json` of methods that were not trained."""
-    folds: dict[str, list[Fold]] = {}
-    skipped: dict[str, Any] = {}
-    for method in config.trained:
-        note = layout.method(method) / SKIPPED_FILE
-        if note.exists():
-            skipped[method] = read_note(note)
-            continue
-        stage = stage_of(method)
-        finished = read_folds(layout.method(method))
-        seeds = config.seeds_of(stage)
-        folds[method] = [fold for fold in finished if fold.seed in seeds]
-        if folds[method] and (others := sorted({fold.seed for fold in finished} - {*seeds})):
-            words = "%s was also trained with seeds that are not in train.seeds, so not evaluated: %s"
-            logger.info(words, method, first_few(list(map(str, others))))
-        if not folds[method]:
-            # others may lack folds, too
-            fix = f"make it: {layout.command('run')}" if layout.pipeline and not finished else None
-            raise ArtifactError(_no_fold(layout, method, finished, seeds), fix=fix, path=layout.method(method))
-        check_method(method, folds[method])
-    if not folds:
-        names = ", ".join(skipped) or "none"
-        raise ArtifactError(f"there is no method to evaluate; skipped: {names}", fix="set `methods`")
-    check_methods(folds, config)
-    return folds, skipped
-
-
-def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Sequence[int]) -> str:
-    text = f"no finished fold of method '{method}' in {layout.method(method)}"
-    if not finished:
-        return text
-    available = ", ".join(sorted({str(fold.seed) for fold in finished}))
-    return f"{text} with seed {', '.join(map(str, seeds))} (available: {available})"
-
-
-def _evaluate(
-    layout: Layout,
-    config: Config,
-    folds: Mapping[str, Sequence[Fold]],
-    items: Mapping[str, UnitItems],
-    skipped: dict[str, Any],
-) -> Evaluation:
     first = next(iter(folds.values()))[0]
     run_part = first.result["run"]
     unit = config.evaluate.unit
@@ -194,7 +148,7 @@ def _evaluate(
     stored = (part[0] for name, part in folds.items() if stage_of(name) == "train" and name not in CLOSED_FORM)
     rule = next(stored, first).rule
     chance = {one: task.chance(np.array([*true.values()])) for one, true in targets.items()}
-    return Evaluation(
+    evaluation = Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
         modality=first.modality,
@@ -217,6 +171,39 @@ def _evaluate(
         single_layer=single,
         scores=Scores(unit, {table: frame_of(table, part) for table, part in rows.items()}),
     )
+    return evaluation, history_rows(folds)
+
+
+def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
+    """The checked folds of every method, and the content of `skipped.json` of methods that were not trained."""
+    folds: dict[str, list[Fold]] = {}
+    skipped: dict[str, Any] = {}
+    for method in config.trained:
+        note = layout.method(method) / SKIPPED_FILE
+        if note.exists():
+            skipped[method] = read_note(note)
+            continue
+        stage = stage_of(method)
+        finished = read_folds(layout.method(method))
+        seeds = config.seeds_of(stage)
+        folds[method] = [fold for fold in finished if fold.seed in seeds]
+        if folds[method] and (others := sorted({fold.seed for fold in finished} - {*seeds})):
+            words = "%s was also trained with seeds that are not in train.seeds, so not evaluated: %s"
+            logger.info(words, method, first_few(list(map(str, others))))
+        if not folds[method]:
+            text = f"no finished fold of method '{method}' in {layout.method(method)}"
+            if finished:
+                available = ", ".join(sorted({str(fold.seed) for fold in finished}))
+                text += f" with seed {', '.join(map(str, seeds))} (available: {available})"
+            # others may lack folds, too
+            fix = f"make it: {layout.command('run')}" if layout.pipeline and not finished else None
+            raise ArtifactError(text, fix=fix, path=layout.method(method))
+        check_method(method, folds[method])
+    if not folds:
+        names = ", ".join(skipped) or "none"
+        raise ArtifactError(f"there is no method to evaluate; skipped: {names}", fix="set `methods`")
+    check_methods(folds, config)
+    return folds, skipped
 
 
 def _against_single_layer(complete: Mapping[str, pl.DataFrame], task: Task) -> tuple[list[Compared], Family | None]:

@@ -8,7 +8,7 @@ trained. Writes `data/ablate/<run>/<set>-<method>/fold*/`, layers.parquet and ab
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
@@ -75,24 +75,35 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         if order and k not in ks
     ]
     method, choice = _choose(layout, config, features, sets)
+    trained: list[str] = []
     if method is None:
         sets = {}
-    for name, (inside, outside) in (cut_ties(order, ks, score) if sets else {}).items():
-        notes.append(
+        notes += choice
+    else:
+        notes += [
             f"Layers {inside} and {outside} have the same score, but only the first is in {name}: ties are broken by "
             "layer number."
-        )
-    notes += choice
-    if sets and method is not None:
-        notes += _method_notes(method, config, features, sets)
+            for name, (inside, outside) in cut_ties(order, ks, score).items()
+        ]
+        notes += [*choice, *_method_notes(method, config, features, sets)]
         sets = {ALL: features.layers, **sets}
-    trained = [method, *counterparts(method)[:1]] if sets and method else []
-    folds = _train(trained, sets, layout, config, features, force=force, track=track)
-    folder, own = layout.stage("ablate"), folds.get(method or "", {})
+        trained = [method, *counterparts(method)[:1]]
+    folder = layout.stage("ablate")
+    folder.mkdir(parents=True, exist_ok=True)
+    folds: dict[str, dict[str, list[Fold]]] = {one: {} for one in trained}  # method -> set -> folds
+    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+        for one, parts in folds.items():
+            for name, layers in sets.items():
+                target = folder / f"{name}-{one}"
+                parts[name] = train_on_layers(one, features, layers, target, layout, config, tracker, force=force)
+        # what an earlier run has trained on other sets
+        remove_others(folder, {f"{name}-{one}" for name in sets for one in trained}, folders=True)
+        own = folds.get(method or "", {})  # the probe is not tracked
+        send_missing(tracker, [fold for name, part in own.items() if name != ALL for fold in part])
     found = Ablation(
         run=layout.run_name,
         method=method,
-        label=own[ALL][0].label if own else method or "",
+        label=own[ALL][0].label if own else "",
         unit=config.evaluate.unit,
         modality=features.head.modality,
         embeddings_key=features.head.key,
@@ -123,37 +134,6 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     if not sets:
         log.info("ablate: nothing to train. %s", " ".join(notes) or "No layers are chosen (ablate.k, ablate.layers).")
     return folder / ABLATION
-
-
-def _train(
-    methods: Sequence[str],
-    sets: Mapping[str, tuple[int, ...]],
-    layout: Layout,
-    config: Config,
-    features: Features,
-    *,
-    force: bool,
-    track: bool,
-) -> dict[str, dict[str, list[Fold]]]:
-    """Train methods on sets of layers, and remove what an earlier run has trained on others.
-
-    Returns:
-        Method -> set -> folds. Those of the first method are tracked.
-    """
-    folder = layout.stage("ablate")
-    folder.mkdir(parents=True, exist_ok=True)
-    folds: dict[str, dict[str, list[Fold]]] = {one: {} for one in methods}
-    with closing(make_tracker(layout.root, enabled=track)) as tracker:
-        for one in methods:
-            for name, layers in sets.items():
-                target = folder / f"{name}-{one}"
-                folds[one][name] = train_on_layers(
-                    one, features, layers, target, layout, config, tracker, force=force
-                )  # fmt: skip
-        remove_others(folder, {f"{name}-{one}" for name in sets for one in methods}, folders=True)
-        own = folds[methods[0]] if methods else {}
-        send_missing(tracker, [fold for name, part in own.items() if name != ALL for fold in part])
-    return folds
 
 
 def _add_marks(found: Ablation, folds: Mapping[str, Mapping[str, list[Fold]]], margin: float) -> None:

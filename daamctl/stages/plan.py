@@ -326,12 +326,13 @@ class _Planner:
             set_state(task, Obstacle(error.message, error.fix))
             return
         method = choose_method(self.layout, self.config, known.sizes, set(map(len, groups.values()))).name
-        chosen = (method, groups) if method and groups else (None, {})
-        fresh = made is not None and order in (None, made.ranking)
-        if made is not None:
-            now = (self.config.evaluate.unit, rank_by, *chosen)
-            fresh = fresh and (made.unit, made.rank_by, made.method, made.sets) == now
         if method is None or not groups:
+            method, groups = None, {}
+        fresh = False  # whether the table is of what it would train
+        if made is not None and order in (None, made.ranking):
+            now = (self.config.evaluate.unit, rank_by, method, groups)
+            fresh = (made.unit, made.rank_by, made.method, made.sets) == now
+        if method is None:
             task.work, task.total, task.done, task.basis = "nothing to train", 1, int(fresh), "quick"
             set_state(task, None, upstream)
             self._set_disk(task, 0)

@@ -10,7 +10,6 @@ its result.
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.trials import primary_not_worse
 from daamctl.fit.features import Features, load_features
 from daamctl.fit.subsets import misfits, train_on_layers
-from daamctl.fit.tracking import make_tracker
+from daamctl.fit.tracking import Tracker
 from daamctl.methods import resolve_method
 from daamctl.store.provenance import device_name
 
@@ -89,12 +88,10 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     folder = layout.stage("truncate")
     folder.mkdir(parents=True, exist_ok=True)
     folds: dict[str, list[Fold]] = {}
-    with closing(make_tracker(root, enabled=False)) as tracker:
-        for layers in sets:
-            name = layers_name(layers)
-            folds[name] = train_on_layers(
-                method, features, layers, folder / f"{name}-{method}", layout, config, tracker, force=force
-            )
+    for layers in sets:
+        name = layers_name(layers)
+        target = folder / f"{name}-{method}"
+        folds[name] = train_on_layers(method, features, layers, target, layout, config, Tracker(), force=force)
     cost, whole = _cost(config, features), layers_name(every)
     items = {
         name: item_table(own, [items_of(one.predictions(), unit, task) for one in own]) for name, own in folds.items()
@@ -165,13 +162,13 @@ def _cost(config: Config, features: Features) -> _Cost:
     note = "The encoder is not on this machine, so its time was not measured."
     if here:
         try:
-            return _measured(config, features, modality)
+            return _measured(config, features)
         except (ConfigError, EncoderError) as error:  # of the device, or of the encoder
             note = f"The encoder's time was not measured: {error.message}."
     return _Cost(parameters=_matching(outline_shares(configuration), features), note=note)
 
 
-def _measured(config: Config, features: Features, modality: Any) -> _Cost:
+def _measured(config: Config, features: Features) -> _Cost:
     device = resolve_device(config.extract.device)
     log.info("measuring the time of the encoder's layers on %s", device)
     opened = open_encoder(

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,14 +46,8 @@ ASK_TORCH = (
     "import torch; "
     "print(sum(torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count())))"
 )
-
-
-@dataclass(frozen=True)
-class RequiredDownload:
-    """A download that a pipeline needs; the obstacle is reported if the source cannot be reached."""
-
-    url: str
-    obstacle: Obstacle
+Need = tuple[Obstacle, str | None]
+"""What keeps a pipeline from running, and the address of a server that has what is missing; None: there is none."""
 
 
 def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | None]:
@@ -70,7 +64,7 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     listed = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
     names = pipelines if pipelines is not None else listed
     code = {part: _code(part) for part in sorted({spec.code for spec in STAGES.values() if spec.code})}
-    configs: dict[str, Config] = {}
+    needs: dict[str, list[Need]] = {}
     settings: dict[str, dict[tuple[str, str | None], dict[str, Any]]] = {}
     wrong: dict[str, list[str]] = {}
     for name in names:
@@ -79,12 +73,12 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
             if config is None or problems:
                 wrong[name] = problems
                 continue
-            CORPORA.load(config.download.corpus)
+            lacking = [*_corpus(root, config), *_encoder(config), *_gpu(config)]
             settings[name] = {step: _settings(config, *step) for step in steps_of(config)}
-            configs[name] = config
+            needs[name] = lacking
         except ConfigError as error:
             wrong[name] = [str(error)]
-    verdicts = _judge({name: [*_corpus(root, one), *_encoder(one), *_gpu(one)] for name, one in configs.items()})
+    verdicts = _judge(needs)
     for name, read in settings.items():
         obstacle = verdicts[name]
         why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
@@ -133,9 +127,8 @@ def _watched(config: Config, what: str) -> Any:
         if config.finetunes:
             seeds["finetune"] = list(config.seeds_of("finetune"))
         return seeds
-    if what in type(config).model_fields and isinstance(getattr(config, what), Section):
-        return watched_settings(config, what)
-    return list(getattr(config, what))
+    found = getattr(config, what)
+    return watched_settings(config, what) if isinstance(found, Section) else list(found)
 
 
 def _code(part: str) -> str:
@@ -175,25 +168,19 @@ def require(root: Path, config: Config, needs: Collection[str]) -> None:
             raise kind(obstacle.reason, fix=obstacle.fix)
 
 
-def _judge(needs: Mapping[str, Sequence[Obstacle | RequiredDownload]]) -> dict[str, Obstacle | None]:
+def _judge(needs: Mapping[str, Sequence[Need]]) -> dict[str, Obstacle | None]:
     """Name -> what is missing, after asking all servers at once, or None."""
-    downloads = [need for found in needs.values() for need in found if isinstance(need, RequiredDownload)]
-    reached = _reached({need.url for need in downloads})
+    reached = _reached({url for found in needs.values() for _, url in found if url is not None})
     verdicts: dict[str, Obstacle | None] = {}
     for name, found in needs.items():
-        obstacles = []
-        for need in found:
-            if isinstance(need, Obstacle):
-                obstacles.append(need)
-            elif need.url not in reached:
-                obstacles.append(need.obstacle)
+        obstacles = [obstacle for obstacle, url in found if url not in reached]
         fixes = dict.fromkeys(one.fix for one in obstacles if one.fix)
         reason = "; ".join(one.reason for one in obstacles)
         verdicts[name] = Obstacle(reason, "; ".join(fixes) or None) if obstacles else None
     return verdicts
 
 
-def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]:
+def _corpus(root: Path, config: Config) -> Iterator[Need]:
     """Search in the order of `daamctl download`: folder of the settings, registered folder, then download."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     given = config.download.source
@@ -204,16 +191,16 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | RequiredDownload]
         if corpus.url is not None and not is_whole(own):
             host = urlsplit(corpus.url).hostname
             reason = f"corpus '{corpus.name}' is not on this machine, and {host} cannot be reached"
-            yield RequiredDownload(corpus.url, Obstacle(reason, corpus.how_to_get))
+            yield Obstacle(reason, corpus.how_to_get), corpus.url
     elif place is None:
-        yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
+        yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get), None
     elif not (place.exists() if corpus.name in FILES else place.is_dir()):  # a manifest may be a folder, too
         again = corpus.obtain is not None and given is None
         fix = f"daamctl download {corpus.name} --force obtains it again" if again else corpus.how_to_get
-        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", fix)
+        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", fix), None
 
 
-def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:
+def _encoder(config: Config) -> Iterator[Need]:
     if not config.has_encoder:
         return
     name = config.extract.encoder
@@ -223,7 +210,7 @@ def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:
     try:
         check_name(name)
     except EncoderError as error:
-        yield Obstacle(error.message, error.fix)
+        yield Obstacle(error.message, error.fix), None
         return
     if expanded(source).is_dir():
         return
@@ -232,19 +219,15 @@ def _encoder(config: Config) -> Iterator[Obstacle | RequiredDownload]:
         at, below = (f" --revision {revision}", f"/revision/{revision}") if revision else ("", "")
         absent = "not in the local cache" if name in ENCODERS else "neither a folder here nor in the local cache"
         reason = f"encoder '{source}' is {absent}, and the Hugging Face hub lacks it or cannot be reached"
-        yield RequiredDownload(
-            f"{HUB}/api/models/{source}{below}", Obstacle(reason, f"with network: hf download {source}{at}")
-        )
+        yield Obstacle(reason, f"with network: hf download {source}{at}"), f"{HUB}/api/models/{source}{below}"
 
 
-def _gpu(config: Config) -> Iterator[Obstacle]:
+def _gpu(config: Config) -> Iterator[Need]:
     wanted = config.extract.min_gpu_memory_gb if config.has_encoder else 0.0
     if wanted and (there := gpu_memory_gb()) < wanted:
         found = f"{there:.0f} GB" if there else "no GPU"
-        yield Obstacle(
-            f"encoder '{config.extract.encoder}' needs {wanted:g} GB of GPU memory, this machine has {found}",
-            "run it on another machine, or lower extract.min_gpu_memory_gb to try anyway",
-        )
+        reason = f"encoder '{config.extract.encoder}' needs {wanted:g} GB of GPU memory, this machine has {found}"
+        yield Obstacle(reason, "run it on another machine, or lower extract.min_gpu_memory_gb to try anyway"), None
 
 
 def gpu_memory_gb() -> float:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from daamctl.artifacts.masked import NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay, masked_run
 from daamctl.compute.devices import resolve_device
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 CORPUS = "wikitext2"
 LAST = "last-layer"
+Runs = dict[tuple[str, bool], list[tuple[MaskedTraining, NDArray[np.float64]]]]
+"""Fusion, and whether the encoder is trained too -> the training of each seed, and its losses (N,) of all tokens."""
 VERSION = 1
 """Part of the key of a training; raised when its computation changes."""
 DEV, TEST = 1, 2
@@ -121,8 +124,7 @@ def run(
     chosen = list(dict.fromkeys([LAST, *fusions]))
     results = masked_run(folder, work=unfinished)
     with results.lock():
-        found: dict[tuple[str, bool], list[MaskedTraining]] = {}
-        nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
+        runs: Runs = {}
         for tuned in (False, True) if finetune else (False,):
             for fusion in chosen:
                 released = fusion == LAST and not tuned  # nothing is drawn or trained
@@ -130,9 +132,9 @@ def run(
                     trial = trial_of(fusion, tuned, seed)
                     name = f"{fusion}-finetuned" if tuned else fusion
                     place, work = folder / name / f"seed{seed}", unfinished / f"{name}-seed{seed}"
-                    found.setdefault((fusion, tuned), []).append(_trained(trial, place, work, force=force))
-                    values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
-                    nll.setdefault((fusion, tuned), []).append(values)
+                    training = _trained(trial, place, work, force=force)
+                    nll = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
+                    runs.setdefault((fusion, tuned), []).append((training, nll))
         names, numbers, positions = map(list, zip(*tokens, strict=True))
         write_parquet(folder / TOKENS, pa.table({"article": names, "block": numbers, "position": positions}))
         summary = MaskedRun(
@@ -146,7 +148,7 @@ def run(
             articles=len(set(names)),
             blocks=len(scored),
             tokens=len(tokens),
-            ways=_ways(found, nll, names),
+            ways=_ways(runs, names),
             device=device_name(where),
         )
         results.seal(folder, summary, [folder / TOKENS])
@@ -205,29 +207,28 @@ def _blocks(model: MaskedModel, articles: Sequence[Article]) -> tuple[list[torch
     return [block for _, block in cut], [name for name, _ in cut]
 
 
-def _ways(
-    found: dict[tuple[str, bool], list[MaskedTraining]],
-    nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]],
-    articles: Sequence[str],
-) -> list[MaskedWay]:
+def _ways(runs: Runs, articles: Sequence[str]) -> list[MaskedWay]:
     """Perplexities, and ratios to the last layer with the encoder in the same state."""
     ways = []
-    for tuned in sorted({tuned for _, tuned in found}):
-        means = {fusion: np.mean(values, axis=0) for (fusion, state), values in nll.items() if state == tuned}
+    for tuned in sorted({tuned for _, tuned in runs}):
+        means = {
+            fusion: np.mean([nll for _, nll in own], axis=0) for (fusion, state), own in runs.items() if state == tuned
+        }
         whole, beside = perplexities(means, articles), ratios(means, LAST, articles)
         # ratios are taken within a state: fine-tuning helps every fusion, the last layer too
         for fusion, figure in whole.items():
-            runs, ratio, named = found[fusion, tuned], beside.get(fusion), dict[str, float | None]()
-            if ratio is not None:
+            trainings, losses = zip(*runs[fusion, tuned], strict=True)
+            named: dict[str, float | None] = {}
+            if (ratio := beside.get(fusion)) is not None:
                 named = {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
             ways.append(
                 MaskedWay(
                     fusion=fusion,
                     finetuned=tuned,
-                    added=runs[0].added,
-                    trained=runs[0].trained,
-                    epochs=[one.epoch for one in runs],
-                    by_seed=[float(np.exp(values.mean())) for values in nll[fusion, tuned]],
+                    added=trainings[0].added,
+                    trained=trainings[0].trained,
+                    epochs=[one.epoch for one in trainings],
+                    by_seed=[float(np.exp(nll.mean())) for nll in losses],
                     perplexity=figure.value,
                     low=figure.low,
                     high=figure.high,

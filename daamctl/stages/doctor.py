@@ -7,27 +7,28 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.layout import Layout
 from daamctl.compute.cpu_formats import cpu_formats, in_words
-from daamctl.compute.devices import resolve_device, resolve_precision
+from daamctl.compute.devices import free_memory, resolve_device, resolve_precision
 from daamctl.compute.energy import joules
 from daamctl.compute.threads import allowed_cores
+from daamctl.config import Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.fit.tracking import shown_store, store_uri
 from daamctl.methods import CLOSED_FORM, METHODS, settings_of
+from daamctl.methods.activity_check import constant_weight, gradient_sizes, logits_after_steps
+from daamctl.methods.contract import PUBLISHED_PARAMETERS, SMALL, Case, Finding, run_checks, trainable
 from daamctl.methods.settings import Sizes
 from daamctl.store.provenance import device_name, git_commit, versions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from daamctl.artifacts.layout import Layout
-    from daamctl.config import Config
-    from daamctl.methods.contract import Case, Finding
 
 INPUTS = 16
 """Number of items on which the methods of a pipeline are checked."""
@@ -71,6 +72,8 @@ def examine_method(
 ) -> Iterator[Finding]:
     """Check one method: its numbers at a small width, its parameters at the given sizes and at those of the papers.
 
+    Numbers are computed at the smallest divisor of the width, at least 16, that the settings allow (e.g. the heads).
+
     Args:
         method: name of a method, or a variant such as `daam-v1-mlp`.
         num_layers: L.
@@ -81,19 +84,7 @@ def examine_method(
         UnknownNameError: there is no such method.
         MethodError: it cannot be built for these sizes and settings.
     """
-    from daamctl.methods.contract import run_checks
-
-    yield from run_checks(_case(method, settings, Sizes(num_layers, embed_dim, num_classes)))
-
-
-def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
-    """The method with the sizes at which it is checked.
-
-    Numbers are computed at the smallest divisor of the width, at least 16, that the settings allow (e.g. the heads).
-    """
-    import torch
-
-    from daamctl.methods.contract import PUBLISHED_PARAMETERS, Case
+    sizes = Sizes(num_layers, embed_dim, num_classes)
 
     def fits(width: int) -> bool:
         try:
@@ -102,13 +93,14 @@ def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
             return False
         return True
 
-    widths = [width for width in range(NUMERIC_WIDTH, sizes.embed_dim) if sizes.embed_dim % width == 0]
+    widths = [width for width in range(NUMERIC_WIDTH, embed_dim) if embed_dim % width == 0]
     with torch.device("meta"):
         Case(method, settings, sizes).build()
         # float64 over many seeds is slow at the full width, and shows nothing more
-        width = next(filter(fits, widths), sizes.embed_dim)
+        width = next(filter(fits, widths), embed_dim)
     published = {} if settings else PUBLISHED_PARAMETERS.get(method, {})
-    return Case(method, settings, sizes._replace(embed_dim=width), tuple(dict.fromkeys([sizes, *published])))
+    case = Case(method, settings, sizes._replace(embed_dim=width), tuple(dict.fromkeys([sizes, *published])))
+    yield from run_checks(case)
 
 
 def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Finding]]:
@@ -144,9 +136,6 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
 
 def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tuple[Tensor, Tensor, str]:
     """Inputs (B, L, D), class ids (B,) and their description: stored vectors if they exist, else random ones."""
-    import numpy as np
-    import torch
-
     from daamctl.fit.features import open_features
 
     try:
@@ -162,17 +151,11 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
 
 def _effects(config: Config, sizes: Sizes, x: Tensor, y: Tensor) -> Iterator[Finding]:
     """One finding for each method of a pipeline that is trained in steps."""
-    import torch
-
-    from daamctl.compute.devices import free_memory
-    from daamctl.methods.activity_check import logits_after_steps
-    from daamctl.methods.contract import Case, Finding, trainable
-
     seen: dict[str, Tensor] = {}
     for method in config.methods:
         if method in CLOSED_FORM:
             continue
-        case = Case(method, settings_of(method, config.method_settings), Sizes(*sizes))
+        case = Case(method, settings_of(method, config.method_settings), sizes)
         try:
             with torch.device("meta"):
                 need = COPIES * trainable(case.build())
@@ -193,9 +176,6 @@ def _effects(config: Config, sizes: Sizes, x: Tensor, y: Tensor) -> Iterator[Fin
 
 def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
     """What is wrong with a method on these inputs, and what was observed."""
-    from daamctl.methods.activity_check import constant_weight, gradient_sizes
-    from daamctl.methods.contract import SMALL
-
     # a weight that varies at a small size must vary at these sizes, too
     small = replace(case, settings={}, sizes=SMALL)
     gate = constant_weight(small.make(), small.data()[0], gate=True) is None
@@ -226,18 +206,14 @@ def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
 
 def _devices() -> list[tuple[str, str]]:
     """CPU, GPUs, and what `auto` stands for on this machine."""
-    import torch
-
     cores = len(allowed_cores())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         facts = torch.cuda.get_device_properties(index)
-        energy = (
-            ""
-            if joules(f"cuda:{index}") is not None
-            else ", energy not counted (its driver has no counter, or nvidia-ml-py is not installed)"
-        )
+        energy = ""
+        if joules(f"cuda:{index}") is None:
+            energy = ", energy not counted (its driver has no counter, or nvidia-ml-py is not installed)"
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB{energy}"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))

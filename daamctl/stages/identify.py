@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from daamctl.artifacts.utterances import Modality
@@ -217,7 +218,7 @@ def _closest(
     if encoder.embed_dim != given.shape[2]:
         raise EncoderError(f"{encoder.what} has {encoder.embed_dim} features, the vectors have {given.shape[2]}")
     pooled = [_pooled(encoder, source) for source in sources]
-    best: Identification | None = None
+    found = []
     for pool in pooled[0]:
         ours = np.stack([one[pool] for one in pooled])  # (n, K, D)
         apart = np.linalg.norm(_unit(given)[:, :, None] - _unit(ours)[:, None], axis=3).mean(0)  # (L, K)
@@ -232,16 +233,12 @@ def _closest(
         ratio = lengths[0] / lengths[1]
         scale = "as they are" if np.abs(ratio - 1).max() < SAME else "multiplied by a factor"
         scale = "scaled to unit length" if np.abs(lengths[0] - 1).max() < EXACT and ratio.std() > EXACT else scale
-        found = Identification(name, len(given), words, pool, precision, scale, file.storage, matches)
-        best = found if best is None or found.worst < best.worst else best
-    assert best is not None
-    return best
+        found.append(Identification(name, len(given), words, pool, precision, scale, file.storage, matches))
+    return min(found, key=lambda one: one.worst)
 
 
 def _pooled(encoder: Encoder, source: Any) -> dict[str, NDArray[np.float32]]:
     """Vectors (K, D) of an item's hidden states, after the final norm last, by pooling."""
-    import torch
-
     if isinstance(encoder, SpeechEncoder):
         item = load(source, sampling_rate=encoder.sampling_rate)
     else:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import torch
 
@@ -32,7 +31,7 @@ from daamctl.compute.progress import progress
 from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import root_of
 from daamctl.encoders.load import open_encoder
-from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
+from daamctl.errors import AudioError, ConfigError, CorpusError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
 from daamctl.fit.adapter import AdapterTrial, EncoderAndItems, EncoderSource, ItemSet
@@ -80,8 +79,7 @@ def run(
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
         WorkerError: a worker of the engine died too often.
     """
-    if method not in FINETUNES:
-        raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
+    FINETUNES.module_of(method)
     if not config.has_encoder:
         raise ConfigError(f"download.corpus is '{EMBEDDINGS}', so there is no encoder to fine-tune")
     config = config.for_adapter(method)
@@ -163,6 +161,6 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
         tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
         raise kind(words + tolerated, fix=f"repair the files, or continue without them: {again}")
     log.warning("%s and are left out: %s", words, named)
-    kept = np.array([row not in unreadable for row in range(len(clips.rows))])
-    clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))
+    kept = pl.Series([row not in unreadable for row in range(len(clips.rows))])
+    clips = replace(clips, rows=clips.rows.filter(kept))
     return EncoderSource(clips, partial(_open, layout, config, clips, method))

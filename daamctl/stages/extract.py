@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
@@ -216,8 +217,6 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     make = partial(engine.map, open_worker, device=config.extract.device)
     gpus: list[str] = []
     if isinstance(engine, LocalEngine):
-        import torch
-
         device = resolve_device(config.extract.device)
         every = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
         gpus = every if device == "cuda" else [device]
@@ -297,15 +296,14 @@ def _embed(
 
 
 def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
-    facts, settings = known.facts, embedding_settings(config, clips.modality)
     head = EmbeddingsMetadata(
         key="",
         corpus=clips.corpus,
         classes=clips.classes,
         layers=known.layers,
         embed_dim=known.embed_dim,
-        encoder=facts,
-        settings=settings,
+        encoder=known.facts,
+        settings=embedding_settings(config, clips.modality),
         num_clips=len(clips.rows),
         modality=clips.modality,
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,11 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     write_json(layout.shown, config.section("report"))  # `plan` asks for them
     write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
-    tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
-    try:
+    with closing(make_tracker(layout.root, enabled=track, again=layout.command("report"))) as tracker:
         # `train` leaves closed-form probes to this stage: opening MLflow takes longer than they do.
         probes = [name for name in evaluation.methods if name in CLOSED_FORM]
         send_missing(tracker, [fold for name in probes for fold in intact_folds(layout.method(name))])
         tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation), config))
-    finally:
-        tracker.close()
     return page
 
 

@@ -82,16 +82,11 @@ def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
 
 def layer_scores(folds: Iterable[Fold]) -> dict[int, float]:
     """Layer -> mean Importance Factor of the mean map; empty without a density."""
-    maps = []
-    layers: list[int] = []
-    for fold in folds:
-        density = fold.density()
-        if density is not None:
-            maps.append(density["trained"])
-            layers = fold.result["run"]["layers"]
-    if not maps:
+    found = [(fold, maps["trained"]) for fold in folds if (maps := fold.density()) is not None]
+    if not found:
         return {}
-    return dict(zip(layers, layer_importance(mean_density(maps)).tolist(), strict=True))
+    layers = found[-1][0].result["run"]["layers"]
+    return dict(zip(layers, layer_importance(mean_density([one for _, one in found])).tolist(), strict=True))
 
 
 def ranked(scores: Mapping[int, float]) -> list[int]:

@@ -125,9 +125,8 @@ def work_of_fold(method: str, config: Config, train: int, dev: int, test: int) -
     if method in FINETUNES or method in CLOSED_FORM or config.train.steps is None:
         return clips
     refitted, number = refits(method, config), trainings(method, config)
-    predicted = (number - refitted) * dev + (
-        1 if refitted else number
-    ) * test  # a training that is repeated is not tested
+    tested = 1 if refitted else number  # a training that is repeated is not tested
+    predicted = (number - refitted) * dev + tested * test
     return clips + min(RECORDS, steps_of_training(method, config, train, dev)) * predicted // FORWARD_PASSES
 
 

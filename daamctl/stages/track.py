@@ -59,6 +59,5 @@ def unsent(root: Path) -> str | None:
 
 def _finished(data: Path, pipeline: str | None) -> list[Fold]:
     """Finished folds of training and ablation, of one run or all."""
-    names = [pipeline] if pipeline else ["*"]
-    methods = [path for stage in ("train", "ablate") for name in names for path in (data / stage).glob(f"{name}/*")]
+    methods = [path for stage in ("train", "ablate") for path in (data / stage).glob(f"{pipeline or '*'}/*")]
     return [fold for path in sorted(methods) if path.is_dir() for fold in intact_folds(path)]

@@ -135,7 +135,7 @@ def _experiments(root: Path, names: Collection[str]) -> dict[str, tuple[str, boo
     Raises:
         ArtifactError: the store cannot be read.
     """
-    _check_database(root, whole=True)
+    check_database(root, whole=True)
     try:
         client = _Store(root, writes=False).client
         found = [client.get_experiment_by_name(name) for name in sorted(names)]
@@ -222,10 +222,10 @@ class Tracker:
             except Exception as error:  # a tracking store may fail in any way; training must go on
                 failed = True
                 log.warning(
-                    "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
+                    "MLflow at %s does not accept our runs (%s). Results are safe in data/; %s",
                     shown_store(self._store.root),
                     _first_line(error),
-                    self.again,
+                    getattr(error, "fix", None) or f"send them later with: {self.again}",
                 )
 
 
@@ -251,7 +251,7 @@ class _Store:
 
         logging.getLogger("alembic").setLevel(logging.WARNING)
         uri = store_uri(self.root)
-        _check_database(self.root)
+        check_database(self.root)
         # Two processes that create the tables of one SQLite file at the same time make each other fail.
         with self._alone("the tracking store") if uri.startswith("sqlite:") else nullcontext():
             if uri == _local_uri(self.root) and not (self.root / DATABASE).exists():
@@ -566,7 +566,7 @@ def send_missing(tracker: Tracker, folds: Iterable[Fold], counter: Progress | No
             tracker._put(counter.advance)
 
 
-def _check_database(root: Path, *, whole: bool = False) -> None:
+def check_database(root: Path, *, whole: bool = False) -> None:
     """Refuse a local store that MLflow would try to open again and again, for two minutes.
 
     Args:

@@ -10,7 +10,15 @@ from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.runs import find_run
 from daamctl.compute.progress import progress
 from daamctl.errors import ArtifactError
-from daamctl.fit.tracking import Tracker, artifacts_elsewhere, correct_artifacts, not_sent, send_missing, shown_store
+from daamctl.fit.tracking import (
+    Tracker,
+    artifacts_elsewhere,
+    check_database,
+    correct_artifacts,
+    not_sent,
+    send_missing,
+    shown_store,
+)
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +29,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     The store of a project that was copied or moved is corrected, too.
 
     Raises:
-        ArtifactError: a fold is damaged, the pipeline has none, or the store did not take everything.
+        ArtifactError: a fold or the store is damaged, the pipeline has none, or the store did not take everything.
         ConfigError: there is no such pipeline or run, or it reconstructs images.
     """
     folder = root / "data"
@@ -29,6 +37,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     if pipeline is not None and not finished:
         find_run(root, pipeline)  # refuses what does not exist, or has no folds
         raise ArtifactError(f"'{pipeline}' has no finished fold", fix=f"make some: daamctl run {pipeline}")
+    check_database(root, whole=True)
     correct_artifacts(root)
     counting = progress(len(finished), "sending to MLflow", "folds")
     with counting as counter, closing(Tracker(root, close_timeout_s=3600.0)) as tracker:

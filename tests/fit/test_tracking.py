@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -363,15 +364,13 @@ def test_a_damaged_store_is_one_message_at_once(
 ) -> None:
     (tmp_path / "mlflow.db").write_bytes(content)
     (tmp_path / "data/train/demo").mkdir(parents=True)
-    with pytest.raises(
-        ArtifactError, match=r"mlflow.db is damaged \(.*\)\n  move it away, .*: mv mlflow.db .*daamctl track$"
-    ):
+    repair = r"move it away, .*: mv mlflow.db .*daamctl track$"
+    with pytest.raises(ArtifactError, match=rf"mlflow.db is damaged \(.*\)\n  {repair}"):
         run_links(tmp_path, "http://127.0.0.1:5000")
     send(tmp_path, make_fold(tmp_path, "demo"))
     (message,) = caplog.messages
-    assert "mlflow.db is damaged (" in message
-    assert message.endswith("Results are safe in data/; send them later with: daamctl track")
-    with pytest.raises(ArtifactError, match=r"^1 of 1 folds could not be sent to sqlite:"):
+    assert re.search(rf"mlflow.db is damaged \(.*\)\). Results are safe in data/; {repair}", message)
+    with pytest.raises(ArtifactError, match=rf"mlflow.db is damaged \(.*\)\n  {repair}"):
         track.run(tmp_path)
 
 

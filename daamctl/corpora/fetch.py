@@ -149,8 +149,12 @@ def _attempt(url: str, part: Path, fix: str) -> str | None:
 
 @contextlib.contextmanager
 def made_whole(target: Path, marker: str) -> Iterator[Path]:
-    """Yield a new folder; if the block succeeds, the folder gets the marker file and replaces `target`."""
-    with atomic_path(target) as new:
+    """Yield a new folder; if the block succeeds, the folder gets the marker file and replaces `target`.
+
+    Only one process may do this at a time.
+    """
+    # a fixed name, so that the next call removes what a killed one has left: archives may be large
+    with atomic_path(target, at=target.with_name(f".{target.name}-unfinished")) as new:
         new.mkdir()
         yield new
         (new / COMPLETED).write_text(marker, encoding="utf-8")

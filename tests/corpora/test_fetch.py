@@ -9,6 +9,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -255,6 +256,15 @@ def test_unfinished_folder_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "out" / "leftover").touch()
     unpack(make_zip(tmp_path / "a.zip", {"new": b""}), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".completed", "new"]
+
+
+def test_the_next_call_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), made_whole(tmp_path / "out", "") as new:
+        raise KeyboardInterrupt  # which removes the folder, but SIGKILL would not
+    new.mkdir()
+    (new / "partial").touch()
+    unpack(make_zip(tmp_path / "a.zip", {"new": b""}), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".completed", "a.zip", "new", "out"]
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "..\\evil", "C:/evil"])

@@ -114,6 +114,9 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     changed = (folder / FILE).stat().st_mtime
     if page.is_file() and page.stat().st_mtime >= changed:
         paths.append(page)
+    elif page.is_file():  # or a clock went back, so the evaluation is made again, too
+        again = f"{layout.command('evaluate')}; {layout.command('report')}"
+        log.warning("%s is older than the evaluation and left out; make both again, then bundle: %s", page.name, again)
     contents = {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in paths}
     settings = {**config.model_dump(mode="json"), "pipelines": [layout.pipeline] if layout.pipeline else []}
     contents[SETTINGS] = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +85,35 @@ def test_the_same_run_gives_the_same_bytes(written: Path, tmp_path_factory: pyte
     with in_project(root):
         again = bundle.write(root, "tiny", tmp_path_factory.mktemp("bundles") / "again.zip")
     assert again.read_bytes() == written.read_bytes()
+
+
+def test_a_report_that_is_left_out_is_named(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, out = shared_project(tmp_path_factory), tmp_path_factory.mktemp("bundles") / "older.zip"
+    page = root / "data/report/tiny/report.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    os.utime(page, (0, 0))
+    try:
+        with in_project(root):
+            bundle.write(root, "tiny", out)
+    finally:
+        shutil.rmtree(page.parent)
+    assert "report.html is older than the evaluation and left out" in caplog.text
+    assert caplog.text.rstrip().endswith("then bundle: daamctl evaluate tiny; daamctl report tiny")
+    assert "data/report/tiny/report.html" not in opened(out)
+
+
+def test_a_machine_without_a_temporary_folder_gives_one_line(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/none"])
+    result = CliRunner().invoke(app, ["verify", str(written)])
+    assert result.exit_code == 3
+    assert result.stderr == (
+        "ArtifactError: [Errno 2] No usable temporary directory found in ['/none']\n"
+        "  name a folder that can be written (export TMPDIR=FOLDER), then run it again\n"
+    )
 
 
 def test_a_home_that_is_the_root_hides_nothing(

@@ -14,15 +14,15 @@ from daamctl.artifacts import audit
 from daamctl.artifacts.audit import Audit, LayerTest
 from daamctl.artifacts.embeddings import METADATA_FILE, open_embeddings
 from daamctl.artifacts.inputs import embeddings_of
-from daamctl.artifacts.layer_sets import ABLATION, LayerRow, read_rows
+from daamctl.artifacts.layer_sets import TABLE, LayerRow, find_ablation, read_rows
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import RESULT, WEIGHTS, Fold, read_folds
+from daamctl.artifacts.results import WEIGHTS, Fold, read_folds
 from daamctl.config import Config
 from daamctl.config.keys import watched_settings
 from daamctl.data.task import FIGURES
 from daamctl.methods import settings_of
 from daamctl.store.artifact import Artifact
-from daamctl.store.files import content_key, sha256_file
+from daamctl.store.files import content_key
 from daamctl.store.provenance import code_hash
 
 PROBE = "ridge-last"
@@ -195,26 +195,28 @@ def folds_and_key(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]]
     """The folds of each method that the stage reads, and the content key of all that it reads.
 
     Raises:
-        ArtifactError: the embeddings are damaged or were made with other settings.
+        ArtifactError: the embeddings or the ablation are damaged, or the former were made with other settings.
     """
     folds: dict[str, list[Fold]] = {}
     for method in config.methods:
         folds[method] = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-    ablation, embeddings = layout.stage("ablate") / ABLATION, None
+    embeddings = ablation = None
     if config.importance.audit and any(folds.values()) and (layout.embeddings / METADATA_FILE).exists():
         embeddings = embeddings_of(layout, config).key
         open_embeddings(layout.embeddings)
+        ablation = find_ablation(layout.stage("ablate"))
     return folds, content_key(
         {
             "code": code_hash("daamctl.stages.importance", "daamctl"),
             "settings": [watched_settings(config, "importance"), config.evaluate.unit],
             "methods": {method: settings_of(method, config.method_settings) for method in folds},
+            # not the bytes of records, which say how long a training took
             "folds": [
-                [sha256_file(fold.folder / RESULT), (fold.folder / WEIGHTS).exists()]
+                [fold.result["run"]["key"], fold.result["files"], (fold.folder / WEIGHTS).exists()]
                 for found in folds.values()
                 for fold in found
             ],
             "embeddings": embeddings,
-            "ablation": sha256_file(ablation) if ablation.is_file() else None,
+            "ablation": None if ablation is None else [ablation.embeddings_key, ablation.files[TABLE]],
         }
     )

@@ -18,7 +18,7 @@ from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation, over_runs
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import read_fold, read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.cli import show
 from daamctl.config import Config, TrainConfig, load_config
@@ -348,8 +348,16 @@ def test_what_was_made_of_the_same_inputs_is_kept(copied, monkeypatch, caplog):
     importance.run(copied, others)
     (copied.stage("importance") / "weighted-sum-band.png").write_bytes(b"damaged")
     importance.run(copied, others)
+    assert len(calls) == 2
+    alone = next(copied.stage("ablate").glob("*/fold1-seed1"))
+    for fold in (read_folds(copied.method("weighted-sum"))[0], read_fold(alone)):  # trained again with the same result
+        seal_fold(fold.folder, {**fold.result, "meta": {**fold.result["meta"], "train_s": 9.0}})
+    ablate.run(copied, PLANTED, track=False)
+    importance.run(copied, others)
+    assert len(calls) == 2
     fold = read_folds(copied.method("weighted-sum"))[0]
-    seal_fold(fold.folder, {**fold.result, "meta": {**fold.result["meta"], "train_s": 9.0}})
+    (fold.folder / "history.parquet").write_bytes(b"of another training")
+    seal_fold(fold.folder)
     importance.run(copied, others)
     assert len(calls) == 3
 

@@ -39,6 +39,7 @@ KEPT = {
     "ablate": "finished folds are kept",
     "truncate": "finished folds are kept",
     "mlm": "finished trainings and saved steps are kept",
+    "reconstruct": "finished trainings and saved steps are kept",
     "predict": "with --out, finished items are kept",
     "protocols": "finished probes of a protocol are kept",
 }
@@ -78,6 +79,7 @@ class _Command(TyperCommand):
     """Command that refuses an option given twice, of which the last value alone would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _Group.running = ctx
         found = self.make_parser(ctx).parse_args(args=list(args))[2]
         for option in () if ctx.resilient_parsing else found:
             takes_one = isinstance(option, TyperOption) and not (option.multiple or option.count or option.is_flag)
@@ -91,10 +93,13 @@ def _interrupted() -> str:
     ctx, _Group.running = _Group.running, None
     if ctx is None:
         return ""
-    if ctx.invoked_subcommand in NOTHING_KEPT:
+    if ctx.info_name in NOTHING_KEPT:
         return "interrupted; nothing is kept; the same command starts from the beginning\n"
-    kept = KEPT.get(ctx.invoked_subcommand, "what is finished is kept")
-    return f"interrupted; {kept}; run the same command again to resume\n"
+    kept = KEPT.get(ctx.info_name, "what is finished is kept")
+    how = "to resume"
+    if ctx.info_name in KEPT and ctx.params.get("force"):
+        how = "without --force to keep all that is finished, with it to make all again"
+    return f"interrupted; {kept}; run the same command again {how}\n"
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def _watch(signals: int) -> None:
     """
     while True:
         number = os.read(signals, 1)[0]
-        serves = _Group.running is not None and _Group.running.invoked_subcommand == "serve"
+        serves = _Group.running is not None and _Group.running.info_name == "serve"
         if number == signal.SIGINT or (number in ANSWER_S and not serves):  # `serve` answers what it was asked
             time.sleep(ANSWER_S[number])
             _end_now(number)

@@ -734,6 +734,18 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
     assert result.stderr == "interrupted; what is finished is kept; run the same command again to resume\n"
 
 
+def test_an_interrupted_force_promises_no_resume(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "run", interrupt)
+    result = call("train", "-p", "demo", "-m", "mha", "--force")
+    assert result.exit_code == 130
+    how = "without --force to keep all that is finished, with it to make all again"
+    kept = "finished folds and saved steps are kept"
+    assert result.stderr == f"interrupted; {kept}; run the same command again {how}\n"
+
+
 def test_interruption_of_what_is_written_at_the_end_promises_nothing(project: Path, monkeypatch: Any) -> None:
     from daamctl.cli.app import NOTHING_KEPT, app
     from daamctl.stages import judge, serve
@@ -826,7 +838,7 @@ def test_sigterm_ends_what_does_not_let_go_but_no_server(monkeypatch: Any, comma
 
     monkeypatch.setattr(main, "_end_now", end)
     monkeypatch.setattr(main, "ANSWER_S", dict.fromkeys(main.ANSWER_S, 0.0))
-    monkeypatch.setattr(main._Group, "running", SimpleNamespace(invoked_subcommand=command))
+    monkeypatch.setattr(main._Group, "running", SimpleNamespace(info_name=command))
     signals, wakeup = os.pipe()
     os.write(wakeup, bytes([signal.SIGCHLD, signal.SIGTERM, signal.SIGINT]))
     with pytest.raises(SystemExit) as ended:

@@ -79,6 +79,12 @@ def judge(
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
     if classes and metric != "entity_f1" and all(map(is_tag, classes)):
         notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
+    names_of_classes = [*classes]
+    if metric in SETS:
+        names_of_classes = sorted(set[str]().union(*map(labels_in, labels["label"])))
+        if not names_of_classes:
+            raise ConfigError(f"there is no {FIGURES[metric]}: no item has a label")
+        notes += _other_labels(rows, names, names_of_classes)
     if figure is not None and issubclass(figure, FigureOfErrors):
         if metric in SCORED:
             rows, told = _with_scores(rows, labels, names, figure)
@@ -106,14 +112,9 @@ def judge(
     if margin is not None and figure is None:
         tests = not_worse(tables, reference=names[0], margin=margin, metric=metric, task=task, alpha=ALPHA)[1]
     if figure is not None:
-        names_of_classes = [*classes]
         if metric == "entity_f1":  # also predicted tags that no word has
             said = pl.concat([table["prediction"] for table in rows]).drop_nulls().unique().sort()
             names_of_classes += [tag for tag in said if is_tag(tag) and tag not in classes]
-        if metric in SETS:
-            names_of_classes = sorted(set[str]().union(*map(labels_in, labels["label"])))
-            if not names_of_classes:
-                raise ConfigError(f"there is no {FIGURES[metric]}: no item has a label")
         asked = replace(task, classes=tuple(names_of_classes), source=family.design.unit_word)
         parts = zip(tables.items(), rows, strict=True)
         trials = {name: _trials(asked, table, part) for (name, part), table in parts}
@@ -233,6 +234,23 @@ def _units_needed(lead: Compared, models: int) -> int | None:
     # with fewer units, no combination of signs is rare enough, however large the lead
     needed = max(lead.units_needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
     return None if lead.p <= level or needed <= lead.units else needed
+
+
+def _other_labels(rows: Sequence[pl.DataFrame], names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Notes on predicted labels that no item has, of items that may have several."""
+    notes = []
+    for table, name in zip(rows, names, strict=True):
+        said = set[str]().union(*map(labels_in, table["prediction"]))
+        others = sorted(said.difference(known))
+        if others and len(others) == len(said):
+            raise ConfigError(
+                f"{name}: no predicted label ({first_few(others, 5)}) is among the labels ({first_few(known, 5)})",
+                fix="write both in the same way, as names or as numbers; scores need labels of 0 and 1",
+            )
+        if others:
+            told = f"{len(others)} of {len(said)} predicted labels are no label of any item ({first_few(others, 3)})"
+            notes.append(f"{name}: {told}")
+    return notes
 
 
 def _with_scores(

@@ -96,6 +96,9 @@ SCORE_OF = re.compile(
     re.IGNORECASE,
 )
 """What stands before or behind a class in the name of the column of its scores."""
+NUMBER = r"(?:[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)|True|False)"
+NUMBERS = rf"^\s*\[\s*(?:{NUMBER}(?:[\s,]+{NUMBER})*)?\s*\]\s*$"
+"""A list of numbers, or an array of NumPy, as pandas writes it into a cell of a CSV file."""
 BOOLEANS = {"1": "true", "0": "false"}
 """Numbers that libraries predict for labels."""
 RIGHT = {
@@ -190,6 +193,7 @@ def of_table(
 
 def _with_sets(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
     """The table with the labels of each item, and what is predicted, as one text each, see `labels_in`."""
+    frame = frame.with_columns(_lists_in(one) for one in frame if one.dtype == pl.String)
     scores = next((one for one in frame.columns if one.lower() in SCORES and _is_list(frame[one])), None)
     label = column_of(frame, "label", columns.get("label"), what)
     said = column_of(frame, "prediction", columns.get("prediction"), what) or scores
@@ -197,26 +201,43 @@ def _with_sets(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl
     separator = SEPARATOR
     if given.dtype == pl.String:
         separator = next((one for one in ";|," if given.str.contains(one, literal=True).any()), SEPARATOR)
-    sets = {name: _as_sets(frame[name], separator) for name in (label, said) if name is not None}
+    sets = {name: _as_sets(frame[name], separator, what) for name in (label, said) if name is not None}
     return frame.with_columns(**{"prediction" if name == scores else name: one for name, one in sets.items()})
 
 
-def _as_sets(values: pl.Series, separator: str) -> pl.Series:
-    """Sets of labels as text. They are lists of labels, text, or a number for each label: 0 and 1, scores or logits."""
+def _lists_in(cells: pl.Series) -> pl.Series:
+    """The cells as lists of numbers, if all that are filled have such a text."""
+    filled = cells.drop_nulls()
+    if filled.is_empty() or not filled.str.contains(NUMBERS).all():
+        return cells
+    kind = pl.Float64 if filled.str.contains(r"[.n]|\de").any() else pl.Int64
+    return cells.str.replace_all("True", "1").str.replace_all("False", "0").str.extract_all(NUMBER).cast(pl.List(kind))
+
+
+def _as_sets(values: pl.Series, separator: str, what: str) -> pl.Series:
+    """Sets of labels as text. They are lists of labels, text, or a number for each label: 0 and 1, scores or logits.
+
+    Where they are numbers, an item without any is null; else it has no label.
+    """
+    parts: list[list[str] | None]
     if not _is_list(values):
         parts = [re.sub(r"[\[\]{}'\"]", "", text or "").split(separator) for text in text_of(values)]
     else:
-        lists = values.to_list()
         inner: Any = values.dtype
-        sizes, whole = {len(one or ()) for one in lists}, [value for one in lists for value in one or ()]
+        if inner.inner == pl.Boolean:
+            values = values.cast(pl.List(pl.Int64))
+        lists, inner = values.to_list(), values.dtype
+        sizes, whole = {len(one) for one in lists if one is not None}, [value for one in lists for value in one or ()]
         if inner.inner.is_numeric() and len(sizes) == 1 and (inner.inner.is_float() or set(whole) <= {0, 1}):
+            if any(value is None or value != value for value in whole):
+                raise ConfigError(f"{what}: '{values.name}' has scores that are no numbers")
             least = 0.5 if all(0 <= value <= 1 for value in whole) else 0.0  # as of probabilities, or logits
-            parts = [[str(number) for number, value in enumerate(one) if value >= least] for one in lists]
+            parts = [one and [str(number) for number, value in enumerate(one) if value >= least] for one in lists]
         else:
             parts = [[str(value) for value in one or ()] for one in lists]
     # a name may have what stands between two
-    sets = [sorted({name for part in own if (name := part.strip().replace(SEPARATOR, ","))}) for own in parts]
-    return pl.Series([SEPARATOR.join(own) or NO_LABELS for own in sets], dtype=pl.String)
+    sets = [own and sorted({name for one in own if (name := one.strip().replace(SEPARATOR, ","))}) for own in parts]
+    return pl.Series([None if own is None else SEPARATOR.join(own) or NO_LABELS for own in sets], dtype=pl.String)
 
 
 def _told(name: str | None, *, is_there: bool) -> str:

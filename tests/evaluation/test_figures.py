@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score, roc_curve
 
+from daamctl.artifacts.predictions import Predictions
 from daamctl.data.task import TASKS
 from daamctl.errors import ConfigError
 from daamctl.evaluation.figures import FIGURES_OF_SUMS, CharacterAccuracy, FigureOfSums, WordAccuracy, edit_distances
@@ -297,7 +298,8 @@ def as_lists(hot: NDArray[np.int64]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("metric", AVERAGES)
-@pytest.mark.parametrize("form", ["lists", "text", "commas", "python", "numbers", "scores", "logits"])
+@pytest.mark.parametrize("form", ["lists", "text", "commas", "python", "numbers", "scores", "logits",
+                                  "csv", "csv of scores", "csv of flags", "numpy"])  # fmt: skip
 def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
     """As scikit-learn's, in whatever form the labels are written."""
     true, files, expected = label_sets(0), [], {}
@@ -309,6 +311,10 @@ def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
             "text": lambda hot: [" ; ".join(own) for own in as_lists(hot)],
             "commas": lambda hot: [",".join(own[::-1]) for own in as_lists(hot)],
             "python": lambda hot: [str(own) for own in as_lists(hot)],
+            "numpy": lambda hot: [str(own) for own in hot],
+            "csv": lambda hot: [str(own) for own in hot.tolist()],
+            "csv of scores": lambda hot: [str(own) for own in (0.7 * hot).tolist()],
+            "csv of flags": lambda hot: [str(own) for own in (hot > 0).tolist()],
         }.get(form, lambda hot: hot.tolist())
         answers = written(said)
         if form == "scores":
@@ -321,6 +327,35 @@ def test_f1_of_items_with_several_labels(metric: str, form: str) -> None:
     verdict = judge(files, metric=metric)
     assert verdict.values == {metric: {name: pytest.approx(value) for name, value in expected.items()}}
     assert verdict.design.n_units == 6
+
+
+def test_an_item_without_numbers_of_its_labels_has_no_labels() -> None:
+    table = pl.DataFrame(
+        {"id": ["a", "b", "c"], "label": ["[1, 0]", "[0, 1]", "[1, 1]"], "pred": ["[1 0]", None, "[1 1]"]}
+    )
+    found = of_table(table, {}, "m", metric="multilabel_f1")
+    assert found.rows["prediction"].to_list() == ["0", None, "0;1"]
+    assert "1 of 3 predictions are missing and count as empty" in found.notes
+    gap = of_table(table.with_columns(label=pl.Series(["[1, 0]", "[0, 1]", None])), {}, "n", metric="multilabel_f1")
+    with pytest.raises(ConfigError, match=r"1 of 3 labels are none, e\.g\. that of item 'c'"):
+        judge([replace(gap, name="m"), gap], metric="multilabel_f1")
+    with pytest.raises(ConfigError, match="t: 'pred' has scores that are no numbers"):
+        of_table(table.with_columns(pred=pl.lit("[0.2, nan]")), {}, "t", metric="multilabel_f1")
+
+
+def test_predicted_labels_that_no_item_has() -> None:
+    labels = [["joy"], ["joy", "fear"], ["fear"]]
+
+    def read(name: str, said: list[list[Any]]) -> Predictions:
+        table = pl.DataFrame({"id": ["a", "b", "c"], "label": labels, "pred": said})
+        return of_table(table, {}, name, metric="multilabel_f1")
+
+    right = read("x", labels)
+    with pytest.raises(ConfigError, match=r"y: no predicted label \(0, 1\) is among the labels \(fear, joy\)"):
+        judge([right, read("y", [[0.9, 0.1], [0.2, 0.7], [0.6, 0.1]])], metric="multilabel_f1")
+    notes = judge([right, read("y", [["joy"], ["love"], []])], metric="multilabel_f1").notes
+    assert "y: 1 of 2 predicted labels are no label of any item (love)" in notes
+    judge([right, read("y", [[], [], []])], metric="multilabel_f1")  # nothing is predicted
 
 
 def test_a_label_may_have_a_semicolon() -> None:

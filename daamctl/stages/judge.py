@@ -16,7 +16,7 @@ from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
 from daamctl.store.files import expanded, fitting, write_text
-from daamctl.store.tables import rows_of_json, table_of_rows, to_polars
+from daamctl.store.tables import rows_of_json, table_of_rows, to_polars, without_nan
 
 
 def run(
@@ -102,7 +102,8 @@ def _table(given: Any) -> pl.DataFrame:
             # a copy of the row numbers names no item, and numbers of several tables, one below the other, many
             if is_named or (given.index.is_unique and [*given.index] != [*range(len(given))]):
                 given = given.reset_index()
-        return pl.DataFrame({str(name): values for name, values in given.to_dict("list").items()}, strict=False)
+        columns = {str(name): without_nan(values) for name, values in given.to_dict("list").items()}
+        return pl.DataFrame(columns, strict=False)
     except (AttributeError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         why = "" if isinstance(error, AttributeError | TypeError) else f": {str(error).splitlines()[0]}"
         kind = type(given).__name__

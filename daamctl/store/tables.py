@@ -6,9 +6,10 @@ import codecs
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,8 +184,8 @@ def rows_of_json(content: Any) -> list[dict[str, Any]]:
 def table_of_rows(rows: Sequence[Mapping[str, Any]], *, flat: bool = False) -> pl.DataFrame:
     """A table of JSON objects.
 
-    In a column with values of several kinds, such as texts in some rows and lists in others, each becomes a list with
-    one text, so that nobody takes it for a label.
+    NaN is a missing value. In a column with values of several kinds, such as texts in some rows and lists in others,
+    each becomes a list with one text, so that nobody takes it for a label.
 
     Args:
         flat: what is in an object gets both names; objects within it become texts.
@@ -201,6 +202,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], *, flat: bool = False) -> p
                 for key, one in value.items()
             }  # fmt: skip
             rows.append(plain | inner)
+    rows = [dict(zip(row, without_nan(row.values()), strict=True)) for row in rows]
 
     def frame(part: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         return pl.DataFrame(part, infer_schema_length=None, strict=False)
@@ -217,6 +219,11 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], *, flat: bool = False) -> p
                 texts = [one if one is None or isinstance(one, str) else json.dumps(one) for one in values]
                 columns.append(pl.DataFrame({name: [None if text is None else [text] for text in texts]}))
         return pl.concat(columns, how="horizontal")
+
+
+def without_nan(values: Iterable[Any]) -> list[Any]:
+    """The values with None for NaN, which Polars would make the text "NaN" beside texts."""
+    return [None if isinstance(one, float) and math.isnan(one) else one for one in values]
 
 
 def written_name(column: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -63,6 +64,31 @@ def test_tables_of_every_library_have_the_same_verdict() -> None:
     ):
         verdict = daamctl.judge({"small": convert(one), 7: convert(other)})
         assert verdict.pair("small", "7") == replace(pair, first="small", second="7")
+
+
+@pytest.mark.parametrize("kind", ["pandas", "objects", "json"])
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("label", "2 of 240 items have no label"), ("speaker", "2 of 240 items have no speaker, e.g. 'u000'")],
+)
+def test_nan_among_texts_is_a_missing_value(kind: str, column: str, message: str, tmp_path: Path) -> None:
+    """As in the CSV file of the same table."""
+
+    def given(name: str, skill: float, empty: str) -> Any:
+        rows = table(skill, 1).to_pandas().astype(object)
+        rows.loc[:1, empty] = np.nan
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows.to_dict("records")))
+        return {"pandas": rows, "objects": rows.to_dict("records")}.get(kind, tmp_path / f"{name}.json")
+
+    for files in (
+        {"x": given("x", 0.8, column), "y": given("y", 0.6, column)},
+        {name: tmp_path / f"{name}.csv" for name in "xy"},
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            daamctl.judge(files)
+    verdict = daamctl.judge({"x": given("x", 0.8, "pred"), "y": given("y", 0.6, "pred")})
+    assert "2 of 240 predictions are missing and count as wrong" in verdict.notes
 
 
 @pytest.mark.parametrize("given", [None, 3, [], [1], {"item": ["a"]}, np.zeros(3)])

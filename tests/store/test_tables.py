@@ -196,6 +196,11 @@ def test_a_column_of_several_kinds_is_one_of_lists() -> None:
     assert table["b"].to_list() == [["x"], ['["y", 3]'], None, ['{"c": 1}']]
 
 
+def test_nan_in_rows_is_a_missing_value() -> None:
+    rows = parsed_json('[{"a": NaN, "b": "x", "c": {"d": 1.5}}, {"a": "y", "b": NaN, "c": {"d": NaN}}]')
+    assert table_of_rows(rows, flat=True).rows() == [(None, "x", 1.5), ("y", None, None)]
+
+
 def test_objects_in_rows_may_become_columns() -> None:
     table = table_of_rows([{"b": {"x": 1, "y": {"z": 2}}, "a": [1]}, {"a": "t", "b": {"x": 3}}], flat=True)
     assert table.rows(named=True) == [

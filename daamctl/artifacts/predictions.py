@@ -38,9 +38,11 @@ ERRORS = {
 ROWS: dict[str, Any] = {
     "item": pl.String(), "label": pl.String(), "prediction": pl.String(), "correct": pl.Float64(),
     "group": pl.String(), "fold": pl.String(), "seed": pl.String(), "score": pl.Float64(),
+    "sentence": pl.String(),
 }  # fmt: skip
 """Columns of `Predictions.rows`. correct: 1 right, 0 wrong, or the score of an item, between 0 and 1; null where
-labels and predictions are numbers. score: of the second of two classes (`in_order`) minus that of the first."""
+labels and predictions are numbers. score: of the second of two classes (`in_order`) minus that of the first. sentence:
+of a tagged word, where a column tells it."""
 
 
 def in_order(classes: Iterable[str]) -> list[str]:

@@ -112,8 +112,8 @@ class EntityF1(Tagging):
         """Sums over units; see `FigureOfSums`.
 
         Args:
-            predictions: the words of every sentence in their order, also with item. The sentence is that of daamctl's
-                names of words, or the unit.
+            predictions: the words of every sentence in their order, also with item and sentence. If this is null, the
+                sentence is that of daamctl's names of words, or the unit.
 
         Raises:
             ValueError: a label is no tag, or the words of a sentence do not follow each other.
@@ -121,7 +121,9 @@ class EntityF1(Tagging):
         named = predictions.select("unit", "item", sentence=pl.Series(sentence_of(predictions["item"])))
         is_apart = named["sentence"].n_unique() == named.select("sentence", "unit").n_unique()
         units, sentences = (named[name].to_numpy() for name in ("unit", "sentence"))
-        if not is_apart or (named["sentence"] == named["item"]).any():  # names of another kind
+        if predictions["sentence"].null_count() == 0:  # two documents may number theirs alike
+            sentences = predictions.select(pl.concat_str("unit", "sentence", separator="\n")).to_series().to_numpy()
+        elif not is_apart or (named["sentence"] == named["item"]).any():  # names of another kind
             sentences = units
         counts = count_entities(sentences, predictions["label"], predictions["prediction"], self.classes)
         return self.entity_sums(counts, self.source, dict(zip(sentences, units, strict=True)))

@@ -79,6 +79,9 @@ def judge(
         raise ConfigError("entity F1 needs the sentence or document of every word", fix="name its column with --group")
     if classes and metric != "entity_f1" and all(map(is_tag, classes)):
         notes.append("labels are tags of words, which are compared by entity F1: --metric entity-f1")
+    if metric == "entity_f1":
+        rows, told = _in_sentences(rows, names)
+        notes += told
     names_of_classes = [*classes]
     if metric in SETS:
         names_of_classes = sorted(set[str]().union(*map(labels_in, labels["label"])))
@@ -236,6 +239,27 @@ def _units_needed(lead: Compared, models: int) -> int | None:
     return None if lead.p <= level or needed <= lead.units else needed
 
 
+def _in_sentences(rows: Sequence[pl.DataFrame], names: Sequence[str]) -> tuple[list[pl.DataFrame], list[str]]:
+    """The rows with the sentence of every word, if a file tells it, in the order of the first file, and notes.
+
+    An entity goes on from word to word, so files in two orders would have two sets of true entities.
+    """
+    orders = [table["item"].unique(maintain_order=True) for table in rows]
+    sentence = _one_value(list(zip(names, rows, strict=True)), "sentence")
+    if 0 < len(sentence) < len(orders[0]):
+        absent = orders[0].filter(~orders[0].is_in(sentence["item"].to_list()))
+        raise ConfigError(
+            f"{len(absent)} of {len(orders[0])} words have no sentence, e.g. '{absent[0]}'",
+            fix="complete the column, or rename it",
+        )
+    place = orders[0].to_frame().with_row_index("place").join(sentence, on="item", how="left")
+    tables = [
+        table.drop("sentence").join(place, on="item").sort("place", maintain_order=True).drop("place") for table in rows
+    ]
+    moved = [name for name, order in zip(names, orders, strict=True) if not order.equals(orders[0])]
+    return tables, [f"words are in the order of {names[0]}; that of {first_few(moved)} is another"] if moved else []
+
+
 def _other_labels(rows: Sequence[pl.DataFrame], names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Notes on predicted labels that no item has, of items that may have several."""
     notes = []
@@ -324,7 +348,7 @@ def _trials(task: Task, table: pl.DataFrame, tested: pl.DataFrame) -> Trials:
         codes = {name: number for number, name in enumerate(task.classes)}
         label, prediction = tested["target"], prediction.replace_strict(codes, default=-1, return_dtype=pl.Int64)
     rows = tested.select("item", "seed", unit="speaker", error="correct")
-    rows = rows.with_columns(label=label, prediction=prediction)
+    rows = rows.with_columns(label=label, prediction=prediction, sentence=table["sentence"])
     rows = rows.sort("seed", maintain_order=True).with_columns(trial=pl.int_range(pl.len()).over("item"))
     parts = rows.partition_by("trial", maintain_order=True)
     if len({len(part) for part in parts}) > 1:

@@ -68,6 +68,8 @@ COUNTS = {
     "prediction": ("errors", "num_errors", "n_errors"),
 }
 """The same of files of counted errors; these names come first, but only with `--metric counted-accuracy`."""
+SENTENCES = ("sentence_id", "sentence")
+"""Columns of the sentences of tagged words, which may belong together by another column."""
 TRANSCRIPTS = ("text", "sentence", "transcript", "transcription")
 """Columns that have what was said, beside `pred_text`, `pred_str`, `hyp` or `hypothesis`."""
 VALUES = {
@@ -137,6 +139,9 @@ def of_table(
     read = [
         f"{role} = {_told(found[role], is_there=role in taken)}" for role in COLUMNS if role in taken or role == "item"
     ]
+    if metric == "entity_f1" and (sentences := named_columns(frame, SENTENCES)):
+        taken["sentence"] = text_of(frame[sentences[0]])
+        read += [f"sentence = {sentences[0]}"] if sentences[0] != found["group"] else []
     label, prediction = taken.get("label"), None if "correct" in columns else taken.get("prediction")
     if label is not None and prediction is not None and {*prediction.drop_nulls()} <= BOOLEANS.keys():
         spelled = {
@@ -166,8 +171,8 @@ def of_table(
         fix = "name the column with --label, --prediction or --correct; labels of another file: --items FILE"
         ranked_by = {
             "counted errors: --metric counted-accuracy": len(_counts(frame)) == len(COUNTS),
-            "scores on any scale: --metric mean": _named(frame, VALUES[MEAN]),
-            "losses: --metric mean-loss": _named(frame, VALUES[LOSS]),
+            "scores on any scale: --metric mean": named_columns(frame, VALUES[MEAN]),
+            "losses: --metric mean-loss": named_columns(frame, VALUES[LOSS]),
             "several labels of an item: --metric multilabel-f1": found["label"] and "label" not in taken,
         }
         fix += "".join(f"; to rank by {how}" for how, is_there in ranked_by.items() if is_there)
@@ -254,13 +259,13 @@ def _for_metric(frame: pl.DataFrame, columns: Mapping[str, str], metric: str) ->
     if metric not in VALUES:
         return columns
     named = [columns[role] for role in ("prediction", "correct") if role in columns]
-    value = next(iter([*named, *_named(frame, VALUES[metric]), *_candidates(frame, "correct")]), None)
+    value = next(iter([*named, *named_columns(frame, VALUES[metric]), *_candidates(frame, "correct")]), None)
     others = {role: name for role, name in columns.items() if role != "correct"}
     return others if value is None else {**others, "prediction": value}
 
 
 def _counts(frame: pl.DataFrame) -> dict[str, str]:
-    return {role: there[0] for role, names in COUNTS.items() if (there := _named(frame, names))}
+    return {role: there[0] for role, names in COUNTS.items() if (there := named_columns(frame, names))}
 
 
 def _roles(
@@ -284,12 +289,12 @@ def _roles(
     if found["prediction"] is None:
         found["prediction"] = _renamed(frame, found["label"])
     if found["item"] in (None, *INDEX) and "item" not in columns:
-        once = [frame[one] for one in _named(frame, NAMED_ONCE) if frame[one].is_unique().all()]
+        once = [frame[one] for one in named_columns(frame, NAMED_ONCE) if frame[one].is_unique().all()]
         names = (one.name for one in once if one.dtype == pl.String or one.dtype.is_integer())  # not the images
         found["item"] = next(names, found["item"])
     answer = str(found["prediction"]).lower()
     if found["label"] is None and answer in ("pred_text", "pred_str", "hyp", "hypothesis"):
-        found["label"] = next(iter(_named(frame, TRANSCRIPTS)), None)
+        found["label"] = next(iter(named_columns(frame, TRANSCRIPTS)), None)
         found["group"] = None if found["group"] == found["label"] else found["group"]
     written = [written_name(column) for column in frame.columns]
     if twice := [name for name in found.values() if name and written.count(name) > 1]:
@@ -407,7 +412,7 @@ def scores_without_names(frame: pl.DataFrame, columns: Mapping[str, str], metric
     """
     item = columns.get("item")
     pattern = "*" if item is None or item in frame.columns else item
-    if metric not in VALUES or (pattern == "*" and _named(frame, VALUES[metric])):
+    if metric not in VALUES or (pattern == "*" and named_columns(frame, VALUES[metric])):
         return {}
     found = {name: _scores_of(frame[name]) for name in _without_role(frame, columns) if fnmatchcase(name, pattern)}
     return {name: one for name, one in found.items() if one is not None}
@@ -452,7 +457,7 @@ def _without_role(frame: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
 
 def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
     """Columns with a usual name of a role, the most usual first, or that of the one pair such as X_true and X_pred."""
-    usual = _named(frame, MODELS if role == "model" else COLUMNS[role])
+    usual = named_columns(frame, MODELS if role == "model" else COLUMNS[role])
     if usual or role not in OF_ONE:
         return usual
     about = {
@@ -463,7 +468,7 @@ def _candidates(frame: pl.DataFrame, role: str) -> list[str]:
         }
         for kind, words in OF_ONE.items()
     }
-    about["label"] = {plain_name(name): name for name in _named(frame, COLUMNS["label"])} | about["label"]
+    about["label"] = {plain_name(name): name for name in named_columns(frame, COLUMNS["label"])} | about["label"]
     both = about["label"].keys() & about["prediction"].keys()
     return [about[role][one] for one in both] if len(both) == 1 else []
 
@@ -473,7 +478,7 @@ def plain_name(column: str) -> str:
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
-def _named(frame: pl.DataFrame, usual: Sequence[str]) -> list[str]:
+def named_columns(frame: pl.DataFrame, usual: Sequence[str]) -> list[str]:
     """Columns with these names, in their order; KNIME adds what is predicted: Prediction (emotion)."""
     names = {plain_name(column): column for column in reversed(frame.columns)}
     names = {re.sub(r"^prediction_?\(.*\)$", "prediction", name): column for name, column in names.items()} | names

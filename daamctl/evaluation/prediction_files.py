@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -33,10 +33,12 @@ from daamctl.evaluation.prediction_columns import (
     COLUMNS,
     INDEX,
     SCORES,
+    SENTENCES,
     answers_without_names,
     by_last_part,
     by_task,
     column_of,
+    named_columns,
     of_table,
     plain_name,
     predicted_name,
@@ -230,7 +232,8 @@ def _with_items(
     if truth is not None and (columns.get("prediction") == truth or {*frame.columns} == {here, truth}):
         frame = frame.rename({truth: predicted_name(truth)}, strict=False)
     added = {} if there is None else {"item": text_of(other[there])}
-    for column in (truth, column_of(other, "group", theirs.get("group"), str(items))):
+    sentences = named_columns(other, SENTENCES) if metric == "entity_f1" else []
+    for column in (truth, column_of(other, "group", theirs.get("group"), str(items)), *sentences):
         if column is not None and column not in (there, *frame.columns):
             added[column] = other[column]
     if here is None and len(frame) == len(other):
@@ -263,7 +266,8 @@ def _with_items(
     told = []
     if unused := known.filter(~pl.col("item").is_in(frame[here].to_list()))["item"].to_list():
         told = [f"{len(unused)} of the {len(known)} items of {items.name} have no prediction, e.g. '{unused[0]}'"]
-    frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order="left")
+    order: Literal["left", "right"] = "right" if metric == "entity_f1" else "left"  # the words are in order there
+    frame = frame.join(known, left_on=here, right_on="item", how="left", maintain_order=order)
     if truth is not None and GIVEN in frame.columns:
         own, other_labels = text_of(frame[truth]), frame[GIVEN]
         differ = (own != other_labels).sum()

@@ -367,7 +367,7 @@ def test_clips_of_daamctl_become_utterances(tmp_path: Path) -> None:
     found = rows(tmp_path)
     assert found.tool == "daamctl"
     assert found.group == "speaker"
-    assert found.rows.rows()[0] == ("u1", "anger", "joy", 0.0, "s", "3", "1", 0.25)
+    assert found.rows.rows()[0] == ("u1", "anger", "joy", 0.0, "s", "3", "1", 0.25, None)
     assert found.rows["prediction"].to_list() == ["joy", "anger"] * 2
 
 

@@ -1114,6 +1114,38 @@ def test_names_of_words_tell_their_sentence(documents: bool) -> None:
     assert (found.design.unit_word, found.design.n_units) == ("document", 8 if documents else 40)
 
 
+def test_sentences_hold_entities_and_documents_are_drawn() -> None:
+    rows = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
+    number = pl.col("sentence").str.slice(1).cast(pl.Int64)
+    # documents number their sentences alike, and the speakers of two take turns
+    for columns in ({"document": number // 5, "sentence": number % 5}, {"speaker": number % 8}):
+        given = {name: table.with_columns(**columns) for name, table in rows.items()}
+        found = daamctl.judge(given, metric="entity_f1")
+        assert found.values["entity_f1"] == {name: pytest.approx(seqeval_f1(table)) for name, table in rows.items()}
+        assert (found.design.unit_word, found.design.n_units) == (next(iter(columns)), 8)
+    gap = given["x"].with_columns(sentence=pl.when(pl.col("item") != "919").then("sentence"))
+    with pytest.raises(ConfigError, match=r"1 of \d+ words have no sentence, e\.g\. '919'"):
+        daamctl.judge(gap, gap, metric="entity_f1")
+
+
+def test_words_are_in_the_order_of_the_first_file(tmp_path: Path) -> None:
+    rows = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
+    wanted = daamctl.judge(rows, metric="entity_f1")
+    other = rows["y"].sort("sentence", "item")
+    found = daamctl.judge({"x": rows["x"], "y": other}, metric="entity_f1")
+    assert found.values == wanted.values
+    assert found.pairs == wanted.pairs
+    assert found.notes == [*wanted.notes[:-1], "words are in the order of x; that of y is another", wanted.notes[-1]]
+    # or in that of the file with the labels, which may also tell the sentences
+    document = pl.col("sentence").str.slice(1).cast(pl.Int64) // 5
+    rows["x"].drop("prediction").with_columns(document=document).write_csv(tmp_path / "items.csv")
+    for name, table in {"x": rows["x"].sort("item"), "y": other}.items():
+        table.select("item", "prediction").write_csv(tmp_path / f"{name}.csv")
+    files = [tmp_path / "x.csv", tmp_path / "y.csv"]
+    found = daamctl.judge(*files, items=tmp_path / "items.csv", metric="entity_f1")
+    assert (found.values, found.design.n_units) == (wanted.values, 8)
+
+
 def test_names_that_only_look_like_those_of_words_tell_no_sentence() -> None:
     rows = {"x": tagged(0.7, 1), "y": tagged(0.85, 2)}
     number = pl.lit("clip-") + pl.int_range(pl.len()).cast(pl.String).str.zfill(4)

@@ -135,7 +135,7 @@ def of_table(
     if metric in SETS:
         frame = _with_sets(frame, columns, what)
     columns = _for_metric(frame, columns, metric)
-    found, taken = _roles(frame, columns, what)
+    found, taken, left_out = _roles(frame, columns, what)
     read = [
         f"{role} = {_told(found[role], is_there=role in taken)}" for role in COLUMNS if role in taken or role == "item"
     ]
@@ -193,7 +193,7 @@ def of_table(
             fix="name the columns that tell them apart with --fold and --seed, or the one of the items with --item; "
             "repeats that nothing tells apart: number them in a column seed",
         )
-    return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *told))
+    return Predictions(name, "table", rows, found["group"], by_order, (f"read: {', '.join(read)}", *left_out, *told))
 
 
 def _with_sets(frame: pl.DataFrame, columns: Mapping[str, str], what: str) -> pl.DataFrame:
@@ -270,8 +270,8 @@ def _counts(frame: pl.DataFrame) -> dict[str, str]:
 
 def _roles(
     frame: pl.DataFrame, columns: Mapping[str, str], what: str
-) -> tuple[dict[str, str | None], dict[str, pl.Series]]:
-    """Which column is what, None if there is none; and the values of those that can be used, as text.
+) -> tuple[dict[str, str | None], dict[str, pl.Series], list[str]]:
+    """Which column is what, None if there is none; the values of those that can be used, as text; and notes.
 
     Predictions may be those of the largest score; then there are differences of two scores, `score`, too.
     """
@@ -326,13 +326,14 @@ def _roles(
             )
     if found["prediction"] is None and len(unnamed := answers_without_names(frame, columns)) == 1:
         found["prediction"], taken["prediction"] = unnamed[0], text_of(frame[unnamed[0]])
-    if "prediction" not in taken and (scores := _class_scores(frame, label, what)) is not None:
+    scores, left_out = (None, []) if "prediction" in taken else _class_scores(frame, label, what)
+    if scores is not None:
         classes = pl.Series(scores.columns)
         taken["prediction"] = text_of(scores["1"]) if len(classes) == 1 else classes[scores.to_numpy().argmax(axis=1)]
         if len(classes) == 2:
             first, second = in_order(classes)
             taken["score"] = scores[second] - scores[first]
-    return found, taken
+    return found, taken, [f"left out beside the scores of the labels: {first_few(left_out)}"] if left_out else []
 
 
 def _numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -598,10 +599,12 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
     return numbers
 
 
-def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl.DataFrame | None:
+def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> tuple[pl.DataFrame | None, list[str]]:
     """A column of scores for each class: from one column per class, or a column of lists, whose classes are numbers.
 
-    Of numbers, or scores of one class, there is one column. None: no scores were found.
+    Of numbers, or scores of one class, there is one column. None: no scores were found. And the columns that are
+    called so too, but are no scores, such as `prob_entropy`: those of the labels are probabilities, and these are not,
+    or those add up to 1 without these.
     """
     for name in SCORES:
         column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
@@ -612,24 +615,34 @@ def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> pl
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
         lists = frame[column].cast(pl.List(pl.Float64))
         if label is not None and (lists.list.len() == 1).all() and _are_numbers(label, text_of(lists.list.first())):
-            return pl.DataFrame({"1": lists.list.first()})
+            return pl.DataFrame({"1": lists.list.first()}), []
         if lists.null_count() or lists.list.len().n_unique() > 1 or lists.list.len()[0] < 2:
             raise ConfigError(f"{what}: '{column}' must have two or more scores per row, the same number in all rows")
         if not _ordered(lists.explode()):
             raise ConfigError(f"{what}: '{column}' has scores that are no numbers")
-        return lists.list.to_struct(fields=[str(number) for number in range(lists.list.len()[0])]).struct.unnest()
+        return lists.list.to_struct(fields=[str(number) for number in range(lists.list.len()[0])]).struct.unnest(), []
     if label is None:
-        return None
+        return None, []
     numeric = _numeric(frame)
     known = set(label.drop_nulls().unique())
-    called = {SCORE_OF.sub("", one, count=1): one for one in numeric if SCORE_OF.search(one)}
-    named = called if known <= called.keys() else {one: one for one in numeric if one in known}
-    if len(named) < 2 or not known <= named.keys():
-        return None
+    called: dict[str, dict[str, str]] = {}
+    for one in numeric:
+        if affix := SCORE_OF.search(one):
+            called.setdefault(affix[0].lower(), {})[SCORE_OF.sub("", one, count=1)] = one
+    families = [*called.values(), {one: one for one in numeric if one in known}]
+    named = next((family for family in families if known <= family.keys()), {})
+    if len(named) < 2:
+        return None, []
     table = frame.select(named.values()).cast(pl.Float64)
-    if not all(_ordered(table[one]) for one in table.columns):
+    own, left_out = table.select(named[one] for one in known), []
+    if len(known) > 1 and all(one.is_between(0, 1).all() for one in own):
+        is_whole = own.sum_horizontal().is_between(0.98, 1.02).all()
+        further = [one for one in table if one.name not in own.columns]
+        left_out = [one.name for one in further if is_whole or not one.is_between(0, 1).all()]
+    table = table.drop(left_out)
+    if not all(_ordered(one) for one in table):
         raise ConfigError(f"{what}: the scores of the classes ({first_few(table.columns, 4)}) have gaps")
-    return table.rename({column: name for name, column in named.items()})
+    return table.rename({column: name for name, column in named.items() if column not in left_out}), left_out
 
 
 def _ordered(scores: pl.Series) -> bool:

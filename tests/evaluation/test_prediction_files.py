@@ -761,6 +761,26 @@ def test_all_columns_of_scores_count_and_gaps_do_not() -> None:
             of_table(pl.DataFrame({"label": [0, 1, 0, 1], "logits": lists}), {}, "m")
 
 
+@pytest.mark.parametrize(
+    ("further", "left_out"),
+    [
+        ({"prob_entropy": [0.9] * 4, "score_total": [9.0] * 4}, "prob_entropy"),  # those of the labels add up to 1
+        ({"prob_disgust": [0.0, 0.0, 0.0, 0.7], "prob_margin": [2.0] * 4}, "prob_margin"),
+        ({"class_weight": [9.0] * 4, "pred_score": [None] * 4}, ""),
+    ],
+)
+def test_what_is_called_like_a_score_may_be_none(further: dict[str, list[float]], left_out: str) -> None:
+    whole = [1.0 - value for value in further.get("prob_disgust", [0.0] * 4)]
+    scores = {
+        f"prob_{name}": [all_ * (0.8 if name == one else 0.1) for one, all_ in zip(ANSWERS, whole, strict=True)]
+        for name in ("anger", "fear", "joy")
+    }
+    found = of_table(pl.DataFrame({"id": ITEMS, "label": LABELS, **scores, **further}), {}, "m")
+    assert found.rows["prediction"].to_list() == [*ANSWERS[:3], "disgust" if whole[3] < 1 else ANSWERS[3]]
+    note = f"left out beside the scores of the labels: {left_out}"
+    assert [one for one in found.notes if "left out" in one] == ([note] if left_out else [])
+
+
 def test_samples_of_two_tasks_are_not_the_same_items(tmp_path: Path) -> None:
     for task in ("one", "two"):
         samples = [{"doc_id": index, "doc_hash": f"{task}{index}", "resps": [], "metrics": ["acc"], "acc": 1.0}

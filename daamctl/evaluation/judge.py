@@ -40,7 +40,9 @@ from daamctl.evaluation.trials import Trials, compare_trials, figure_not_worse, 
 
 NO_FOLDS = ", and the folds differ"
 MOST_CLASSES = 100
-"""With more labels, these are answers rather than classes, and have no balanced accuracy."""
+"""With more labels, these are answers rather than classes, unless a metric of classes is asked for."""
+MOST_CELLS = 50_000_000
+"""Classes times items of an F1 of more classes; that many take about 9 GB."""
 
 
 class _Graded(Task):
@@ -187,12 +189,16 @@ def _classes(labels: pl.DataFrame, files: Sequence[Predictions], metric: str) ->
             fix="rank the models by agreement: --metric ccc, pearson, spearman or r2",
         )
     number = 0 if labels["label"].null_count() else number
-    most = min(MOST_CLASSES, len(labels) // 2)  # labels that hardly repeat are answers, e.g. of a language model
+    most = {"accuracy": MOST_CLASSES, "balanced_accuracy": len(labels)}.get(
+        metric, max(MOST_CLASSES, MOST_CELLS // len(labels))
+    )
+    most = min(most, len(labels) // 2)  # labels that hardly repeat are answers, e.g. of a language model
     if 2 <= number <= most:
         return {name: index for index, name in enumerate(sorted(labels["label"].unique()))}
     if metric != "accuracy":
         raise ConfigError(
-            f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to {most} are needed"
+            f"there is no {FIGURES[metric]}: {len(labels)} items have {number} labels, and 2 to {most} are needed",
+            fix="rank the models by --metric accuracy",
         )
     return {}
 

@@ -614,6 +614,24 @@ def test_models_are_ranked_by_f1(metric: str) -> None:
     assert verdict.tiers[0] == ["y"]
 
 
+@pytest.mark.parametrize(("metric", "classes"), [("balanced_accuracy", 120), ("macro_f1", 120), ("accuracy", 0)])
+def test_more_than_a_hundred_labels_are_classes_if_that_is_asked_for(metric: str, classes: int) -> None:
+    number = pl.int_range(pl.len())
+    rows = {
+        name: table(0.8, 1, items=600).with_columns(
+            label=number % 120, pred=pl.when(number % every == 0).then(7).otherwise(number % 120)
+        )
+        for name, every in (("x", 7), ("y", 5))
+    }
+    verdict = daamctl.judge(rows, metric=metric)
+    assert verdict.metrics == [*dict.fromkeys(["accuracy", *["balanced_accuracy"] * (classes > 0), metric])]
+    if metric == "macro_f1":
+        wanted = {name: f1_score(one["label"], one["pred"], average="macro") for name, one in rows.items()}
+        assert verdict.values["macro_f1"] == pytest.approx(wanted)
+    with pytest.raises(ConfigError, match="600 items have 600 labels, and 2 to 300 are needed"):
+        daamctl.judge({name: one.with_columns(label=number) for name, one in rows.items()}, metric="macro_f1")
+
+
 def test_f1_of_repeats_is_the_mean_of_each() -> None:
     parts = [table(0.7, seed).with_columns(seed=pl.lit(seed)) for seed in (4, 5)]
     wanted = np.mean([f1_score(part["label"].to_numpy(), part["pred"].to_numpy(), average="macro") for part in parts])
@@ -634,7 +652,7 @@ def test_what_f1_needs() -> None:
     with pytest.raises(ConfigError, match="macro F1 needs predictions, and a file says only which are right"):
         daamctl.judge(one, other, metric="macro_f1")
     answers = [table(0.7, seed).with_columns(label="utterance", pred="utterance") for seed in (1, 2)]
-    with pytest.raises(ConfigError, match="there is no macro F1: 240 items have 240 labels, and 2 to 100 are needed"):
+    with pytest.raises(ConfigError, match="there is no macro F1: 240 items have 240 labels, and 2 to 120 are needed"):
         daamctl.judge(*answers, metric="macro_f1")
     few = [table(0.7, seed, speakers=3) for seed in (1, 2)]
     verdict = daamctl.judge(*few, metric="macro_f1")

@@ -149,6 +149,11 @@ def of_table(
         }
         if len(spelled) == label.n_unique():
             prediction = taken["prediction"] = prediction.replace(spelled)
+    elif label is not None and prediction is not None and {*label.drop_nulls()} <= BOOLEANS.keys():
+        numbers = {word: number for number, word in BOOLEANS.items()}
+        said = prediction.str.to_lowercase()
+        if {*said.drop_nulls()} <= numbers.keys():
+            prediction = taken["prediction"] = said.replace(numbers)
     measured = metric in ERRORS and metric not in SCORED
     if metric in SCORED and label is not None and label.n_unique() == 1:
         raise ConfigError(f"{what}: there is no {FIGURES[metric]}: all labels are '{label[0]}'")

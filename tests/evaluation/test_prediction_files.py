@@ -1294,6 +1294,13 @@ def test_true_and_false_may_be_predicted_as_numbers() -> None:
     assert found["prediction"].to_list() == ["true", "false", "false", None]
 
 
+def test_numbers_may_be_predicted_as_true_and_false() -> None:
+    table = pl.DataFrame({"id": ITEMS, "label": [1, 0, 1, 0], "pred": [True, False, False, None]})
+    for pred in (pl.col("pred"), pl.col("pred").cast(pl.String).str.to_titlecase()):
+        found = of_table(table.with_columns(pred), {}, "m").rows
+        assert found.select("prediction", "correct").rows() == [("1", 1), ("0", 1), ("0", 0), (None, 0)]
+
+
 def test_as_many_parts_of_a_path_as_tell_items_apart(tmp_path: Path) -> None:
     paths = ["c0/0.png", "c0/1.png", "c1/0.png", "c1/1.png"]
     pl.DataFrame({"path": [f"/data/a/{one}" for one in paths], "pred": ANSWERS}).write_csv(tmp_path / "x.csv")

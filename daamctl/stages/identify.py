@@ -119,13 +119,20 @@ def run(
         items: how many are embedded again.
 
     Raises:
-        CorpusError: the file cannot be read, or none of its items is among the recordings or texts.
+        CorpusError: the file cannot be read, none of its items is among the recordings or texts, or one that is
+            embedded again has values that are not finite.
         EncoderError: none of the encoders could be tried.
     """
     device, file = resolve_device(device), open_vectors(vectors)
     modality: Modality = "speech" if texts is None else "text"
     rows, sources = _chosen(file, audio, texts, items)
     given = _rows_of(file, rows)
+    if len(broken := np.argwhere(~np.isfinite(given))):
+        item, layer = file.columns(required=("id",))["id"][rows[broken[0][0]]], file.layers[broken[0][1]]
+        raise CorpusError(
+            f"{vectors}: item '{item}' has values that are not finite in layer {layer}",
+            fix="store its vectors again, or leave it out",
+        )
     with np.errstate(over="ignore"):
         storage = "float16" if (given == given.astype("float16")).all() else file.storage
     if not (given.view(np.uint32) & 0xFFFF).any():  # its values are numbers of float16, too, unless very small or large

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from daamctl.cli.app import app
 from daamctl.config import ExtractConfig
 from daamctl.encoders.load import open_encoder
+from daamctl.errors import CorpusError
 from daamctl.stages import identify
 
 IDS = [f"u{number}" for number in range(6)]
@@ -70,6 +71,15 @@ def vectors(folder: Path, values: list[Tensor], **more: Any) -> Path:
     stacked = torch.stack(values).numpy()
     np.savez(path, id=IDS, label=list("ababab"), embeddings=stacked.astype(more.pop("dtype", "float32")), **more)
     return path
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(value: float, tmp_path: Path, audio: Path) -> None:
+    states = [one[1:3].mean(1) for one in speech_states()]
+    states[2][1, 3] = value
+    path = vectors(tmp_path, states, layers=np.array([4, 5]))
+    with pytest.raises(CorpusError, match=r"mine\.npz: item 'u2' has values that are not finite in layer 5"):
+        identify.run(path, encoders=["wavlm-micro"], audio=audio)
 
 
 def test_layers_norm_and_mean(tmp_path: Path, audio: Path) -> None:

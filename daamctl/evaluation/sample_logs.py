@@ -77,18 +77,21 @@ def _scored(
 
 
 def lm_eval(records: list[dict[str, Any]], correct: str | None, path: Path) -> Opened:
-    """Samples of lm-evaluation-harness, or of lmms-eval; of several filters the first counts."""
-    filters = list(dict.fromkeys(record.get("filter", "none") for record in records))
+    """Samples of lm-evaluation-harness, or of lmms-eval; of several filters of a question the first counts."""
     is_lmms = "input" in records[0]  # with one hash for all, and numbers, or objects with one, for metrics
-    samples = []
+    asked, samples = "target" if is_lmms else "doc_hash", []
+    first: dict[tuple[str, str], str] = {}
     for one in records:
-        if one.get("filter", "none") == filters[0]:
+        kind = one.get("filter", "none")
+        if first.setdefault((str(one["doc_id"]), str(one.get(asked))), kind) == kind:
             values = {name: value.get("score") if isinstance(value, dict) else value for name, value in one.items()}
             numbers = [name for name, value in values.items() if isinstance(value, int | float)]
             metrics = one.get("metrics", [name for name in numbers if name not in ("doc_id", "target")])
             scores = {name: values[name] for name in metrics if name in one}
-            samples.append(_Sample(str(one["doc_id"]), scores, question=one.get("target" if is_lmms else "doc_hash")))
-    notes = [f"filter {filters[0]}, not {', '.join(filters[1:])}"] if len(filters) > 1 else []
+            samples.append(_Sample(str(one["doc_id"]), scores, question=one.get(asked)))
+    read = dict.fromkeys(first.values())
+    left = dict.fromkeys(kind for one in records if (kind := one.get("filter", "none")) not in read)
+    notes = [f"filter {', '.join(read)}, not {', '.join(left)}"] if left else []
     task = _task_of(path)
     # the tool writes into a folder named after the model
     model = path.absolute().parent.name if task else ""

@@ -15,6 +15,18 @@ from daamctl.evaluation.prediction_files import read_models
 from tests.fixtures.predictions import rows, write_json, write_lines
 
 
+def test_every_question_has_the_first_of_its_filters(tmp_path: Path) -> None:
+    """As in a file of two tasks, one of which has no filter."""
+    samples = [
+        {"doc_id": index, "doc_hash": f"h{index}", "resps": [], "filter": name, "metrics": ["acc"], "acc": right}
+        for index, filters in enumerate([{"strict": 1.0, "flexible": 0.0}, {"none": 0.0}])
+        for name, right in filters.items()
+    ]
+    found = rows(write_lines(tmp_path / "both.jsonl", samples))
+    assert found.rows.select("item", "correct").rows() == [("0", 1.0), ("1", 0.0)]
+    assert found.notes[1:] == ("the score of an answer is acc", "filter strict, none, not flexible")
+
+
 def test_filters_and_scorers_are_chosen(tmp_path: Path) -> None:
     samples = [
         {"doc_id": index, "filtered_resps": [], "filter": name, "metrics": ["exact_match", "f1"], "f1": 0.5}

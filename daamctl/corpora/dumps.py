@@ -317,7 +317,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if not named:
         table = table.with_columns(id=pl.Series(_numbered(len(table))))
     nested = table.select(name for name, kind in table.schema.items() if kind.is_nested())
-    features = {} if nested.width else _features(table)
+    features = {} if nested.width else _features(table, path)
     lacks, fix = None, "rename the columns"
     if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
@@ -361,32 +361,41 @@ def _is_list(cells: pl.Series) -> bool:
     return bool(len(cells)) and re.match(r"\[\s*-?[\d.]", cells[0] or "") is not None
 
 
-def _features(table: pl.DataFrame) -> dict[str, NDArray[np.float32]]:
+def _features(table: pl.DataFrame, path: Path) -> dict[str, NDArray[np.float32]]:
     """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest.
 
     If there are more than twice as many columns of decimals, all of these are one vector. Whole numbers are left out,
     because they may be the label in another form.
+
+    Raises:
+        CorpusError: a numbered column lacks a value.
     """
     plain = [name for name, kind in table.schema.items() if kind.is_numeric() or kind in (pl.String, pl.Boolean)]
-    values = table.select(pl.col(name).cast(pl.Float32, strict=False) for name in plain if name not in COLUMNS)
-    values = values.select(one for one in values if not one.has_nulls())
+    cells = table.select(pl.col(name).cast(pl.Float32, strict=False) for name in plain if name not in COLUMNS)
+    values = cells.select(one for one in cells if not one.has_nulls())
+    gaps = [one.name for one in cells if 0 < 2 * one.null_count() < len(one) and (one != one.round(0)).any()]
     found: dict[str, dict[int, str]] = {}
     for name in table.columns:
         if name not in COLUMNS and (hit := re.fullmatch(r"(.*?)[_. -]?(\d+)", name)):
             found.setdefault(hit[1], {})[int(hit[2])] = name
     vectors = {}
     for name, columns in found.items():
-        numbers, whole = sorted(columns), set(columns.values()) <= set(values.columns)
+        numbers, whole = sorted(columns), set(columns.values()) <= {*values.columns, *gaps}
         if whole and len(numbers) >= LEAST_FEATURES and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-            vectors[name] = values.select(columns[number] for number in numbers).to_numpy()
+            vectors[name] = cells.select(columns[number] for number in numbers).to_numpy()
     layers = {name: one for name, one in vectors.items() if any(re.fullmatch(pattern, name) for pattern, _ in NAMES)}
     longest = max(vectors, key=lambda name: vectors[name].shape[1], default=None)
     numbered = layers or ({} if longest is None else {longest: vectors[longest]})
     least = max(LEAST_NAMED, 1 + 2 * sum(one.shape[1] for one in numbered.values()))
-    if values.width < least:
-        return numbered
     named = [one.name for one in values if one.name.lower() not in BESIDE and (one != one.round(0)).any()]
     if len(named) < least:
+        if gap := next((one for name in numbered for one in found[name].values() if one in gaps), None):
+            absent = cells[gap].is_null()
+            item = table["id"].filter(absent)[0]
+            raise CorpusError(
+                f"{path}: {gap} has no number for {absent.sum()} of {len(table)} items, e.g. '{item}'",
+                fix="complete the cells, or leave out these items or this column",
+            )
         return numbered
     left = first_few([name for name in table.columns if name not in (*COLUMNS, *named)]) or "none"
     log.info("a vector is the %d columns of decimals, %s; left out: %s", len(named), first_few(named, 3), left)

@@ -178,6 +178,16 @@ def test_columns_that_are_no_features(columns: dict[str, list[object]], message:
         import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
 
 
+@pytest.mark.parametrize("empty", [None, "NA"])
+def test_a_numbered_feature_without_a_value_is_refused(empty: str | None, tmp_path: Path) -> None:
+    states = np.random.default_rng(0).standard_normal((6, 12))
+    frame = pl.DataFrame(states, [f"feat_{index}" for index in range(12)]).cast(pl.String)
+    frame = frame.with_columns(feat_5=pl.Series([*frame["feat_5"][:2], empty, *frame["feat_5"][3:]]))
+    frame.with_columns(id=pl.Series(IDS[:6]), label=pl.lit("x")).write_csv(tmp_path / "given.csv")
+    with pytest.raises(CorpusError, match=rf"given\.csv: feat_5 has no number for 1 of 6 items, e\.g\. '{IDS[2]}'"):
+        import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("numbered", [0, 5])
 def test_columns_of_decimals_with_names_of_their_own(

@@ -158,6 +158,8 @@ class Ablation(LayerSets):
         ranking: layers by Importance Factor, highest first; empty if they are not ranked.
         marks: set of layers -> how badly the method was trained on it, one of `MARKS`; empty if well.
         notes: how layers and method were chosen.
+        settings: those of `ablate`.
+        folds: content keys of the folds of `rank_by` that rank the layers; empty if they are not ranked.
         tests: whether layers of high importance do better alone; not in the record but in a table.
     """
 
@@ -167,6 +169,8 @@ class Ablation(LayerSets):
     marks: dict[str, str]
     contrasts: list[Contrast]
     cautions: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+    folds: list[str] = field(default_factory=list)
     tests: Sequence[LayerTest] = ()
 
     @property

@@ -17,7 +17,8 @@ from typing import Any
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.evaluation import Evaluation, Run
-from daamctl.artifacts.layer_sets import LayerSets
+from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.layer_sets import Ablation, LayerSets
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import Protocols
 from daamctl.artifacts.results import Fold, fold_dirs, intact_folds, read_folds
@@ -170,15 +171,27 @@ def scored_otherwise(evaluation: Evaluation, config: Config) -> list[str]:
     return [f"{name} {_show(had)} (now {_show(now)})" for name, (had, now) in scored.items() if had != now]
 
 
-def layers_otherwise(folder: Path, found: LayerSets, unit: str, folds: Sequence[Fold]) -> list[str]:
+def layers_otherwise(
+    folder: Path, found: LayerSets, unit: str, folds: Sequence[Fold], *, config: Config | None = None
+) -> list[str]:
     """Settings in which a result on sets of layers differs from an evaluation, e.g. `train.shots: null (now 4)`.
 
     Args:
         folder: of the result, with the folds that were trained for it.
         unit: of the evaluation.
         folds: those behind the evaluation; of the same method if there are any, which have all its settings.
+        config: settings, of which `ablate` chooses the sets; None: how they were chosen does not count.
     """
     changed = [] if found.unit == unit else [f"evaluate.unit: {_show(found.unit)} (now {_show(unit)})"]
+    if config is not None and isinstance(found, Ablation):
+        wanted = config.section("ablate")
+        changed += [
+            f"ablate.{name}: {_show(value)} (now {_show(wanted[name])})"
+            for name, value in found.settings.items()
+            if name in wanted and wanted[name] != value
+        ]
+        if not _among(found.folds, folds):
+            changed.append(f"layers ranked by an earlier training of '{found.rank_by}'")
     parts = (intact_folds(folder / f"{name}-{found.method}") for name in sorted({row.set for row in found.rows}))
     made = next((part[0] for part in parts if part), None)  # all were made with the same settings
     if made is None:
@@ -206,6 +219,15 @@ def protocols_otherwise(found: Protocols, evaluation: Evaluation, folds: Sequenc
             if name in now and now[name] != value
         ]
     return list(dict.fromkeys(changed))
+
+
+def scores_otherwise(found: Importance, evaluation: Evaluation, folds: Sequence[Fold]) -> list[str]:
+    """In what layer scores differ from an evaluation and the folds behind it, e.g. `per utterance (now per clip)`."""
+    changed = [] if _among(found.folds, folds) else ["of folds that are not these"]
+    unit = found.probed and evaluation.task.unit(found.probed.unit)
+    if unit and unit != evaluation.item:
+        changed.append(f"per {unit} (now per {evaluation.item})")
+    return changed
 
 
 def is_scored(fold: Fold, row: Run) -> bool:
@@ -282,6 +304,10 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return result
+
+
+def _among(keys: Sequence[str], folds: Sequence[Fold]) -> bool:
+    return {*keys} <= {fold.result["run"]["key"] for fold in folds}
 
 
 def _show(value: Any) -> str:

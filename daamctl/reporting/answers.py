@@ -52,6 +52,8 @@ def answers(
     text = _layers(evaluation, summary) if summary and profile else f"The layers were not probed yet. Run: `{command}`"
     methods = map(evaluation.accuracy, evaluation.methods if evaluation.by_accuracy else ())
     note = outside([*profile, *methods], evaluation.item)
+    if summary and summary.probed and summary.probed.unit != evaluation.main_unit:
+        profile = []  # out of date: no axis of the figure is in two units
     blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [
         Text(text),

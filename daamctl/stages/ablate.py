@@ -66,6 +66,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         raise ConfigError("; ".join(unlisted.values()))
     features, settings = load_features(layout, config), config.ablate
     rank_by, score, notes, cautions = _rank(layout, config, features)
+    ranking = _trained(layout, config, rank_by, "layers cannot be ranked") if rank_by and score else []
     order = ranked(score)
     sets = choose_sets(order, settings.k, settings.layers, features.layers, settings.presets)
     ks = [k for k in settings.k if f"highest-{k}" in sets]
@@ -120,6 +121,8 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         marks={},
         contrasts=[],
         cautions=cautions,
+        settings=config.section("ablate"),
+        folds=sorted(fold.result["run"]["key"] for fold in ranking),
     )
     _add_marks(found, folds, config.evaluate.margin)
     if sets:
@@ -181,7 +184,7 @@ def _rank(
     chosen = choose_ranking(layout, config, _sizes(features))
     name, why, score = chosen.name, "no method of this pipeline has a density", {}
     if name is not None:
-        score = layer_scores(_trained(layout, name, "layers cannot be ranked"))
+        score = layer_scores(_trained(layout, config, name, "layers cannot be ranked"))
         why = f"'{name}' {f'cannot be used, {TIED}' if score else 'has no density'} (ablate.rank_by)"
     elif chosen.rejected:
         why = f"no density qualifies ({chosen.rejected})"
@@ -221,7 +224,7 @@ def _choose(
             why = f"no method without a density qualifies ({chosen.rejected})"
         return None, [f"No layers are trained alone: {why}. Add a method without a density, such as 'none'."]
     if config.ablate.method is None:
-        _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
+        _trained(layout, config, chosen.name, "the method to train on few layers cannot be chosen")
     return chosen.name, [f"Not used as method to train: {chosen.rejected}."] if chosen.rejected else []
 
 
@@ -229,12 +232,13 @@ def _sizes(features: Features) -> tuple[int, int, int]:
     return len(features.layers), features.head.embed_dim, len(features.head.classes)
 
 
-def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
-    """The finished folds of a method, of which there must be one."""
+def _trained(layout: Layout, config: Config, name: str, what: str) -> list[Fold]:
+    """The finished folds of a method with the seeds of the settings, of which there must be one."""
     place = layout.method(name)
-    folds = read_folds(place)
+    folds = [fold for fold in read_folds(place) if fold.seed in config.train.seeds]
     if not folds:
-        raise ArtifactError(f"{what}: '{name}' is not trained in {place}", path=place)
+        seeds = ", ".join(map(str, config.train.seeds))
+        raise ArtifactError(f"{what}: '{name}' is not trained in {place} (train.seeds: {seeds})", path=place)
     return folds
 
 

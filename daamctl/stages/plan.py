@@ -316,7 +316,8 @@ class _Planner:
         if not ranking or (size is not None and not size.density):
             order = []
         elif ranking[0].is_done:
-            order = ranked(layer_scores(intact_folds(self.layout.method(str(rank_by)))))
+            finished = intact_folds(self.layout.method(str(rank_by)))
+            order = ranked(layer_scores(fold for fold in finished if fold.seed in self.config.train.seeds))
         stored = known.head.layers if known.head else range(1, known.sizes[0] + 1)
         layers = [layer for layer in stored if layer > 0]
         wanted = settings.k, settings.layers, layers, settings.presets

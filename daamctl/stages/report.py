@@ -38,7 +38,13 @@ from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError, first_few
-from daamctl.evaluation.consistency import layers_otherwise, other_settings, protocols_otherwise, scored_folds
+from daamctl.evaluation.consistency import (
+    layers_otherwise,
+    other_settings,
+    protocols_otherwise,
+    scored_folds,
+    scores_otherwise,
+)
 from daamctl.evaluation.importance import layer_contribution
 from daamctl.evaluation.learned import read_learned
 from daamctl.evaluation.scores import read_scores
@@ -113,14 +119,14 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ("ablate", ablated, "Training on few layers was done", layout.command("ablate")),
         ("truncate", truncation, "The shortest encoder was found", shorter),
     ):
-        changed[stage] = layers_otherwise(layout.stage(stage), one, raw.main_unit, folds) if one else []
+        changed[stage] = layers_otherwise(layout.stage(stage), one, raw.main_unit, folds, config=config) if one else []
         if one is not None and one.embeddings_key != key:
             stale.append(f"{what} on other embeddings. To update, run: {again}")
         elif others := changed[stage]:
             stale.append(f"{what} with other settings: {first_few(others)}. To update, run: {again}")
-    if summary is not None and not set(summary.folds) <= {fold.result["run"]["key"] for fold in folds}:
+    if summary is not None and (others := scores_otherwise(summary, raw, folds)):
         again = layout.command("importance")
-        stale.append(f"Layer scores are of folds that are not these. To update, run: {again}")
+        stale.append(f"Layer scores are {', '.join(others)}. To update, run: {again}")
     for note in stale:
         logger.warning(note)
     history, pngs = read_scores(layout, "history"), {}

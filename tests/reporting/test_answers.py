@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.importance import Importance, ProbedLayers
 from daamctl.artifacts.layer_sets import LayerRow
 from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
@@ -343,3 +343,12 @@ def test_the_figure_shows_layers_and_methods() -> None:
     assert any("95 % interval" in str(mark) for mark in panels[1].marks)
     assert panels[0].y.limits == panels[1].x.limits
     assert not [block for block in section.blocks if isinstance(block, Bullets)]
+
+
+def test_layers_that_were_scored_by_another_unit_share_no_axis_with_methods() -> None:
+    summary = replace(probed(0.5, 0.6), probed=ProbedLayers("clip", "speaker"))
+    section = answers(labelled(parsed(fused(BASE))), summary, stale=[], command="")
+    assert "alone it classifies 60.0 % [58.0, 62.0] of clips" in str(section.blocks[0])
+    (plot,) = [block for block in section.blocks if isinstance(block, Plot)]
+    (panels,) = plot.figure.views.values()
+    assert [panel.title for panel in panels] == ["Methods"]

@@ -96,6 +96,16 @@ def test_groups_presets_and_their_tests(layout):
     assert {row.set for row in result.rows} == {"all", *names}
 
 
+def test_the_folds_that_rank_are_those_of_the_seeds_of_the_settings(layout):
+    folds = read_folds(layout.method("daam-v1"))
+    before = run(layout, settings())
+    write_method(layout, settings(), "daam-v1", folds=(1, 2, 3), seeds=(7,), density_shape=(24, 16), learned=9.0)
+    found = run(layout, settings())
+    assert found.ranking == before.ranking
+    assert found.folds == sorted(fold.result["run"]["key"] for fold in folds)
+    assert found.settings == settings().section("ablate")
+
+
 @pytest.mark.parametrize(
     ("method", "fix"),
     [

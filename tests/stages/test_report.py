@@ -685,6 +685,31 @@ def test_what_was_found_on_few_layers_with_other_settings_is_out_of_date(
             assert (line in caplog.text, line in answers) == (stale, stale)
 
 
+def test_layer_scores_of_another_unit_and_an_ablation_of_another_ranking_are_out_of_date(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    config = Config.model_validate({"methods": ["none", "daam-v1"], "ablate": {"k": [1], "method": "none"}})
+    for method in config.methods:
+        write_method(layout, config, method, folds=(1,))
+    evaluate.run(layout, config)
+    ranking = [fold.result["run"]["key"] for fold in read_folds(layout.method("daam-v1"))]
+    made = replace(ablation(), embeddings_key=EMBEDDINGS_KEY, settings=config.section("ablate"), folds=ranking)
+    again = "To update, run: daamctl"
+    for unit, found, said in (
+        ("utterance", made, []),
+        ("clip", made, [f"Layer scores are per clip (now per utterance). {again} importance toy"]),
+        ("utterance", replace(made, folds=["earlier"]),
+         [f"other settings: layers ranked by an earlier training of 'daam-v1'. {again} ablate toy"]),
+        ("utterance", replace(made, settings={**made.settings, "k": [2], "method": None}),
+         [f"other settings: ablate.method: null (now 'none'), ablate.k: [2] (now [1]). {again} ablate toy"]),
+    ):  # fmt: skip
+        write_importance(layout.stage("importance"), importance_of({}, probed={"unit": unit, "resampled": "speaker"}))
+        write_layer_sets(layout.stage("ablate") / ABLATION, found, ())
+        text = (report.run(layout, config, track=False).parent / "report.md").read_text().replace("\\", "")
+        answers = text.partition("## Answers")[2].partition("\n## ")[0]
+        assert all(line in answers for line in said)
+        assert answers.count(again) == len(said)
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Speakers come from files that users bring; they must not become markup, script or LaTeX."""
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})

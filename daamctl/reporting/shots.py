@@ -71,8 +71,13 @@ class Point:
         return against(self.evaluation, METRIC)
 
 
-def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> Document:
-    """Build the report on a family from its pipelines with results, by shots; `absent`: why others have none."""
+def document(family: str, found: Sequence[Point], absent: Mapping[str, str], stale: Sequence[str] = ()) -> Document:
+    """Build the report on a family from its pipelines with results, by shots.
+
+    Args:
+        absent: pipeline without results -> why it has none.
+        stale: what makes results out of date.
+    """
     blocks: list[Block] = []
     if found:
         blocks += [Text(_sentence(found)), drawn(_figure(found)), _table(found)]
@@ -85,6 +90,7 @@ def document(family: str, found: Sequence[Point], absent: Mapping[str, str]) -> 
         doubts = "; ".join(f"{name} ({', '.join(numbers)})" for name, numbers in marked.items())
         text = f"Some methods were not trained well, so their figures may be too low: {doubts}."
         blocks.append(Text(text, caution=True))
+    blocks += [Text(note, caution=True) for note in stale]
     if absent:
         blocks += [Text("Without a result:"), Bullets([f"{name}: {reason}" for name, reason in absent.items()])]
     sections = [Section("shots", "Entity F1 against shots", blocks)]

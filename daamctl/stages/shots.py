@@ -18,7 +18,7 @@ from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
 from daamctl.data.stage_table import folder_stages
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
-from daamctl.evaluation.consistency import scored_folds
+from daamctl.evaluation.consistency import other_settings, scored_folds
 from daamctl.evaluation.primary import over_trials
 from daamctl.reporting.shots import Point, document
 from daamctl.reporting.write import write_plots, write_report
@@ -44,7 +44,7 @@ def run(root: Path, family: str) -> Path:
     members = family_of(family, names)
     if not members:
         raise UnknownNameError("family of few-shot pipelines", family, families(names))
-    points, absent, waiting = [], {}, []
+    points, absent, waiting, stale = [], {}, [], []
     for name, shots in members.items():
         config = load_config(root, name)
         if config.train.shots != shots:
@@ -52,19 +52,21 @@ def run(root: Path, family: str) -> Path:
         layout = Layout.of(root, name, config)
         found = find_evaluation(layout.stage("evaluate"))
         if found is None:
-            notes = [note_of(folder_of(layout, stage), stage) for stage in folder_stages()]
-            reason = next((note.reason for note in notes if note), None)
+            left_out = [note_of(folder_of(layout, stage), stage) for stage in folder_stages()]
+            reason = next((note.reason for note in left_out if note), None)
             absent[name] = reason or f"not made yet; run: daamctl run {name}"
             waiting += [] if reason else [name]
             continue
-        for note in scored_folds(layout, config, found)[1]:
+        folds, notes = scored_folds(layout, config, found)
+        for note in [*notes, *other_settings(layout, config, found, folds)]:
             logger.warning("the evaluation of '%s': %s", name, note)
+            stale.append(f"{name}: {note}")
         if found.by_accuracy:
             raise ConfigError(f"pipeline '{name}' does not tag words, so it has no entity F1")
         points.append(Point(name, shots, found, _trials(found)))
     if not points and waiting:
         raise ArtifactError(f"no pipeline of '{family}' is evaluated", fix=f"run one: daamctl run {waiting[0]}")
-    content = document(family, points, absent)
+    content = document(family, points, absent, stale)
     path = write_report(root / "data/report" / f"{family}-shots", content)
     write_plots(root / "data/plots" / f"{family}-shots", content)
     logger.info("shots: %s, with figures of %s", path, ", ".join(point.pipeline for point in points) or "no pipeline")

@@ -260,6 +260,14 @@ def check_curves(project: Path, found: Scores) -> None:
     expected = ttest_1samp(one - two, 0).confidence_interval(0.95)
     assert gaps["Over trials, low [points]"] == pytest.approx(100 * expected.low)
     assert gaps["Ahead in"] == f"{int((one > two).sum())} of 2"
+    file = project / "pipelines/few-8-shots.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("steps: 60", "steps: 61"), encoding="utf-8")
+    with blank_pictures():
+        page = shots.run(project, "few").with_name("report.md").read_text(encoding="utf-8")
+    (note,) = [line for line in page.splitlines() if "few-8-shots: These results were made with other settings" in line]
+    assert "train.steps: 60 (now 61)" in note
+    file.write_text(text, encoding="utf-8")
     (project / "pipelines/few-4-shots.yaml").write_text("train: {shots: 5}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="its name says 4"):
         shots.run(project, "few")

@@ -78,13 +78,13 @@ def run(layout: Layout, config: Config) -> Path:
     """
     check_classifies(layout.run_name, config)
     features = load_features(layout, config)
-    num_clips, drawn, sampling = features.clips.height, None, None
+    num_clips, drawn, notes = features.clips.height, None, []
     if isinstance(features.x, StoredVectors):  # too large for memory, so probe a sample
         task, stored = features.head.task, features.x
         clips = features.clips.with_columns(utterance_id=task.wholes(features.clips["utterance_id"]))
         rows = sample_rows(clips, min(LARGEST_SYSTEM, SAMPLE_BYTES * len(stored) // stored.nbytes))
         drawn = Sample(rows, stored[rows])
-        sampling = (
+        notes.append(
             f"Probed on a sample of {len(rows)} of {num_clips} {task.clip}s (whole {task.whole}s, seed {SAMPLE_SEED}, "
             "balanced over groups), because the embeddings do not fit in memory or train.features=stream keeps them "
             "on disk."
@@ -98,6 +98,11 @@ def run(layout: Layout, config: Config) -> Path:
             bar.advance()
     if drawn is not None:
         features = replace(features, clips=features.clips[drawn.rows], x=torch.from_numpy(drawn.x))
+    if config.train.shots is not None and len(config.train.seeds) > 1:
+        notes.append(
+            f"Probed after one draw of training {known.task.whole}s, that of seed {config.train.seeds[0]}; results are "
+            f"means over {len(config.train.seeds)} draws (train.seeds)."
+        )
     skipped = next((one.text for one in findings if one.check == "values" and one.severity != "ok"), None)
     splits: list[Split] = []
     probes = None
@@ -111,7 +116,8 @@ def run(layout: Layout, config: Config) -> Path:
             probes = _probe(features, splits, config)
         except (TrainingError, ArtifactError) as error:
             splits, skipped = [], "; ".join(filter(None, (error.message, error.fix)))
-    case, text = _judged(probes, known.task, skipped, features.clips["speaker"].n_unique())
+    seeds = len(config.train.seeds)
+    case, text = _judged(probes, known.task, skipped, features.clips["speaker"].n_unique(), seeds)
     if warned := [finding.check for finding in findings if finding.severity == "warning"]:
         text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
     result: dict[str, Any] = {
@@ -138,7 +144,7 @@ def run(layout: Layout, config: Config) -> Path:
             }
             for split in splits
         ],
-        **_figures(probes, known.task.primary, features.layers, sampling),
+        **_figures(probes, known.task.primary, features.layers, " ".join(notes)),
         "skipped": skipped,
         "checks": [{**asdict(finding), "examples": list(finding.examples)} for finding in findings],
         "verdict": {"case": case, "text": text, "rule": RULE},
@@ -181,8 +187,8 @@ def _probe(features: Features, splits: Sequence[Split], config: Config) -> Layer
     return probe_layers(features.x, targets, folds, len(task.classes), score, refit=config.train.refit)
 
 
-def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
-    """The parts `probe` and `headroom`; `sampling` is a note on the probe."""
+def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], note: str) -> dict[str, Any]:
+    """The parts `probe` and `headroom`; `note` is on the probe."""
     if probes is None:
         return {"probe": None, "headroom": None}
     best, chosen = choose(probes.layers)
@@ -196,8 +202,8 @@ def _figures(probes: LayerProbes | None, primary: str, layers: Sequence[int], sa
         "best_fusion": {**_summary(fusion), "chosen": [list(fusions)[index] for index in chosen_fusions]},
         "chance": _summary(probes.chance),
     }
-    if sampling:
-        probe["note"] = sampling
+    if note:
+        probe["note"] = note
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
     gains = {name: difference(scores.values[primary], best.values[primary]) for name, scores in named.items()}
     headroom = {name: {**asdict(gain), "per_fold": gain.per_fold.tolist()} for name, gain in gains.items()}
@@ -212,7 +218,7 @@ def _summary(scores: ProbeScores) -> dict[str, Any]:
     }
 
 
-def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speakers: int) -> tuple[str, str]:
+def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speakers: int, seeds: int) -> tuple[str, str]:
     """Whether fusing layers is likely to help: the case, and a text. Folds take a speaker each at least."""
     if probes is None:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
@@ -228,10 +234,12 @@ def _judged(probes: LayerProbes | None, task: Task, skipped: str | None, speaker
         advice = f"To find out, {more if speakers > 2 else f'add data: {speakers} {task.source}s give no third fold'}"
         why = f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
         if len(gain.per_fold) == 1:
-            why = (
-                f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on "
-                "this part with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
-            )
+            why = f"one test part has no spread over folds (on it, {result}). {advice}."
+            if seeds == 1:
+                why += (
+                    " You can also repeat training on this part with several seeds (train.seeds: [1, 2, 3]) to see how "
+                    "much results depend on the seed."
+                )
         return "cannot be told", f"It is unclear whether fusing layers helps here: {why}"
     balanced = [one.values["balanced_accuracy"] for one in (best, fusion, probes.chance)]
     leads = [difference(one, balanced[2]) for one in balanced[:2]]

@@ -344,6 +344,22 @@ def test_probes_of_words_are_compared_by_entity_f1(
         assert "(whole sentences, seed 0" in probe["note"]
 
 
+@pytest.mark.parametrize("seeds", [[3], [3, 4, 5]])
+def test_figures_after_one_of_several_draws_of_sentences_are_called_so(layout: Layout, seeds: list[int]) -> None:
+    words, vectors = make_words()
+    words = words.with_columns(group=pl.col("group").replace_strict({"g0": "test"}, default="train"))
+    config = Config.model_validate({"train": {"shots": 8, "seeds": seeds}})
+    write(layout, config, words, vectors, "tokens")
+    result = json.loads(preflight.run(layout, config).read_text())
+    several = len(seeds) > 1
+    assert result["probe"].get("note") == (
+        "Probed after one draw of training sentences, that of seed 3; results are means over 3 draws (train.seeds)."
+        if several
+        else None
+    )
+    assert ("(train.seeds: [1, 2, 3])" in result["verdict"]["text"]) is not several
+
+
 def test_images_are_compared_by_their_files(layout: Layout) -> None:
     clips, vectors = make_set("one")
     items, config, root = official(clips, [""] * len(clips)), Config(), layout.root / "pictures"

@@ -58,12 +58,13 @@ def table(found: Protocols) -> Table:
     minus = f"Minus {found.reference} (points)"
     return Table(
         "protocols",
-        f"Accuracy per {found.item} of closed-form probes, with 95 % intervals",
+        f"Accuracy per {found.item} of closed-form probes, over all {found.item}s at once, with 95 % intervals",
         ["Protocol", *heads, minus, "Of", "Trains on", "Seconds"],
         cells,
         frozenset({len(heads) + 2}),
         note="The difference is of the probe that comes closest to that of the source, else of the best layer. "
-        "It is over the items that both protocols test. Intervals are not corrected.",
+        "It is over the items that both protocols test. Intervals are not corrected. Accuracies are the pooled "
+        "figures of an evaluation, whose means over folds may differ.",
     )
 
 

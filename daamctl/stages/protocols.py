@@ -325,9 +325,13 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
     made["random"] = [assign_groups(one, number, stratify=True, unit="_own")["group"] for one in seeded]
     made |= {"random-less": made["random"]} if "both" in made else {}
     found = {name: made[one.folds] for name, one in PROTOCOLS.items() if one.folds in made and one.folds not in why}
+    absent = {name: why[one.folds] for name, one in PROTOCOLS.items() if one.folds in why}
     if "x-ares" in found:
         found["x-ares"] = [assign_groups(clips, XARES_FOLDS)["group"]]
-    return found, {name: why[one.folds] for name, one in PROTOCOLS.items() if one.folds in why}
+        if found["x-ares"][0].n_unique() < XARES_FOLDS:
+            absent["x-ares"] = f"{speakers} speakers are too few for {XARES_FOLDS} folds"
+            del found["x-ares"]
+    return found, absent
 
 
 def folds_of(name: str, groups: Mapping[str, list[pl.Series]], clips: pl.DataFrame, config: Config) -> list[Fold]:

@@ -149,6 +149,13 @@ def test_many_speakers_are_not_left_out_one_at_a_time(number: int, possible: boo
     assert absent.get("one-speaker-out") == (None if possible else told)
 
 
+@pytest.mark.parametrize(("speakers", "reason"), [(3, "3 speakers are too few for 4 folds"), (4, None)])
+def test_too_few_speakers_leave_four_folds_of_speakers_out(speakers: int, reason: str | None) -> None:
+    possible, absent = partitions(corpus().filter(pl.col("speaker") < f"s{speakers}"), Config())
+    assert "speakers" in possible
+    assert ("x-ares" in possible, absent.get("x-ares")) == (reason is None, reason)
+
+
 def test_random_folds_as_small_as_both_need_both() -> None:
     found, _ = partitions(corpus(sentence=pl.col("utterance_id")), Config())
     assert "random" in found

@@ -302,6 +302,12 @@ def _smallest(record: ModelRecord, coverage: float) -> float:
     if record.sets is None:
         why = "it tags words" if record.modality == "tokens" else "export it again, or train it with a held-out group"
         raise ConfigError(f"{record.run}/{record.method} has no prediction sets: {why}")
+    if not record.sets.units:
+        why = f"its folds test no {record.sets.unit} that they were not trained on"
+        raise ConfigError(
+            f"{record.run}/{record.method} has no prediction sets: {why}",
+            fix=f"train it on folds that share no {record.sets.unit}s, and export it again",
+        )
     found = record.sets.smallest.get(f"{coverage:.2f}")
     if found is None or round(coverage, 2) != coverage:
         levels, units = list(record.sets.smallest), counted(record.sets.units, record.sets.unit)

@@ -86,7 +86,11 @@ def probe_rule(evaluation: Evaluation) -> str:
     """How the settings of closed-form probes were chosen, as a clause of a sentence."""
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
     chosen = group if evaluation.selection == "dev-group" else "training items left out one by one"
-    return f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {tested(evaluation)}"
+    found = f"the settings of a probe, such as its penalty, are the best on {chosen}, never on the {tested(evaluation)}"
+    # not `evaluation.refit`, which is of trainings in steps
+    if evaluation.selection == "dev-group" and evaluation.provenance.config.get("train", {}).get("refit"):
+        found += "; the probe is then solved again with the held-out items included"
+    return found
 
 
 def tuned_rules(evaluation: Evaluation) -> dict[str, list[str]]:

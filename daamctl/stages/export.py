@@ -18,12 +18,14 @@ import polars as pl
 
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import is_published
+from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.scores import LEVEL, Scores, frame_of, recalls
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
@@ -322,16 +324,23 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
 
 
 def _sets(found: _Trained, folds: Sequence[Fold]) -> PredictionSets | None:
-    """Calibrate prediction sets on items that the models were not trained on."""
+    """Calibrate prediction sets on items whose speaker their fold was not trained on: they are to hold for new ones."""
     task = found.evaluation.task
     if not task.by_accuracy or found.first.rule.selection == "best-on-test":
         return None
     parts = [items_of(fold.predictions(), "utterance") for fold in folds]
     of_true = [part.probabilities[np.arange(len(part)), part.targets] for part in parts]
     table = item_table(folds, parts).with_columns(p=np.concatenate(of_true))
+    known = speakers_known(table) and not table["speaker"].null_count()
+    unit, column = ("speaker", "speaker") if known else ("item", "utterance_id")
+    clips = read_clips(found.layout.clips).rows
+    for fold in folds:
+        split = split_of(clips, fold.fold, found.config.train, fold.seed)
+        trained = clips[column][np.concatenate([split.train, split.dev])]
+        of_fold = (pl.col("fold") == fold.fold) & (pl.col("seed") == fold.seed)
+        table = table.remove(of_fold & pl.col(unit).is_in(trained.unique().implode()))
     rows = table.group_by("item").agg(pl.col("speaker").first(), pl.col("p").mean()).sort("item")
-    known = speakers_known(table) and not rows["speaker"].null_count()
-    units = rows["speaker" if known else "item"]
+    units = rows[unit]
     smallest = smallest_probabilities(rows["p"], units)
     named = {f"{level:.2f}": value for level, value in smallest.items()}
     return PredictionSets(unit=task.source if known else task.item, units=units.n_unique(), smallest=named)
@@ -392,7 +401,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredSc
 
 def _warnings(found: _Trained, kind: Kind) -> list[str]:
     run, evaluation = found.first.result["run"], found.evaluation
-    warnings = []
+    warnings = [*evaluation.leaks]
     if found.first.rule.selection == "best-on-test":
         warnings.append("The epochs were selected on the test groups (D7), so the figures are too high.")
     fairness = evaluation.fairness.methods.get(found.method)

@@ -69,7 +69,10 @@ def test_closed_form_probes_have_no_epoch() -> None:
     held = parsed(evaluation_of(probes))
     rule = "the settings of a probe, such as its penalty, are the best on {}, never on the test group"
     assert terms.selection_rule(held) == rule.format("one held-out training group")
-    last = replace(held, selection="last")
+    refit = replace(held, provenance=replace(held.provenance, config={"train": {"refit": True}}))
+    again = "; the probe is then solved again with the held-out items included"
+    assert terms.selection_rule(refit) == rule.format("one held-out training group") + again
+    last = replace(refit, selection="last")
     assert terms.selection_rule(last) == rule.format("training items left out one by one")
 
 

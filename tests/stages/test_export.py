@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
 from daamctl.planning.repair import repair_of
-from daamctl.stages import evaluate, train
+from daamctl.stages import download, evaluate, extract, segment, train
 from daamctl.store.files import sha256_file
 from daamctl.store.records import write_record
 from tests.fixtures.exported import export_model, in_project, shared_project
@@ -77,6 +78,36 @@ def test_prediction_sets_are_calibrated_on_speakers_that_a_fold_was_not_trained_
     one = read_model(export_model(trained, "one", folds="2")).sets
     assert one is not None
     assert one.units == len(set(parts[1].speakers)) < sets.units
+
+
+def test_speakers_that_their_fold_was_trained_on_calibrate_no_sets(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy, ignore=shutil.ignore_patterns(".work"))
+    config = load_config(copy, "tiny").model_copy(update={"methods": ("ridge-mean",)})
+    layout, manifest = Layout.of(copy, "tiny", config), copy / "tones" / "tones.csv"
+    table = manifest.read_text()
+    official = table.replace(",g0", ",train").replace(",g1", ",dev").replace(",g2", ",test")
+    for text, shared, units in (
+        (re.sub("(s5-[0-3].wav,.*),s5", r"\1,s0", table), "1 of 6 speakers", 5),
+        (re.sub(",s[0-5]", ",s0", table), "1 of 1 speaker", 0),
+        (official.replace(",s2", ",s0"), "1 of 5 speakers", 2),  # by train and dev alone
+        (official.replace(",s5", ",s0"), "1 of 5 speakers", 1),
+    ):
+        manifest.write_text(text)
+        with in_project(copy):
+            for stage in (download, segment, extract):
+                stage.run(layout, config)
+            train.run(layout, config, method="ridge-mean", track=False)
+            evaluate.run(layout, config)
+        folder = export_model(copy, method="ridge-mean", force=True)
+        sets, (leak,) = read_model(folder).sets, read_evaluation(layout.stage("evaluate")).leaks
+        assert sets is not None
+        assert sets.units == units
+        assert leak.startswith(f"Groups share {shared} (")
+        assert f"- {leak}" in (folder / "README.md").read_text()
+        if not units:
+            with pytest.raises(ConfigError, match="its folds test no speaker that they were not trained on"):
+                ExportedModel.open(folder, coverage=0.5)
 
 
 def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:

@@ -60,7 +60,7 @@ class PyfuncModel:
             model_input = model_input[column]
         values = ["" if pd.isna(value) else str(value) for value in model_input]
         rows = texts_as_rows(values) if column == "text" else files_as_rows(map(Path, values))
-        given, number = pl.Series(values) != "", pl.int_range(1, pl.len() + 1).cast(pl.String)
+        given, number = pl.Series(values, dtype=pl.String) != "", pl.int_range(1, pl.len() + 1).cast(pl.String)
         # Path("") is the current folder; as in a table, the row without a file is named by its number
         rows = rows.with_columns(path=pl.when(given).then("path"), item=pl.when(given).then("item").otherwise(number))
         found = predict_all(self.model, rows)

@@ -41,8 +41,10 @@ from daamctl.store.version import __version__
 
 log = logging.getLogger(__name__)
 
-FOREIGN, TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 400, 413, 422, 499, 500, 503
+FOREIGN, LATE, TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 400, 408, 413, 422, 499, 500, 503
 REFUSALS = {
+    FOREIGN: "The request is for a host that the server is not known as",
+    LATE: "The request did not come in time",
     TOO_LARGE: "The request, the recording or a text is larger than allowed",
     UNUSABLE: "The request holds nothing that can be predicted",
     FAILED: "The prediction failed",
@@ -155,7 +157,7 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
                 none = {"words": [], "entities": [], "error": "it has no words"}  # of a sentence
                 return JSONResponse({"items": [found.get(name, {"item": name, **none}) for name in names]})
             with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
-                is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
+                is_form = request.headers.get("content-type", "").lower().startswith("multipart/form-data")
                 file.write(await _file_in_form(request, content) if is_form else content)
                 file.flush()
                 content.clear()
@@ -163,8 +165,11 @@ def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[st
                     _check_duration(Path(file.name), limits)
                 work = await asyncio.to_thread(PartialPrediction, model, files_as_rows([Path(file.name)]))
                 (item,) = await turns.predict(work, request)
+        for part in (item, *item.get("clips", [])):
+            if "error" in part:
+                part["error"] = part["error"].replace(file.name, "the file")
         if "error" in item and "class" not in item:
-            raise HTTPException(UNUSABLE, item["error"].replace(file.name, "the file"))
+            raise HTTPException(UNUSABLE, item["error"])
         return JSONResponse({name: value for name, value in item.items() if name != "item"})
 
     return app
@@ -388,11 +393,15 @@ async def _file_in_form(request: Request, body: bytearray) -> bytes:
 def _texts(content: bytearray, limits: Limits) -> list[str]:
     """The texts in a JSON body."""
     try:
-        texts = parsed_json(decoded(bytes(content)))["texts"]
+        body = parsed_json(decoded(bytes(content)))
+        texts = body["texts"]
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
         raise HTTPException(UNUSABLE, 'the body must be JSON like {"texts": ["a text", "another"]}')
+    if others := sorted(body.keys() - {"texts"}):
+        error = f"the body may hold texts alone, but got {', '.join(others)}; coverage is set by --coverage"
+        raise HTTPException(UNUSABLE, error)
     if len(texts) > limits.texts:
         raise HTTPException(TOO_LARGE, f"the request holds {len(texts)} texts, allowed are {limits.texts}")
     for number, text in enumerate(texts, 1):
@@ -417,7 +426,8 @@ def _body(modality: str, limits: Limits) -> dict[str, Any]:
     if modality in ("text", "tokens"):
         text = {"type": "string", "maxLength": limits.characters}
         texts = {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}
-        schema = {"type": "object", "required": ["texts"], "properties": {"texts": texts}}
+        fields = {"required": ["texts"], "properties": {"texts": texts}, "additionalProperties": False}
+        schema = {"type": "object", **fields}
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     kinds = {"speech": "audio/*", "image": "image/*"}
     schema = {"type": "string", "format": "binary"}

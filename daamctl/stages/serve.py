@@ -58,7 +58,8 @@ def run(
         http = connections(limits or Limits())
         config = uvicorn.Config(app, http=http, ws="none", log_level="warning", timeout_graceful_shutdown=STOP_S)
         listening.listen(config.backlog)  # from here on, a client that is too early waits instead of being refused
-        log.info("serving on http://%s:%d; the interface is described at /docs", host, listening.getsockname()[1])
+        words = "serving on http://%s:%d; /docs, or offline /openapi.json, describes the interface"
+        log.info(words, host, listening.getsockname()[1])
         try:
             uvicorn.Server(config).run(sockets=[listening])
         except KeyboardInterrupt:  # uvicorn raises the signal again after it has stopped

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import soundfile
 
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, CorpusError
 from daamctl.fit.tracking import register_model, store_uri
 from daamctl.models.model import ExportedModel
 from daamctl.models.pyfunc import PyfuncModel
@@ -43,6 +43,11 @@ def test_a_missing_text_is_an_error_and_not_a_word(texts: Path) -> None:
     found = PyfuncModel(ExportedModel.open(texts, device="cpu")).predict(pd.DataFrame({"text": ["one", None, np.nan]}))
     assert found["class"].isna().tolist() == [False, True, True]
     assert "it is empty" in found["error"][1]
+
+
+def test_an_empty_table_is_one_line(texts: Path) -> None:
+    with pytest.raises(CorpusError, match="there is no text to predict"):
+        PyfuncModel(ExportedModel.open(texts, device="cpu")).predict(pd.DataFrame({"text": []}))
 
 
 def test_recordings_are_given_by_path(tmp_path: Path) -> None:

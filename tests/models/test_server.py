@@ -69,7 +69,7 @@ def test_health_and_description(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/health", "/predict"}
     assert set(paths["/predict"]["post"]["requestBody"]["content"]) == {"audio/*", "multipart/form-data"}
-    assert set(paths["/predict"]["post"]["responses"]) == {"200", "413", "422", "500", "503"}
+    assert set(paths["/predict"]["post"]["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,9 @@ def test_a_form_gets_the_answer_of_its_file(client: TestClient) -> None:
         answer = client.post("/predict", files={field: ("a.wav", wave(), "audio/wav")}, data={"note": "a text"})
         assert answer.status_code == 200, answer.text
         assert answer.json() == alone
+    form = client.build_request("POST", "/predict", files={"file": ("a.wav", wave(), "audio/wav")})
+    form.headers["content-type"] = form.headers["content-type"].replace("multipart/form-data", "Multipart/Form-Data")
+    assert client.send(form).json() == alone
 
 
 @pytest.mark.parametrize(
@@ -272,6 +275,18 @@ def test_a_header_that_no_recorder_writes_is_an_answer(client: TestClient, rate:
     assert client.post("/predict", content=wave()).status_code == 200
 
 
+def test_no_path_of_the_server_is_in_an_answer_about_a_clip_that_cannot_be_read(model: ExportedModel) -> None:
+    samples, file = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32), io.BytesIO()
+    samples[120_000] = np.nan  # of the second clip
+    soundfile.write(file, samples, 16000, format="WAV", subtype="FLOAT")
+    with client_of(model) as client:
+        answer = client.post("/predict", content=file.getvalue())
+    assert answer.status_code == 200, answer.text
+    for part in (answer.json(), answer.json()["clips"][1]):
+        assert part["error"].startswith("the file holds samples that are NaN or infinite")
+    assert "daamctl-" not in answer.text
+
+
 def test_texts(tmp_path: Path) -> None:
     texts = ExportedModel.open(handmade(tmp_path / "model", "text"), device="cpu")
     with client_of(texts, Limits(texts=2)) as client:
@@ -282,6 +297,9 @@ def test_texts(tmp_path: Path) -> None:
             refused = client.post("/predict", json=body)
             assert refused.status_code == status
             assert "texts" in refused.json()["error"]
+        refused = client.post("/predict", json={"texts": ["a"], "coverage": 0.9})
+        assert refused.status_code == 422
+        assert refused.json()["error"].endswith("but got coverage; coverage is set by --coverage")
         long = client.post("/predict", json={"texts": ["a", "b" * 100_001]})
         assert long.status_code == 413
         assert long.json() == {"error": "text 2 has 100001 characters, allowed are 100000"}

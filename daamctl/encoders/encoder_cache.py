@@ -25,10 +25,10 @@ from daamctl.config.keys import names
 from daamctl.config.marks import Affects
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.encoder_size import use_cache_without_hub
+from daamctl.encoders.encoder_size import folder_called, use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import EncoderError
-from daamctl.store.files import content_key, expanded, keep_json, kept_json
+from daamctl.store.files import content_key, keep_json, kept_json
 from daamctl.store.provenance import device_name
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def _files(source: str, revision: str | None) -> list[list[Any]] | None:
     Args:
         source: a local folder or a hub id, which stands for the snapshot that would be loaded now.
     """
-    folder = expanded(source)
+    folder = folder_called(source)
     if not folder.is_dir():
         if not HUB_ID.match(source):
             return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.utterances import Modality, encoder_input
-from daamctl.config import ExtractConfig
+from daamctl.config import ExtractConfig, nearest_root
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.errors import EncoderError, first_few, suggest
 from daamctl.store.files import expanded
@@ -54,6 +54,14 @@ class EncoderSize:
     here: bool
 
 
+def folder_called(name: str) -> Path:
+    """The folder that a name may be: relative to the working directory, else to the project, as in a pipeline."""
+    folder = expanded(name)
+    if folder.is_absolute() or folder.is_dir() or (root := nearest_root()) is None:
+        return folder
+    return root / folder if (root / folder).is_dir() else folder
+
+
 def check_name(name: str) -> None:
     """Check that a name can refer to an encoder.
 
@@ -62,7 +70,7 @@ def check_name(name: str) -> None:
     """
     if name in ENCODERS:
         return
-    folder = expanded(name)
+    folder = folder_called(name)
     fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -120,7 +128,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
 
 def _config_file(config: ExtractConfig) -> Path | None:
     """The config.json of a local folder, or of a hub model in the local cache."""
-    folder = expanded(config.encoder)
+    folder = folder_called(config.encoder)
     if folder.is_dir():
         return folder / "config.json"
     if not HUB_ID.match(config.encoder):
@@ -219,7 +227,7 @@ def configuration_of(config: ExtractConfig, modality: Modality) -> tuple[Any, bo
 
     name = config.encoder
     preset = ENCODERS.get(name)
-    source = str(expanded(name)) if preset is None else preset.source
+    source = str(folder_called(name)) if preset is None else preset.source
     folder = source is not None and Path(source).is_dir()
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
         revision = {} if config.revision is None else {"revision": config.revision}

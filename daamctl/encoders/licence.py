@@ -7,7 +7,7 @@ from typing import Any
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS
-from daamctl.store.files import expanded
+from daamctl.encoders.encoder_size import folder_called
 
 CARD = "README.md"
 """The model card of a checkpoint, whose YAML head may name the licence."""
@@ -36,7 +36,7 @@ def _card(source: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    folder = expanded(source)
+    folder = folder_called(source)
     if folder.is_dir():
         return folder / CARD if (folder / CARD).is_file() else None
     try:

@@ -19,6 +19,7 @@ from daamctl.encoders.base import Encoder, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
 from daamctl.encoders.encoder_size import (
     check_name,
+    folder_called,
     num_parameters,
     part_of,
     read_configuration,
@@ -28,7 +29,6 @@ from daamctl.encoders.encoder_size import (
 from daamctl.encoders.presets import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
-from daamctl.store.files import expanded
 
 READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
 INPUTS: dict[str, Modality] = {
@@ -125,7 +125,7 @@ def open_encoder(
         loaded = _random(name, preset, config.seed, dtype, device, highest_layer)
     else:
         check_name(name)
-        folder = expanded(name)
+        folder = folder_called(name)
         source = str(folder) if preset is None and folder.is_dir() else (preset and preset.source) or name
         loaded = _pretrained(source, config.revision, modality, dtype, device, keep_pooler, highest_layer)
     model = loaded.model.eval().requires_grad_(False)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.base import layer_states
-from daamctl.encoders.encoder_size import check_name, read_configuration, use_cache_without_hub
+from daamctl.encoders.encoder_size import check_name, folder_called, read_configuration, use_cache_without_hub
 from daamctl.encoders.load import explained
 from daamctl.encoders.text import added_tokens, model_limit, padding_id, tokenizer_hash
 from daamctl.errors import EncoderError, first_few
-from daamctl.store.files import expanded
 
 SPARE_ROWS = 128
 """Up to this many rows of the embedding may belong to no token: some models round their vocabulary up."""
@@ -152,7 +151,7 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     check_name(source)
-    folder = expanded(source)
+    folder = folder_called(source)
     path, name = (str(folder), folder.name) if folder.is_dir() else (source, source)
     what = f"encoder '{name}'"
     if not folder.is_dir():

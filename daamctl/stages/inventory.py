@@ -36,7 +36,7 @@ from daamctl.corpora.fetch import is_whole
 from daamctl.corpora.sources import source_of
 from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
+from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, folder_called, is_cached
 from daamctl.errors import ConfigError, CorpusError, EncoderError
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.store.files import content_key, expanded, remove_others, sha256_file, write_json
@@ -212,7 +212,7 @@ def _encoder(config: Config) -> Iterator[Need]:
     except EncoderError as error:
         yield Obstacle(error.message, error.fix), None
         return
-    if expanded(source).is_dir():
+    if folder_called(source).is_dir():
         return
     if not is_cached(source, config.extract.revision):
         revision = config.extract.revision

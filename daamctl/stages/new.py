@@ -58,8 +58,10 @@ from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.data import audio
 from daamctl.data.item_names import speakers_in_names
 from daamctl.data.task import Task, task_of
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.encoder_size import folder_called
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
-from daamctl.store.files import expanded, write_text
+from daamctl.store.files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -235,11 +237,12 @@ def run(
             )
         if modality == "embeddings" and encoder is not None:
             raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
-        source = Path(os.path.abspath(found.source)) if found.source else manifest  # noqa: PTH100 (a link keeps its name)
-        place = source.relative_to(root) if source.is_relative_to(root) else source
+        if encoder is not None and encoder not in ENCODERS and folder_called(encoder).is_dir():
+            encoder = _from_root(folder_called(encoder), root)
+            encoder = f"./{encoder}" if encoder in ENCODERS else encoder
         folds, train = _fold_settings(rows, modality)
         settings = {
-            "download": {"corpus": found.corpus, "source": place.as_posix(), **folds},
+            "download": {"corpus": found.corpus, "source": _from_root(found.source or manifest, root), **folds},
             "extract": {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]},
             "train": train,
         }
@@ -744,6 +747,12 @@ def _base(folder: Path, root: Path) -> str:
     return os.path.relpath(folder.resolve(), (root / MANIFESTS_DIR).resolve()) if inside else str(folder.resolve())
 
 
+def _from_root(path: Path, root: Path) -> str:
+    """A path as a pipeline names it, wherever the command is typed: relative to the project if it is in it."""
+    full = Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its name)
+    return (full.relative_to(root) if full.is_relative_to(root) else full).as_posix()
+
+
 def _located(rows: pl.DataFrame, folder: Path, root: Path) -> pl.DataFrame:
     """The manifest, with the paths of the files from there."""
     if "path" in rows.columns:
@@ -758,7 +767,7 @@ def _pipeline_text(name: str, settings: Mapping[str, Mapping[str, Any]], methods
     lines = [yaml.safe_dump({key: dict(value)}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
              for key, value in settings.items() if value]  # fmt: skip
     encoder = settings["extract"].get("encoder", "the encoder")
-    called = Path(encoder).name if expanded(encoder).is_dir() else encoder
+    called = Path(encoder).name if folder_called(encoder).is_dir() else encoder
     question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
     lines += ["# Quick without a GPU. Slower by far: dwatt, and the papers' decoder (none, mha, daam-v1, daam-v2)."]
     return question + "\n".join([*lines, f"methods: [{methods}]"]) + "\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from typer.testing import CliRunner
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.cli.app import app
 from daamctl.cli.new import _pairs
-from daamctl.config import read_yaml
+from daamctl.config import load_config, read_yaml
+from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError
-from daamctl.stages import inventory
+from daamctl.stages import check, inventory
 
 
 def texts(folder: Path) -> Path:
@@ -85,6 +88,25 @@ def test_question_names_a_folder_without_its_path(project: Path, tmp_path: Path)
     words = ["new", "mine", "--from", str(texts(tmp_path / "texts")), "--encoder", str(encoder)]
     CliRunner().invoke(app, words)
     assert (project / "pipelines" / "mine.yaml").read_text().startswith("# Which layers of own-encoder tell")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_folder_of_an_encoder_is_found_wherever_a_command_is_typed(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    far = tmp_path_factory.mktemp("far")
+    encoder = (project if inside else far) / "wavlm-micro"  # a name that a preset has, too
+    encoder.mkdir()
+    (encoder / "config.json").write_text(json.dumps({"num_hidden_layers": 7, "hidden_size": 8}))
+    monkeypatch.chdir(project / "pipelines")
+    words = ["new", "mine", "--from", str(texts(far / "texts")), "--encoder", os.path.relpath(encoder)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    settings = load_config(project, "mine").extract
+    assert settings.encoder == ("./wavlm-micro" if inside else str(encoder))
+    for place in (project, project / "data"):
+        monkeypatch.chdir(place)
+        assert shape_of(settings, "text") == (7, 8)
+        assert check.run(project, ["mine"]) == ["mine"]
 
 
 def test_an_encoder_that_does_not_exist_is_refused_before_anything_is_written(project: Path, tmp_path: Path) -> None:

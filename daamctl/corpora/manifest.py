@@ -101,6 +101,8 @@ def prepare(root: Path) -> pl.DataFrame:
         if modality == "image":
             rows = rows.with_columns(index=pl.lit(None, pl.Int64))
         if modality != "text":
+            if "speaker" in rows.columns and rows["path"].is_unique().all() and (rows["speaker"] == rows["path"]).all():
+                rows = rows.drop("speaker")  # as `daamctl new` writes where it knows none
             prefix = root.parent.absolute().as_posix().rstrip("/") + "/"
             posix = pl.col("path").str.replace_all("\\", "/", literal=True)
             rows = rows.with_columns(path=posix.str.strip_prefix(prefix))
@@ -165,7 +167,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
         numbered = [name for name in found if name[-1:].isdecimal()]
         if vectors or len(numbered) >= MANY_NUMBERED:
             one = f"'{vectors[0]}' may be a vector" if vectors else f"{first_few(numbered, 3)} may be features"
-            faults.add(one, f"write embeddings: daamctl import-vectors {path}")
+            faults.add(one, f"write embeddings: daamctl import-vectors {quote(str(path))}")
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
     if reserved:
@@ -196,11 +198,12 @@ def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: P
     columns = guessed or {role: "COLUMN" for role in missing if role != "speaker"}
     named = ",".join(f"{role}={other}" for role, other in (columns | renamed).items())
     how = ", by their values perhaps so" if guessed.keys() - renamed.keys() else ""
-    name_them = f"name them{how}: daamctl new NAME --from {path} --columns {quote(named)}"
+    make = f"daamctl new NAME --from {quote(str(path))}"
+    name_them = f"name them{how}: {make} --columns {quote(named)}" if named else f"have them looked for: {make}"
     packed = alike("path", found)
     if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
         told += f", and '{packed}' holds the files themselves; it has {shown}"
-        return told, f"make a pipeline of it as it is: daamctl new NAME --from {path}"
+        return told, f"make a pipeline of it as it is: {make}"
     write = f"; or {GET_IT}"
     if renamed:
         return f"{told}; it has {shown}", f"{renaming(renamed)}, or {name_them}" + ("" if complete or how else write)

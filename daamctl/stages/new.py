@@ -720,8 +720,6 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, root
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
         return table
-    if "speaker" not in table.columns:
-        table = table.with_columns(speaker=pl.col("path"))
     place = pl.col("path").cast(pl.String)
     folder = source if source.is_dir() else source.parent
     first = str(next(iter(table["path"].drop_nulls()), ""))
@@ -738,7 +736,8 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, root
                 folder, table = top, table.with_columns(path=pl.Series(found))
                 break
     below = pl.lit(f"{_base(folder, root)}/") + place
-    return table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
+    table = table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
+    return table if "speaker" in table.columns else table.with_columns(speaker=pl.col("path"))
 
 
 def _base(folder: Path, root: Path) -> str:

@@ -77,6 +77,13 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert rows["duration_s"].to_list() == [1.25, 0.75]
 
 
+def test_paths_as_speakers_mean_that_these_are_not_known(tmp_path: Path) -> None:
+    rows = prepare(csv(tmp_path, "path,label,speaker\nx/a.wav,a,x/a.wav\nx/b.wav,b,x/b.wav\n"))
+    assert rows["speaker"].to_list() == rows["utterance_id"].to_list() == ["a", "b"]
+    pieces = "path,label,speaker,start_s\na.wav,a,a.wav,0\na.wav,b,a.wav,1\nb.wav,b,b.wav,0\n"
+    assert prepare(csv(tmp_path, pieces))["speaker"].to_list() == ["a.wav", "a.wav", "b.wav"]  # they belong together
+
+
 def test_given_ids_are_kept(tmp_path: Path) -> None:
     rows = prepare(csv(tmp_path, "utterance_id,path,label,speaker\nu1,a.wav,a,s\nu2,a.wav,b,s\n"))
     assert rows["utterance_id"].to_list() == ["u1", "u2"]
@@ -85,6 +92,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("path,label\na.wav,b\n", "\n  have them looked for: daamctl new NAME --from [^ ]*; or"),
         ("path,emotion\na,b\n", "lacks the columns label, speaker; it has path, emotion"),
         ("id,emotion\na,b\n", r"lacks the columns path \(or text\), label, speaker; it has id, emotion"),
         (

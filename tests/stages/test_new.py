@@ -14,12 +14,15 @@ import soundfile as sf
 from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
+from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config, pipeline_names
 from daamctl.config.load import read_yaml
+from daamctl.corpora import manifest
 from daamctl.errors import ConfigError, CorpusError
+from daamctl.evaluation.data_checks import check_shared
 from daamctl.methods import METHODS, resolve_method
-from daamctl.stages import check, download, new
+from daamctl.stages import check, download, new, segment
 from tests.fixtures.given import items, write_items
 
 RATE = 8000
@@ -591,7 +594,9 @@ def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_pa
     others = [f"wav/take{number}.wav,{line.split(',')[1]}" for number, line in enumerate(lines)]
     (tmp_path / "t.csv").write_text("\n".join([head, *others]))
     made = new.run(project, "moods", tmp_path / "t.csv", encoder="wavlm-micro", force=True)
-    assert manifest_of(made)["speaker"].n_unique() == len(SPOKEN)
+    assert made.manifest is not None
+    read = manifest.prepare(made.manifest)
+    assert (read["speaker"] == read["utterance_id"]).all()  # so that no check takes them for known
     (doubt,) = (doubt for doubt in made.doubts if doubt.startswith("no speaker found in the names"))
     assert doubt.endswith("; name it with --columns speaker=NAME")  # a table takes no pattern
     with pytest.raises(ConfigError, match=r"gives the labels itself\n  leave out --pattern$"):
@@ -606,6 +611,18 @@ def test_a_folder_without_speakers_has_those_of_known_names(project: Path, tmp_p
     assert rows["speaker"].to_list() == rows["path"].str.slice(-11, 2).to_list()
     assert (made.pattern, made.facts["columns"]) == ("{label}/{_}", "speaker = the names of EmoDB")
     assert made.facts["speakers"] == "4, with 4 items each"
+
+
+def test_speakers_that_a_folder_does_not_name_are_not_known_to_the_checks(project: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        write_wav(tmp_path / ("calm", "sad")[number % 2] / f"clip{number}.wav", number)
+    new.run(project, "anon", tmp_path, encoder="wavlm-micro")
+    config = load_config(project, "anon")
+    layout = Layout.of(project, "anon", config)
+    download.run(layout, config)
+    segment.run(layout, config)
+    found = check_shared(read_clips(layout.clips).rows, "speaker")
+    assert found.text.startswith("Who speaks is not known: whether two groups share a speaker cannot be checked")
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -87,21 +87,23 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     return names
 
 
-def refuse_problems(config: Config, what: str, *, adapters: bool = False) -> None:
+def refuse_problems(config: Config, what: str, *, adapters: bool = False, encoder: bool = True) -> None:
     """Raise a ConfigError with every problem of the settings of `what`, one per line, if there are any."""
-    if problems := problems_of(config, adapters=adapters):
+    if problems := problems_of(config, adapters=adapters, encoder=encoder):
         raise ConfigError(f"{what}: " + "\n  ".join(problems))
 
 
-def problems_of(config: Config, *, adapters: bool = False) -> list[str]:
+def problems_of(config: Config, *, adapters: bool = False, encoder: bool = True) -> list[str]:
     """Problems of settings that have valid types: unknown names and contradictions.
 
     Args:
         adapters: also whether the encoder supports the fine-tuning methods, which takes torch and some seconds.
+        encoder: also whether there is such an encoder; the inventory knows that, too.
     """
+    data = _data_problems(config, encoder=encoder)
     if config.task == "reconstruct":
-        return [*_data_problems(config), *_reconstruction_problems(config)]
-    found = [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
+        return [*data, *_reconstruction_problems(config)]
+    found = [*data, *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
     return [*found, *_adapter_misfits(config)] if adapters else found
 
 
@@ -125,22 +127,23 @@ def unanswered(config: Config) -> Iterator[str]:
         yield f"whether fusing layers helps; add ridge-mean to methods, which is solved as {SINGLE_LAYER[0]} is"
 
 
-def _data_problems(config: Config) -> Iterator[str]:
-    """Problems of corpus and encoder."""
+def _data_problems(config: Config, *, encoder: bool) -> Iterator[str]:
+    """Problems of corpus and encoder; `encoder`: also whether there is such an encoder."""
     if config.download.corpus not in CORPORA:
         yield _unknown("download.corpus", config.download.corpus, CORPORA)
     classes = config.download.classes
     if classes is not None and config.task == "classify" and len(set(classes)) < 2:
         yield f"download.classes: at least two different classes are needed, got {list(classes)}"
-    encoder = config.extract.encoder
+    name = config.extract.encoder
     if not config.has_encoder:
         return
     try:
-        check_name(encoder)
+        if encoder:
+            check_name(name)
     except EncoderError as error:
         yield f"extract.encoder: {error}"
-    if config.extract.weights == "random" and encoder not in ENCODERS:
-        yield f"extract.weights: random works with presets only, got encoder '{encoder}'"
+    if config.extract.weights == "random" and name not in ENCODERS:
+        yield f"extract.weights: random works with presets only, got encoder '{name}'"
 
 
 def _method_problems(config: Config) -> Iterator[str]:

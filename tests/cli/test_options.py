@@ -20,6 +20,7 @@ from daamctl.cli.app import app
 from daamctl.cli.options import OPTIONS, Run, UsedBy, taken
 from daamctl.config import explain, load_config
 from daamctl.data.stage_table import stages_of_task
+from daamctl.stages import inventory
 
 NAMES = {"train": "none", "finetune": "lora-r4"}
 HEAVY = ("torch", "transformers", "mlflow", "sklearn")
@@ -74,6 +75,21 @@ def test_finished_results_are_kept(left_out: Layout) -> None:
     )
     assert left_out.clips.read_text() == "rows"
     assert not (left_out.clips.parent / "skipped.json").exists()
+
+
+def test_a_stage_that_needs_no_encoder_goes_on_without_it(project: Path) -> None:
+    assert call("download", "digits").exit_code == 0
+    path = project / "pipelines/digits.yaml"
+    path.write_text(path.read_text().replace("beit-micro", "/nowhere/enc"))
+    inventory.run(project, ["digits"])
+    for stage, said in (
+        ("download", "cannot run here, earlier results are kept: no folder /nowhere/enc\n"),
+        ("segment", "data/segment/digits/clips.parquet\n"),
+        ("extract", "skipped: no folder /nowhere/enc\n"),
+    ):
+        result = call(stage, "digits", "--if-possible")
+        assert (result.exit_code, result.stdout.removeprefix(f"digits {stage}: ")) == (0, said)
+    assert call("segment", "digits").exit_code == 3
 
 
 def test_dry_run_leaves_no_note(left_out: Layout) -> None:

@@ -8,8 +8,8 @@ worth more than fusing. The functions take an evaluation after `verdict.labelled
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import count
 
 from daamctl.artifacts.evaluation import Evaluation, MethodFairness
 from daamctl.artifacts.importance import Importance
@@ -17,6 +17,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
+from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.methods import METHODS, closest_probes, fuses_layers, resolve_method
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
@@ -212,9 +213,12 @@ def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[
     if best.p_holm is None or best.p_holm <= family.alpha or design.n_units is None:
         return []
     unit, number = design.unit_word, design.n_units
+    if design.unit == "fold" and (design.n_speakers or 0) >= number:  # there are no further folds without speakers
+        unit, number = design.source_word, design.n_speakers or number
     if family.floor_holm is not None and family.floor_holm > family.alpha:
-        # A sign-flip test over n units allows no p-value below 2^(1 - n).
-        needed = 1 + math.ceil(math.log2(family.size / family.alpha))
+        # enough for the table of results, too, which corrects over more comparisons
+        size = max(one.size for one in (family, evaluation.comparison.family) if one is not None)
+        needed = next(n for n in count(2) if sign_flip_floor(n) * size <= family.alpha)
         return [f"Add {unit}s: with {number}, no lead can be significant. {needed} would do."]
     enough = best.units_needed
     if best.difference <= 0 or enough is None or enough <= number:

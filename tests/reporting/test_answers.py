@@ -188,6 +188,10 @@ def test_more_speakers() -> None:
     # 2^(1 - n) must reach 0.05 for one comparison, so n is at least 6.
     text = steps(fused(BASE, p_holm=0.074, floor_holm=0.074))
     assert text == "Add speakers: with 10, no lead can be significant. 6 would do."
+    # The table of results has seven comparisons: 7 x 2^(1 - 8) is 0.055, 7 x 2^(1 - 9) is 0.027.
+    few = fused(BASE, p_holm=0.074, floor_holm=0.074)
+    few["comparison"] = {**few["comparison"], "family": {**few["single_layer"], "size": 7}}
+    assert steps(few) == "Add speakers: with 10, no lead can be significant. 9 would do."
     small = {"ridge-best-layer": 0.5, "daam-v1": 0.52}
     # 10 speakers detect 4 points, so a lead of 2 takes four times as many.
     assert "confirming a lead of +2.0 points would take about 40 of them" in steps(fused(small, p_holm=0.3))
@@ -201,6 +205,14 @@ def test_more_speakers() -> None:
     assert steps(unknown) == ""
     enough = fused({"ridge-best-layer": 0.5, "daam-v1": 0.55}, p_holm=0.3)  # 10 speakers detect 4 points
     assert steps(enough) == ""
+
+
+@pytest.mark.parametrize(("speakers", "step"), [(5, "Add authors: with 5,"), (None, "Add folds: with 5,")])
+def test_folds_of_one_speaker_each_are_as_many_as_speakers(speakers: int | None, step: str) -> None:
+    data = fused(BASE, p_holm=0.074, floor_holm=0.074)
+    design = {"unit": "fold", "unit_word": "fold", "source_word": "author", "n_units": 5, "n_speakers": speakers}
+    data["single_layer"]["design"] |= design
+    assert steps(data).startswith(f"{step} no lead can be significant.")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ RULE = (
     f"The margin is the standard error of the mean times Student's t at {100 * CONFIDENCE:.0f} %, one-sided. "
     "The gain compares the best fusion (mean of layers, average of scores or concatenation) with the best single "
     "layer, both chosen in every fold without its test group. This is a guide, not a test: it uses linear probes only, "
-    "so a trained fusion may gain more, and folds share training clips."
+    "so a trained fusion may gain more, and folds share training data."
 )
 
 

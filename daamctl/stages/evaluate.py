@@ -188,8 +188,9 @@ def _collect(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]], dic
         seeds = config.seeds_of(stage)
         folds[method] = [fold for fold in finished if fold.seed in seeds]
         if folds[method] and (others := sorted({fold.seed for fold in finished} - {*seeds})):
-            words = "%s was also trained with seeds that are not in train.seeds, so not evaluated: %s"
-            logger.info(words, method, first_few(list(map(str, others))))
+            words = "%s was also trained with seeds that are not in %s.seeds, so not evaluated: %s"
+            section = stage if getattr(config, stage).seeds else "train"
+            logger.info(words, method, section, first_few(list(map(str, others))))
         if not folds[method]:
             text = f"no finished fold of method '{method}' in {layout.method(method)}"
             if finished:

@@ -342,7 +342,8 @@ def _listed(
 def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"'{name}' cannot name a pipeline", fix="use up to 64 letters, digits, -, _ and ., beginning with a letter"
+            f"'{name}' cannot name a pipeline",
+            fix="use up to 64 letters, digits, -, _ and ., beginning with a letter or digit",
         )
     if name in CORPORA:
         raise ConfigError(f"'{name}' is the name of a corpus", fix="take another name")

@@ -318,7 +318,7 @@ class _Planner:
         elif ranking[0].is_done:
             finished = intact_folds(self.layout.method(str(rank_by)))
             order = ranked(layer_scores(fold for fold in finished if fold.seed in self.config.train.seeds))
-        stored = known.head.layers if known.head else range(1, known.sizes[0] + 1)
+        stored = known.head.layers if known.head else known.given.get("layers", range(1, known.sizes[0] + 1))
         layers = [layer for layer in stored if layer > 0]
         wanted = settings.k, settings.layers, layers, settings.presets
         try:

@@ -29,6 +29,7 @@ from daamctl.planning.tasks import Task
 from daamctl.stages import ablate, download, extract, finetune, pipeline, plan, segment, train
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import write_record
+from tests.fixtures.given import items, write_items
 from tests.fixtures.recordings import write_pipeline
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -481,6 +482,19 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
     rows, _ = planned(project, "demo", overrides)
     assert rows[stage]["state"] == "not possible"
     assert reason in rows[stage]["reason"]
+
+
+def test_given_vectors_have_their_own_layer_numbers_before_extraction(project: Path) -> None:
+    source = write_items(project / "vectors.npz", items(layers=[3, 6, 9, 12]))
+    more = f"{METHODS}download: {{corpus: embeddings, source: {source.name}}}\n"
+    (project / "pipelines" / "given.yaml").write_text(more)
+    layout, config = settings(project, "given")
+    for stage in (download, segment):
+        stage.run(layout, config)
+    rows, _ = planned(project, "given", {"ablate.layers": [[9], [3, 6]]})
+    assert rows["ablate"]["state"] == "to do"
+    rows, _ = planned(project, "given", {"ablate.layers": [[1]]})
+    assert "[1] is not among the layers 3 to 12" in rows["ablate"]["reason"]
 
 
 @pytest.mark.parametrize(("features", "words"), [("memory", "held in memory"), ("stream", "read from disk in every")])

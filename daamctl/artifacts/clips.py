@@ -23,6 +23,9 @@ from daamctl.artifacts import utterances
 from daamctl.artifacts.utterances import SENTENCE, CorpusTable, frame_key, read_table, write_table
 from daamctl.store.files import content_key
 
+AUDIO_DIR = "audio"
+"""Folder of exported clips beside their table."""
+
 SCHEMAS: dict[str, dict[str, Any]] = {
     "speech": {
         "clip_id": pl.String,

@@ -96,7 +96,7 @@ def make_split(
         source = TASKS[kind].source
         fix = (
             f"give the corpus more groups, each with its own {source}s, by a group column in its table or with "
-            f"daamctl download ... --set download.num_groups={needed}"
+            f"download: {{num_groups: {needed}}} in the pipeline"
         )
         if (speakers := clips["speaker"].n_unique() if "speaker" in clips.columns else needed) < needed:
             fix = (

@@ -83,7 +83,7 @@ class SegmentConfig(Section):
     tail_below_s: Positive | None = 0.5
     """Apply `tail` only to rest pieces shorter than this, in seconds; longer ones are kept (D23). null: to all."""
     write_audio: Annotated[bool, Affects.RUNS] = False
-    """Also export every clip as 16-bit FLAC at its original sampling rate."""
+    """Also export every clip as 16-bit FLAC at its original sampling rate; false: remove those of an earlier run."""
 
 
 class ExtractConfig(Section):

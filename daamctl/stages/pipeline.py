@@ -13,7 +13,7 @@ from typing import Any
 
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.runs import trained_methods
-from daamctl.compute.devices import resolve_device
+from daamctl.compute.devices import resolve_device, resolve_precision
 from daamctl.config import Config
 from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.errors import MethodError, TrainingError
@@ -49,8 +49,10 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     # with all folds finished, training needs no device; extraction always asks for it
     done = {"extract": not config.has_encoder, "reconstruct": layout.stage("reconstruct").exists()}
     for stage in dict.fromkeys(stage for stage, _ in steps):
-        if hasattr(getattr(config, stage, None), "device") and not done.get(stage, bool(trained_methods(layout))):
-            resolve_device(getattr(config, stage).device)
+        settings: Any = getattr(config, stage, None)
+        if hasattr(settings, "device") and not done.get(stage, bool(trained_methods(layout))):
+            device = resolve_device(settings.device)
+            resolve_precision(getattr(settings, "precision", "auto"), device, work="other")
     for number, (stage, entry) in enumerate(steps, start=1):
         options: dict[str, Any] = {"track": track} if STAGES[stage].tracked else {}
         if stage == "download":

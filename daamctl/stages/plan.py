@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from daamctl.adapters import stage_of
+from daamctl.artifacts.clips import AUDIO_DIR
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance, folds_and_key
 from daamctl.artifacts.layer_sets import find_ablation
@@ -203,7 +204,9 @@ class _Planner:
 
     def segment(self, task: Task) -> None:
         task.work = self.known.items()
-        task.done, task.reason = int(self.known.clips is not None), self.known.outdated.get("segment")
+        clips, audio = self.known.clips, self.layout.clips.parent / AUDIO_DIR
+        is_exported = not self.config.segment.write_audio or audio.is_dir()
+        task.done, task.reason = int(clips is not None and is_exported), self.known.outdated.get("segment")
         set_state(task, None, self.of("download"))
         self._set_disk(task, self.known.table_bytes())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.clips import ClipTable, write_clips
+from daamctl.artifacts.clips import AUDIO_DIR, ClipTable, write_clips
 from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.layout import Layout
 from daamctl.config import Config
@@ -24,8 +24,6 @@ from daamctl.extraction.cutting import cut
 from daamctl.store.files import atomic_path
 
 log = logging.getLogger(__name__)
-
-AUDIO_DIR = "audio"
 
 
 def run(layout: Layout, config: Config) -> Path:
@@ -65,8 +63,9 @@ def run(layout: Layout, config: Config) -> Path:
             for clip_id, path, *times in rows.select(columns).iter_rows():
                 _write_flac(new / audio_name(clip_id), root / path, *times)
         log.info("clips exported to %s", audio)
-    else:
-        shutil.rmtree(audio, ignore_errors=True)  # left by an earlier run with other settings
+    elif audio.is_dir():  # it may be of other clips
+        shutil.rmtree(audio)
+        log.info("removed the exported clips in %s, because segment.write_audio is off", audio)
     write_clips(layout.clips, clips)
     number, per_class = utterances.rows.height, class_counts(rows, clips.classes)
     if modality == "speech":

@@ -92,7 +92,7 @@ def test_every_group_selects_once() -> None:
             True,
             "2 group(s) (a, b) cannot be split into train, dev and test; at least 3 are needed\n"
             "  give the corpus more groups, each with its own speakers, by a group column in its table or with "
-            "daamctl download ... --set download.num_groups=3; with two groups, write train: {selection: last} into "
+            "download: {num_groups: 3} in the pipeline; with two groups, write train: {selection: last} into "
             "the pipeline",
         ),
         (
@@ -100,7 +100,7 @@ def test_every_group_selects_once() -> None:
             False,
             "1 group(s) (a) cannot be split into train and test; at least 2 are needed\n"
             "  give the corpus more groups, each with its own speakers, by a group column in its table or with "
-            "daamctl download ... --set download.num_groups=2",
+            "download: {num_groups: 2} in the pipeline",
         ),
     ],
 )

@@ -280,6 +280,7 @@ def test_a_command_that_needs_a_pipeline_says_so() -> None:
         (["truncate", "demo/daam-v9"], "unknown method 'daam-v9'\n  did you mean 'daam-v2'?"),
         (["truncate", "demo/nosuch"], "unknown method 'nosuch' of 'demo'\n  known: daam-v1-mlp, "),
         (["run", "demo", "--device", "cuda:99"], "device 'cuda:99' is not on this machine"),
+        (["run", "demo", "--device", "cpu", "--set", "train.precision=float16"], "precision 'float16' needs a GPU"),
         (["run", "nosuch"], " more (pipelines/<name>.yaml); all of them: daamctl ls pipelines\n"),
         (["export", "dmeo/daam-v1", "--out", "x"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),
         (["compare", "demo/mean", "dmeo"], "unknown pipeline or run 'dmeo'\n  did you mean 'demo'?"),

@@ -484,6 +484,16 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
     assert reason in rows[stage]["reason"]
 
 
+def test_an_export_of_clips_is_still_to_make(project: Path) -> None:
+    layout, config = settings(project, "demo")
+    for stage in (download, segment):
+        stage.run(layout, config)
+    assert planned(project, "demo")[0]["segment"]["state"] == "done"
+    assert planned(project, "demo", {"segment.write_audio": True})[0]["segment"]["state"] == "to do"
+    segment.run(*settings(project, "demo", {"segment.write_audio": True}))
+    assert planned(project, "demo", {"segment.write_audio": True})[0]["segment"]["state"] == "done"
+
+
 def test_given_vectors_have_their_own_layer_numbers_before_extraction(project: Path) -> None:
     source = write_items(project / "vectors.npz", items(layers=[3, 6, 9, 12]))
     more = f"{METHODS}download: {{corpus: embeddings, source: {source.name}}}\n"

@@ -214,7 +214,7 @@ def test_run(project: Path) -> None:
     assert not (path.parent / "audio").exists()
 
 
-def test_export(project: Path) -> None:
+def test_export(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = segment.run(layout(project), config(write_audio=True, tail="pad", tail_below_s=None))
     names = sorted(file.name for file in (path.parent / "audio").iterdir())
     assert names == ["u0#000.flac", "u0#001.flac", "u0#002.flac", "u1#000.flac"]
@@ -224,8 +224,10 @@ def test_export(project: Path) -> None:
     assert piece.shape == (5 * 22050, 2)
     assert np.array_equal(piece[:22050], whole[10 * 22050 :])
     assert not piece[22050:].any()
+    caplog.set_level("INFO", "daamctl")
     segment.run(layout(project), config())
     assert not (path.parent / "audio").exists()
+    assert "removed the exported clips" in caplog.text
 
 
 def test_export_without_the_audio(project: Path) -> None:

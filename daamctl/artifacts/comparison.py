@@ -1,4 +1,4 @@
-"""Result of `daamctl compare`: `data/compare/<A>__<B>/comparison.json`.
+"""Result of `daamctl compare`: `data/compare/<A>__<B>/comparison.json` (with a hash where two pairs could share it).
 
 Scores are fractions. Differences are first minus second.
 """

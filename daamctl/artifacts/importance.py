@@ -217,6 +217,6 @@ def folds_and_key(layout: Layout, config: Config) -> tuple[dict[str, list[Fold]]
                 for fold in found
             ],
             "embeddings": embeddings,
-            "ablation": None if ablation is None else [ablation.embeddings_key, ablation.files[TABLE]],
+            "ablation": ablation and [ablation.unit, ablation.embeddings_key, ablation.trained, ablation.files[TABLE]],
         }
     )

@@ -100,6 +100,7 @@ class LayerSets:
         method: None if no method qualifies.
         label: name of the method in reports.
         rows: the figures, which are not in the record but in the table.
+        trained: content keys of the folds that were trained for it.
         files: SHA-256 of the table and of `result.json` of every fold that was trained for it, by path in the folder.
     """
 
@@ -110,6 +111,7 @@ class LayerSets:
     modality: str
     embeddings_key: str
     notes: list[str] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     rows: Sequence[LayerRow] = ()
 
@@ -261,9 +263,10 @@ def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Pat
     tables = [write_rows(path.parent, found.run, found.rows)]
     if isinstance(found, Ablation):
         tables.append(audit.write_tests(path.parent, found.run, found.tests))
-    results = sorted(fold.folder / RESULT for fold in folds if fold.folder.is_relative_to(path.parent))
+    own = sorted((fold for fold in folds if fold.folder.is_relative_to(path.parent)), key=lambda fold: fold.folder)
+    results = [fold.folder / RESULT for fold in own]
     # `asdict` would copy thousands of rows, which the table has
-    record = asdict(replace(found, rows=()))
+    record = asdict(replace(found, rows=(), trained=[fold.result["run"]["key"] for fold in own]))
     content = {name: value for name, value in record.items() if name not in ("rows", "tests")}
     Artifact(path, type(found)).seal(path.parent, content, [*tables, *results])
     return path

@@ -88,7 +88,7 @@ class Layout:
         return self.data / "extract" / self.run_name.removesuffix(_recipe_suffix(self.recipe) if self.recipe else "")
 
     @property
-    def shown(self) -> Path:
+    def report_settings(self) -> Path:
         """Settings that the report was written with."""
         return self.stage("report") / "settings.json"
 

@@ -91,7 +91,7 @@ def make_split(
     # the groups stand in a ring: each is held out while the one before it is tested
     needed, rings = 3 if dev_group else 2, names if official else dev_groups(clips["group"])
     if len(rings) < needed and not official:
-        # before extraction, which keeps neither column, so that embeddings of texts have speakers
+        # `download` finds most corpora of too few groups; embeddings have neither column
         kind = "text" if "text" in clips.columns else "image" if "index" in clips.columns else "speech"
         source = TASKS[kind].source
         fix = (
@@ -100,8 +100,8 @@ def make_split(
         )
         if (speakers := clips["speaker"].n_unique() if "speaker" in clips.columns else needed) < needed:
             fix = (
-                f"its items come from {speakers} {source}(s): add others, or leave out the column speaker, and every "
-                f"item counts alone; results then hold for these {source}s only"
+                f"its items come from {counted(speakers, source)}: add others, or leave out the column speaker, and "
+                f"every item counts alone; results then hold for these {source}s only"
             )
             if are_words(clips):
                 source = TASKS["tokens"].with_sources(clips["utterance_id"], clips["speaker"]).source

@@ -98,7 +98,7 @@ def _interrupted() -> str:
     kept = KEPT.get(ctx.info_name, "what is finished is kept")
     how = "to resume"
     if ctx.info_name in KEPT and ctx.params.get("force"):
-        how = "without --force to keep all that is finished, with it to make all again"
+        how = "without --force to resume; with --force it starts over"
     return f"interrupted; {kept}; run the same command again {how}\n"
 
 

@@ -107,7 +107,7 @@ def check_possible(layout: Layout, config: Config, stage: str, *, method: str | 
         raise ConfigError(f"'{method}' belongs to the stage '{right}', not '{stage}'", fix=f"run it there: {repair}")
     if method is not None:
         {"train": resolve_method, "finetune": FINETUNES.module_of, "reconstruct": BLOCKS.module_of}[stage](method)
-    # without its encoder, what needs none can go on
+    # stages that need no encoder run without it; the inventory skips the others
     refuse_problems(config, layout.run_name, encoder=not if_possible)
     if stage in ("extract", "finetune") and not is_finished(folder_of(layout, stage, method), stage):
         inventory.require(layout.root, config, ["encoder"])

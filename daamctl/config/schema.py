@@ -95,7 +95,7 @@ class ExtractConfig(Section):
     """
 
     encoder: str = "wavlm-micro"
-    """Preset (`daamctl ls encoders`), Hugging Face id, or local folder, perhaps relative to the project."""
+    """Preset (`daamctl ls encoders`), Hugging Face id, or local folder (absolute, or relative to the project)."""
     name: Annotated[str | None, Field(min_length=1, max_length=80), Affects.NOTHING] = None
     """Name of the encoder in the report, in `plan` and in MLflow, e.g. for a local folder; null: that of the preset,
     the id or the folder."""

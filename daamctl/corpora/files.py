@@ -72,6 +72,7 @@ ROLE = (
     r"assistant|operator|client|therapist|doctor|patient|interviewer|interviewee|host|guest|teacher|student)$"
 )
 """How speakers are called that are told apart within a conversation only."""
+MOST_ROLES = 6
 
 PAIRS = (
     ("premise", "hypothesis"), ("context", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"),
@@ -123,6 +124,8 @@ def roles_doubt(rows: pl.DataFrame, source: Path, columns: Mapping[str, str], wo
     if not {within, "speaker"} <= set(rows.columns) or not rows["speaker"].str.contains(ROLE).all():
         return []
     names = rows["speaker"].unique().sort()
+    if len(names) > MOST_ROLES:  # as people are numbered, who may all be in each of some sessions
+        return []
     per_dialogue = rows.drop_nulls(within).group_by(within).agg(pl.col("speaker").n_unique())["speaker"].to_list()
     if len(per_dialogue) <= len(names) or 2 * sum(per_dialogue) < max(3, len(names)) * len(per_dialogue):
         return []

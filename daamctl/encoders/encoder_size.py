@@ -55,11 +55,11 @@ class EncoderSize:
 
 
 def folder_called(name: str) -> Path:
-    """The folder that a name may be: relative to the working directory, else to the project, as in a pipeline."""
-    folder = expanded(name)
-    if folder.is_absolute() or folder.is_dir() or (root := nearest_root()) is None:
+    """The folder that a name may be: relative to the project, as in a pipeline, else to the working directory."""
+    folder, root = expanded(name), nearest_root()
+    if folder.is_absolute() or root is None or not (root / folder).is_dir():
         return folder
-    return root / folder if (root / folder).is_dir() else folder
+    return root / folder
 
 
 def check_name(name: str) -> None:

@@ -599,7 +599,7 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
         raise ConfigError(
             f"{what}: '{name}' must be true, false or a number from 0 to 1, got '{text_of(values).filter(wrong)[0]}' "
             f"({int(wrong.sum())} of {len(values)} rows)",
-            fix="of scores on any scale: --metric mean" if numbers.is_finite().all() else None,
+            fix="of scores on any scale: --metric mean" if numbers.is_finite().all(ignore_nulls=False) else None,
         )
     return numbers
 
@@ -607,9 +607,9 @@ def _fractions(values: pl.Series, name: str, what: str) -> pl.Series:
 def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> tuple[pl.DataFrame | None, list[str]]:
     """A column of scores for each class: from one column per class, or a column of lists, whose classes are numbers.
 
-    Of numbers, or scores of one class, there is one column. None: no scores were found. And the columns that are
-    called so too, but are no scores, such as `prob_entropy`: those of the labels are probabilities, and these are not,
-    or those add up to 1 without these.
+    Of numbers, or scores of one class, there is one column. None: no scores were found. And the columns that are left
+    out, such as `prob_entropy`: the columns of the labels are probabilities, which these are not, or already add up
+    to 1.
     """
     for name in SCORES:
         column = next((one for one in frame.columns if one.lower() == name and _is_list(frame[one])), None)
@@ -634,7 +634,8 @@ def _class_scores(frame: pl.DataFrame, label: pl.Series | None, what: str) -> tu
     for one in numeric:
         if affix := SCORE_OF.search(one):
             called.setdefault(affix[0].lower(), {})[SCORE_OF.sub("", one, count=1)] = one
-    families = [*called.values(), {one: one for one in numeric if one in known}]
+    together = {name: one for family in called.values() for name, one in family.items()}  # joy_prob beside prob_sad
+    families = [*called.values(), together, {one: one for one in numeric if one in known}]
     named = next((family for family in families if known <= family.keys()), {})
     if len(named) < 2:
         return None, []

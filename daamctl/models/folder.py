@@ -116,7 +116,7 @@ class PredictionSets:
 
     Args:
         unit: name of what is independent, e.g. speaker.
-        units: number of them that the sets are calibrated on; 0: their folds were trained on all that they test.
+        units: number of them that the sets are calibrated on; 0: all that a fold tests was in its training.
         smallest: coverage, e.g. "0.90" -> smallest probability of a class in a set.
     """
 

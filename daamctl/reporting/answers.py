@@ -53,7 +53,7 @@ def answers(
     text = _layers(evaluation, summary) if summary and profile else f"The layers were not probed yet. Run: `{command}`"
     methods = map(evaluation.accuracy, evaluation.methods if evaluation.by_accuracy else ())
     note = outside([*profile, *methods], evaluation.item)
-    if summary and summary.probed and summary.probed.unit != evaluation.main_unit:
+    if summary and summary.probed and evaluation.task.unit(summary.probed.unit) != evaluation.item:
         profile = []  # out of date: no axis of the figure is in two units
     blocks: list[Block] = [Text(leak, caution=True) for leak in evaluation.leaks]
     blocks += [

@@ -65,8 +65,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     if unlisted := config.unlisted():
         raise ConfigError("; ".join(unlisted.values()))
     features, settings = load_features(layout, config), config.ablate
-    rank_by, score, notes, cautions = _rank(layout, config, features)
-    ranking = _trained(layout, config, rank_by, "layers cannot be ranked") if rank_by and score else []
+    rank_by, score, ranking, notes, cautions = _rank(layout, config, features)
     order = ranked(score)
     sets = choose_sets(order, settings.k, settings.layers, features.layers, settings.presets)
     ks = [k for k in settings.k if f"highest-{k}" in sets]
@@ -174,22 +173,24 @@ def _add_contrasts(found: Ablation, pairs: Mapping[str, tuple[str, str]]) -> Non
 
 def _rank(
     layout: Layout, config: Config, features: Features
-) -> tuple[str | None, dict[int, float], list[str], list[str]]:
+) -> tuple[str | None, dict[int, float], list[Fold], list[str], list[str]]:
     """Rank the layers.
 
     Returns:
         The ranking method (None if no method qualifies), layer -> mean Importance Factor (empty if layers are not
-        ranked), notes and cautions.
+        ranked), the folds that it is the mean over, notes and cautions.
     """
     chosen = choose_ranking(layout, config, _sizes(features))
     name, why, score = chosen.name, "no method of this pipeline has a density", {}
+    folds: list[Fold] = []
     if name is not None:
-        score = layer_scores(_trained(layout, config, name, "layers cannot be ranked"))
+        folds = _trained(layout, config, name, "layers cannot be ranked")
+        score = layer_scores(folds)
         why = f"'{name}' {f'cannot be used, {TIED}' if score else 'has no density'} (ablate.rank_by)"
     elif chosen.rejected:
         why = f"no density qualifies ({chosen.rejected})"
     if name is None or not score or tied(score):
-        return name, {}, [f"Layers are not ranked: {why}. Choose layers with ablate.layers."], []
+        return name, {}, [], [f"Layers are not ranked: {why}. Choose layers with ablate.layers."], []
     if list(score) != list(features.layers):
         raise ArtifactError(
             f"layers cannot be ranked: '{name}' was trained on layers {list(score)}, but the embeddings hold "
@@ -208,7 +209,7 @@ def _rank(
             f"'{name}' learned nothing ({nothing}), but ablate.rank_by names it. Results based on it say nothing about "
             "the layers."
         )
-    return name, score, notes, cautions
+    return name, score, folds, notes, cautions
 
 
 def _choose(

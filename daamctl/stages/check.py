@@ -98,7 +98,7 @@ def problems_of(config: Config, *, adapters: bool = False, encoder: bool = True)
 
     Args:
         adapters: also whether the encoder supports the fine-tuning methods, which takes torch and some seconds.
-        encoder: also whether there is such an encoder; the inventory knows that, too.
+        encoder: also whether the encoder exists, which the inventory reports, too.
     """
     data = _data_problems(config, encoder=encoder)
     if config.task == "reconstruct":

@@ -1,7 +1,8 @@
 """`compare`: compare two pipelines, methods or published rows: their settings and their results.
 
 Reads `data/train/<run>/<method>/` of both sides and the published tables. Writes `data/compare/<A>__<B>/
-comparison.json`, see `daamctl.artifacts.comparison`. It is not a stage of the DAG.
+comparison.json` (with a hash where two pairs could share a folder), see `daamctl.artifacts.comparison`. It is not a
+stage of the DAG.
 """
 
 from __future__ import annotations

@@ -410,8 +410,8 @@ def _warn_of_uneven(
         advice = f"{better} groups{note} would be even: set download: {{num_groups: {better}}}, or {command}"
     listed = first_few([str(size) for size in sizes], MAX_NAMED)
     log.warning(
-        "%ss do not divide evenly into %d groups, which have %s items; %s",
-        *(f"{rows['speaker'].n_unique()} {source}", num_groups, listed, advice),
+        "%s do not divide evenly into %d groups, which have %s items; %s",
+        *(counted(rows["speaker"].n_unique(), source), num_groups, listed, advice),
     )
 
 

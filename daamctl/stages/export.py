@@ -19,6 +19,7 @@ import polars as pl
 from daamctl.adapters import stage_of
 from daamctl.adapters.released import is_published
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.embeddings import METADATA_FILE
 from daamctl.artifacts.evaluation import Evaluation, read_evaluation
 from daamctl.artifacts.layer_sets import layers_name
 from daamctl.artifacts.layout import Layout
@@ -41,7 +42,7 @@ from daamctl.evaluation.consistency import check_method, differences, is_scored
 from daamctl.evaluation.primary import primary_rows
 from daamctl.evaluation.scores import method_rows
 from daamctl.evaluation.scoring import UNITS, items_of
-from daamctl.fit.features import load_features
+from daamctl.fit.features import load_features, open_features
 from daamctl.fit.subsets import train_on_all, train_on_layers
 from daamctl.fit.tracking import Tracker, register_model
 from daamctl.methods import CLOSED_FORM, METHODS, load_weights, resolve_method
@@ -333,7 +334,12 @@ def _sets(found: _Trained, folds: Sequence[Fold]) -> PredictionSets | None:
     table = item_table(folds, parts).with_columns(p=np.concatenate(of_true))
     known = speakers_known(table) and not table["speaker"].null_count()
     unit, column = ("speaker", "speaker") if known else ("item", "utterance_id")
-    clips = read_clips(found.layout.clips).rows
+    # those that the folds are compared with whenever they are read, so their groups are those of the training
+    layout, there = found.layout, found.layout.clips if found.tuned else found.layout.embeddings / METADATA_FILE
+    if not there.exists():
+        log.warning("no prediction sets: who was trained on is not known without %s", there)
+        return None
+    clips = read_clips(layout.clips).rows if found.tuned else open_features(layout, found.config).clips
     for fold in folds:
         split = split_of(clips, fold.fold, found.config.train, fold.seed)
         trained = clips[column][np.concatenate([split.train, split.dev])]

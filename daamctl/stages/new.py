@@ -61,7 +61,7 @@ from daamctl.data.task import Task, task_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import folder_called
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
-from daamctl.store.files import write_text
+from daamctl.store.files import expanded, write_text
 
 log = logging.getLogger(__name__)
 
@@ -237,8 +237,8 @@ def run(
             )
         if modality == "embeddings" and encoder is not None:
             raise ConfigError(f"{folder} has embeddings, which no encoder makes again", fix="leave out --encoder")
-        if encoder is not None and encoder not in ENCODERS and folder_called(encoder).is_dir():
-            encoder = _from_root(folder_called(encoder), root)
+        if encoder is not None and encoder not in ENCODERS and expanded(encoder).is_dir():
+            encoder = _from_root(expanded(encoder), root)
             encoder = f"./{encoder}" if encoder in ENCODERS else encoder
         folds, train = _fold_settings(rows, modality)
         settings = {

@@ -72,10 +72,10 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         why[stage] = f"{one.reason}: {again}" if one.fix == again else one.reason
     ablation = find_ablation(layout.stage("ablate"))
     if evaluation and ablation:  # a cell names its unit, but no other setting
-        folds = [fold for name in evaluation.methods for fold in intact_folds(layout.method(name))]
-        others = layers_otherwise(layout.stage("ablate"), ablation, ablation.unit, folds)
-        if ablation.embeddings_key != evaluation.provenance.embeddings_key:
-            others = ["embeddings"]
+        others = ["embeddings"]
+        if ablation.embeddings_key == evaluation.provenance.embeddings_key:
+            folds = [fold for name in evaluation.methods for fold in intact_folds(layout.method(name))]
+            others = layers_otherwise(layout.stage("ablate"), ablation, ablation.unit, folds)
         if others:
             ablation, again = None, layout.command("ablate")
             why["ablate"] = f"done with other settings than the methods ({first_few(others)}): {again}"

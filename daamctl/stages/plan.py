@@ -405,12 +405,18 @@ class _Planner:
             task.notes.append(f"{words} are not included")
 
     def report(self, task: Task) -> None:
-        """As `other`, and it shows its own settings."""
-        shown, now = self.layout.shown, self.config.section("report")
-        self.other(task, lambda _: shown.is_file() and read_json(shown) == now)
+        """As `other`; the page also shows settings of its own, which those of earlier versions do not record."""
+        written, now = self.layout.report_settings, self.config.section("report")
+        self.other(task, lambda _: not written.is_file() or read_json(written) == now)
+        if not task.done and task.reason is None and written.is_file() and read_json(written) != now:
+            task.reason = "written with other settings"
 
     def other(self, task: Task, find: Callable[[Path], bool] = Path.exists) -> None:
-        """A stage that takes seconds: it is done while its last file is newer than all that it reads."""
+        """A stage that takes seconds: it is done while its last file is newer than all that it reads.
+
+        Args:
+            find: whether what is in the folder is what the stage would write, besides its age.
+        """
         reads = STAGES[task.stage].reads
         task.work = f"one {task.unit.removesuffix('s')}"
         folders = [self.layout.stage(one) for one in reads]

@@ -37,7 +37,8 @@ from daamctl.artifacts.utterances import SENTENCE
 from daamctl.compute.progress import progress
 from daamctl.compute.threads import use_free_cores
 from daamctl.config import Config
-from daamctl.config.keys import probe_settings
+from daamctl.config.keys import names as settings_names
+from daamctl.config.marks import AppliesTo
 from daamctl.corpora.groups import assign_groups, cross_groups, shared
 from daamctl.data.task import Task
 from daamctl.errors import ConfigError, UnknownNameError
@@ -177,7 +178,7 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
         texts={name: PROTOCOLS[name].text for name in chosen},
         sources={name: PROTOCOLS[name].source for name in chosen},
         absent={} if names else absent,
-        train=probe_settings(config),
+        train={name: config.section("train")[name] for name in settings_names("train", AppliesTo.PROBES)},
         rows=_scores(tables, folds, reference, task),
     )
     folder = layout.stage("protocols")

@@ -87,7 +87,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
-    write_json(layout.shown, config.section("report"))  # `plan` asks for them
+    write_json(layout.report_settings, config.section("report"))  # `plan` asks for them
     write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     with closing(make_tracker(layout.root, enabled=track, again=layout.command("report"))) as tracker:

@@ -55,7 +55,7 @@ def repair_of(error: BaseException) -> str | None:
     number = getattr(error, "errno", None)
     if number is None and f"os error {errno.ENOSPC}" in str(error):
         number = errno.ENOSPC
-    if "usable temporary directory" in str(error):  # how `tempfile` words it, as a file that is not there
+    if "usable temporary directory" in str(error):  # the FileNotFoundError of `tempfile`
         return "name a folder that can be written (export TMPDIR=FOLDER), then run it again"
     advice = REPAIRS.get(number) if number is not None else None
     return f"{advice}, then run it again" if advice else None

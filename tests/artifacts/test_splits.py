@@ -42,7 +42,7 @@ def test_too_few_speakers_for_groups() -> None:
     with pytest.raises(TrainingError, match="cannot be split into train, dev and test") as caught:
         make_split(table, 1, dev_group=True)
     assert caught.value.fix == (
-        "its items come from 1 speaker(s): add others, or leave out the column speaker, and every item counts alone; "
+        "its items come from 1 speaker: add others, or leave out the column speaker, and every item counts alone; "
         "results then hold for these speakers only; with two groups, write train: {selection: last} into the pipeline"
     )
 
@@ -52,7 +52,7 @@ def test_too_few_groups_of_texts_and_images_are_told_in_their_words() -> None:
         table = clips(["a"]).with_columns(pl.lit(None).alias(column), speaker=pl.lit("only one"))
         with pytest.raises(TrainingError) as caught:
             make_split(table, 1, dev_group=False)
-        assert (caught.value.fix or "").startswith(f"its items come from 1 {source}(s): add others")
+        assert (caught.value.fix or "").startswith(f"its items come from 1 {source}: add others")
         assert (caught.value.fix or "").endswith(f"for these {source}s only")
 
 

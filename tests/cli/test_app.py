@@ -741,7 +741,7 @@ def test_an_interrupted_force_promises_no_resume(project: Path, monkeypatch: pyt
     monkeypatch.setattr(train, "run", interrupt)
     result = call("train", "-p", "demo", "-m", "mha", "--force")
     assert result.exit_code == 130
-    how = "without --force to keep all that is finished, with it to make all again"
+    how = "without --force to resume; with --force it starts over"
     kept = "finished folds and saved steps are kept"
     assert result.stderr == f"interrupted; {kept}; run the same command again {how}\n"
 

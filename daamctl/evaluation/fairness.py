@@ -8,6 +8,7 @@ F1 is compared. A method that reaches its probe is fair, whatever its settings. 
 - undertrained, if it is also below the probe on the clips it was trained on;
 - overfitted, if it reaches the probe on these.
 
+A probe at chance is fully trained: its input does not tell the classes, which is a result, not an unfair comparison.
 Without a probe, it is undertrained if most runs select one of the last epochs, or settings at an edge of a search over
 more than two values; a smaller search tells nothing. All values are fractions.
 """
@@ -435,7 +436,8 @@ def _constant_density(fold: Fold) -> bool:
 def _verdict(
     methods: Mapping[str, MethodFairness], margin: float
 ) -> tuple[Literal["fair", "not fair", "not checked"], str]:
-    marked = {mark: [name for name, one in methods.items() if one.status == mark] for mark in MARKS}
+    trained = {name: one for name, one in methods.items() if name not in CLOSED_FORM}
+    marked = {mark: [name for name, one in trained.items() if one.status == mark] for mark in MARKS}
     if any(marked.values()):
         claims = []
         for mark, names in marked.items():
@@ -443,12 +445,12 @@ def _verdict(
                 claims.append(f"{listed(names)} learned nothing")
             elif names:
                 claims.append(f"{listed(names)} {'is' if len(names) == 1 else 'are'} {mark}")
-        reasons = [f"{name}: {', '.join(one.reasons)}" for name, one in methods.items() if one.mark]
+        reasons = [f"{name}: {', '.join(one.reasons)}" for name, one in trained.items() if one.mark]
         return "not fair", f"This comparison is not fair: {listed(claims)}. {'; '.join(reasons)}."
     unchecked = [name for name, one in methods.items() if one.status == "not checked"]
     if unchecked:
         probes = closest_probes(unchecked)
-        checked = len(unchecked) < sum(one.status != "closed form" for one in methods.values())
+        checked = len(unchecked) < len(trained)
         return "not checked", (
             f"The fairness of this comparison was not checked{f' for {listed(unchecked)}' if checked else ''}. To "
             f"check it, add {listed(probes)}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "

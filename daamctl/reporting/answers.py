@@ -266,11 +266,9 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
-            if one.status == "learned nothing" and is_closed_form(name):
-                # it has no learning rate
-                found.setdefault(("Check the labels, or leave the method out", "not better than chance"), []).append(
-                    name
-                )
+            if one.status == "learned nothing" and is_closed_form(name):  # it has no learning rate
+                if all(other.status == "learned nothing" for other in methods.values()):
+                    found.setdefault(("Check the labels", "not better than chance"), []).append(name)
                 continue
             for setting in {"undertrained": edges, "learned nothing": ["lr"]}.get(one.status, []):
                 at_highest = one.highest.get(setting, 0) > one.runs / 2

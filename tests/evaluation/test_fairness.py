@@ -309,8 +309,10 @@ def test_epoch_1_everywhere(tmp_path: Path) -> None:
     assert judged(tmp_path / "reached", reached).methods["mean"].mark == ""
 
 
-def test_a_probe_at_chance_learned_nothing(tmp_path: Path) -> None:
-    assert judged(tmp_path, {"ridge-mean": {"skill": 0.0}}).methods["ridge-mean"].mark == "learned nothing"
+def test_a_probe_at_chance_learned_nothing_which_is_not_unfair(tmp_path: Path) -> None:
+    found = judged(tmp_path, {"mean": {"skill": 2.0}, "ridge-mean": {"skill": 0.0}})
+    assert [one.mark for one in found.methods.values()] == ["", "learned nothing"]
+    assert found.text == "This comparison is fair: no method is more than 2 points below its closed-form probe."
 
 
 def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:

@@ -136,8 +136,9 @@ def test_whether_fusing_helps() -> None:
     assert "Fusing layers does not help by more than chance: the best fusion ridge-mean differs by +10.0 points" in text
     worse = {"ridge-best-layer": 0.6, "ridge-mean": 0.5}
     assert "Fusing layers hurts: ridge-mean differs by −10.0 points" in said(fused(worse))
-    unclear = said(fused(worse, status={"ridge-mean": "learned nothing"}))
-    assert "Whether fusing layers hurts is unclear: ridge-mean (learned nothing) differs by −10.0 points" in unclear
+    stepped = {"best-layer": 0.6, "mean": 0.5}
+    unclear = said(fused(stepped, "best-layer", status={"mean": "learned nothing"}))
+    assert "Whether fusing layers hurts is unclear: mean (learned nothing) differs by −10.0 points" in unclear
     assert "; but its training is in doubt." in unclear
     assert "cannot be tested" in said(fused(closed, p_holm=None))
     assert "unknown: no probe of the best single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
@@ -267,10 +268,18 @@ def test_without_a_search_no_advice_is_on_what_is_searched(status: str, step: st
     assert "search_" not in steps(data)
 
 
-def test_a_closed_form_probe_at_chance_is_advised_no_learning_rate() -> None:
-    text = steps(fused({"ridge-best-layer": 0.5, "ridge-mean": 0.5}, status={"ridge-mean": "learned nothing"}))
-    assert "Check the labels, or leave the method out: ridge-mean was not better than chance." in text
+def test_closed_form_probes_at_chance_are_advised_to_check_the_labels_if_no_method_is_better() -> None:
+    probes, nothing = {"ridge-best-layer": 0.5, "ridge-mean": 0.5}, "learned nothing"
+    text = steps(fused(probes, status=dict.fromkeys(probes, nothing)))
+    assert "Check the labels: ridge-best-layer and ridge-mean were not better than chance." in text
     assert "search_lr" not in text
+    assert "chance" not in steps(fused(probes, status={"ridge-mean": nothing}))
+
+
+def test_a_probe_at_chance_is_fully_trained() -> None:
+    data = fused({"ridge-best-layer": 0.6, "ridge-mean": 0.5}, status={"ridge-mean": "learned nothing"})
+    assert "Fusing layers hurts: ridge-mean (learned nothing) differs by −10.0 points" in said(data)
+    assert "not fair" not in said(data)
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,10 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if lacks is not None:
         raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix=fix)
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
+    texts = table.select(pl.col(pl.String).exclude(COLUMNS).cast(pl.Float32, strict=False))
+    if unused := [one.name for one in texts if one.null_count() == len(one)]:
+        what = "%s: the columns %s are not used; one that tells who an item comes from must be named speaker"
+        log.info(what, path.name, first_few(unused))
 
     def read(number: int) -> dict[str, Any]:
         found = {name: values[number] for name, values in features.items()}

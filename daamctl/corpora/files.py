@@ -55,7 +55,8 @@ ALIKE = {
     "group": ("the fold, or the training and test part", ("split", "split_set", "fold", "subset", "partition")),
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",
-        "participant_id", "patient", "patient_id", "client_id", "user_id")),
+        "participant_id", "patient", "patient_id", "client_id", "user", "user_id", "writer", "writer_id",
+        "reviewer_id")),
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
     "start_s": ("where an item begins in its file, in seconds", ("start", "start_time", "begin", "onset", "offset")),

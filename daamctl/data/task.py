@@ -61,7 +61,8 @@ class Chance:
 
     Args:
         majority_fraction: its share of the items, the accuracy of always predicting it.
-        uniform_fraction: 1 / C for C classes with items, the balanced accuracy of a constant prediction.
+        uniform_fraction: 1 / C for C classes with items, the balanced accuracy of a constant prediction; of an
+            evaluation its mean over folds, of which some may lack classes.
         uniform_log_loss: ln C.
         share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
         per_class: class -> number of items.

@@ -148,7 +148,11 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
     # a probe, and fine-tuning, record only what they use of `train`
     stored = (part[0] for name, part in folds.items() if stage_of(name) == "train" and name not in CLOSED_FORM)
     rule = next(stored, first).rule
-    chance = {one: task.chance(np.array([*true.values()])) for one, true in targets.items()}
+    chance = {
+        one: replace(guess, uniform_fraction=float(np.mean([1 / len(np.unique(part.targets)) for part in most[one]])))
+        for one, true in targets.items()
+        if (guess := task.chance(np.array([*true.values()])))
+    }
     evaluation = Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
@@ -162,7 +166,7 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
         selection=rule.selection,
         refit=rule.refit,
         counts=counts(folds, items),
-        chance={one: found for one, found in chance.items() if found},
+        chance=chance,
         methods=methods,
         fairness=fairness,
         comparison=ReferenceComparison(reference, [name for name in tables if name not in complete], family),

@@ -231,6 +231,16 @@ y.wav,plain,0.25,1.25,2.25,3.25,4.25,5.25,6.25,7.25,1.5,anger
 """
 
 
+def test_columns_of_text_that_are_not_used_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "daamctl")
+    features = {f"feat_{at}": MEANS[:, 0, at] for at in range(WIDTH)}
+    rows = {"id": IDS, "label": ["joy", "anger"] * 3, "writer": list("abcabc"), "mood_of": list("defdef"), **features}
+    pl.DataFrame(rows).write_csv(tmp_path / "given.csv")
+    import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
+    assert written(tmp_path / "out.parquet")[1]["speaker"].to_list() == list("abcabc")
+    assert "given.csv: the columns mood_of are not used; one that tells who an item comes from" in caplog.text
+
+
 def test_a_table_of_weka(tmp_path: Path) -> None:
     names = "\n".join(f"@ATTRIBUTE F0_{letter} numeric" for letter in "abcdefghi")
     path = tmp_path / "features.arff"

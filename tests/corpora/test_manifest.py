@@ -342,6 +342,7 @@ def test_texts_with_all_columns(tmp_path: Path) -> None:
     [
         ("id,text,label,split", "n1,hello,a,train", [("id", "utterance_id"), ("split", "group")]),
         ("text,label,Author", "hello,a,me", [("Author", "speaker")]),
+        ("text,label,writer", "hello,a,me", [("writer", "speaker")]),
         ("text,label,speaker,author,group,fold", "hello,a,s,me,g,1", []),  # it has both
         ("id,path,label,speaker_id,speaker", "1,a.wav,a,1,s", []),  # recordings are named by their paths
         ("path,label,speaker,subset", "a.wav,a,s,test", [("subset", "group")]),

@@ -37,6 +37,14 @@ def test_lead_that_survives() -> None:
     assert "picked after seeing the results" in text
 
 
+def test_classes_that_folds_lack_raise_the_balanced_accuracy_of_a_constant_answer() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    assert "gives 40.0 % accuracy and 50.0 % balanced accuracy. " in f"{said(data)[1]} "
+    data["chance"]["utterance"]["uniform_fraction"] = 0.6
+    told = "60.0 % balanced accuracy, the latter as a mean over folds, of which some test no item of a class."
+    assert told in said(data)[1]
+
+
 def test_lead_that_does_not_survive() -> None:
     short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.3))
     assert short == "not significant"
@@ -168,6 +176,15 @@ def test_family_is_told_in_words() -> None:
     assert "Smallest possible p-value with 10 speakers: 0.002, or 0.004 after correction." in text
     assert "Smallest detectable difference: 4.0 points of accuracy" in text
     assert "Intervals resample only 10 speakers." in text
+
+
+def test_random_sign_flips_are_told_with_the_number_that_was_drawn() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
+    first, second = (row for row in data["tables"]["comparisons"] if row["metric"] == "accuracy")
+    second |= {"exact": False, "flips": 100_000}
+    assert "(all sign flips where few speakers differ, else 100,000 random ones)" in lines(data)
+    first |= {"exact": False, "flips": 100_000}
+    assert "(100,000 random sign flips)" in lines(data)
 
 
 def test_nothing_is_detectable_if_no_p_value_can_be_small_enough() -> None:

@@ -277,6 +277,16 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
     }  # fmt: skip
 
 
+def test_the_balanced_accuracy_of_a_constant_answer_is_a_mean_over_folds_of_the_classes_they_test(layout):
+    for method in ("none", "mha"):
+        for fold in read_folds(layout.method(method))[:2]:
+            rows = fold.predictions().filter(pl.col("label") != "sad")
+            write_fold(layout, CONFIG, method, fold.fold, 1, rows)
+    evaluate.run(layout, CONFIG)
+    chance = read_evaluation(layout.stage("evaluate")).chance
+    assert [one.uniform_fraction for one in chance.values()] == pytest.approx([(2 / 3 + 3 / 4) / 5] * 2)
+
+
 def test_texts_of_unknown_origin_are_their_own_units(tmp_path):
     layout, config = (
         make_layout(tmp_path),

@@ -54,6 +54,9 @@ class DownloadConfig(Section):
     source: Annotated[str | None, Affects.RUNS] = None
     """Table of items (CSV, Parquet or JSON) or folder; null: where `daamctl download CORPUS --from DIR` stored
     it."""
+    text: Annotated[str | None, Affects.NOTHING] = None
+    """Template of the columns that the texts of a manifest were made of, e.g. `{title}. {body}`, as `daamctl new`
+    writes it: exported models read tables of these columns in the same way."""
     classes: tuple[str, ...] | None = None
     """Class names in label order; null: the corpus's default classes."""
     folds: Literal["corpus", "stratified"] = "corpus"

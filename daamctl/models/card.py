@@ -123,6 +123,7 @@ def _training(record: ModelRecord) -> str:
         "embeddings": _made_by(record) if given else "",
         "layers": "" if record.fine_tuned else _layers(record.layers),
         "method": record.method + (f", decoder {record.decoder}" if record.decoder else ""),
+        "texts": f"`{record.text}`, of the columns of a table" if record.text else "",
         "clips": f"at most {record.segment['max_duration_s']:g} s" if record.segment else "",
     }
     rows = [f"| {name} | {text} |" for name, text in facts.items() if text]

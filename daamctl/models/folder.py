@@ -145,6 +145,7 @@ class ModelRecord:
         versions: package -> version, of the training.
         daamctl: version of daamctl that exported it.
         sets: None: of a tagger, or of a training whose epochs were chosen on the test groups.
+        text: template of the columns that a text was made of; None: texts were given.
         fine_tuned: whether the method fine-tunes the encoder, instead of fusing the layers of a frozen one.
         files: path within the folder -> SHA-256 of every other file.
     """
@@ -170,6 +171,7 @@ class ModelRecord:
     versions: dict[str, str]
     daamctl: str
     sets: PredictionSets | None = None
+    text: str | None = None
     fine_tuned: bool = False
     files: dict[str, str] = field(default_factory=dict)
 

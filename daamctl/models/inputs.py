@@ -12,8 +12,20 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts.terms import listed
 from daamctl.artifacts.utterances import Modality
-from daamctl.corpora.files import JSON, SUFFIXES, files_below, lines_of, read_table, read_text, renames, renaming
+from daamctl.corpora.files import (
+    JSON,
+    SUFFIXES,
+    files_below,
+    lines_of,
+    named_columns,
+    read_table,
+    read_text,
+    renames,
+    renaming,
+    with_templates,
+)
 from daamctl.data.task import task_of
 from daamctl.errors import CorpusError
 from daamctl.store.files import expanded, fitting, is_pattern
@@ -29,13 +41,14 @@ SCHEMA: dict[str, Any] = {
 TABLES = (".csv", ".tsv", ".parquet", *JSON)
 
 
-def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
+def read_inputs(inputs: Sequence[str], modality: Modality, template: str | None = None) -> pl.DataFrame:
     """Find everything that the words of a command name.
 
     Args:
         inputs: files, folders, globs and tables. A table (CSV, Parquet or JSON) has a column `path`, relative to
             its folder, or `text`; optional are `label`, `utterance_id`, and for recordings `start_s` and `end_s`.
         modality: what the model reads. A file of texts holds one per line.
+        template: what a text is made of in a table that has its columns, e.g. `{title}. {body}`.
 
     Returns:
         Rows with the columns of `SCHEMA`, in the given order; files of a folder or glob are sorted by name.
@@ -43,7 +56,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     Raises:
         CorpusError: there is no such file or folder, it is of another kind, or nothing is left to predict.
     """
-    frames = [_of_file(file, modality) for word in inputs for file in files_of(word, SUFFIXES[modality])]
+    frames = [_of_file(file, modality, template) for word in inputs for file in files_of(word, SUFFIXES[modality])]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     if rows.is_empty():
         raise CorpusError(f"there is no {task_of(modality).item} to predict", fix=_what_to_give(modality))
@@ -84,10 +97,10 @@ def files_of(word: str, suffixes: Sequence[str]) -> list[Path]:
     return found
 
 
-def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
+def _of_file(path: Path, modality: Modality, template: str | None) -> pl.DataFrame:
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return _of_table(path, modality)
+        return _of_table(path, modality, template)
     others = {end: kind for kind, ends in SUFFIXES.items() for end in ends if kind != modality}
     if suffix in others:
         given, read = (f"{task_of(kind).original}s" for kind in (others[suffix], modality))
@@ -104,16 +117,22 @@ def _what_to_give(modality: Modality) -> str:
     return f"give {read} ({', '.join(SUFFIXES[modality])}), a folder of them, or a table of them ({', '.join(TABLES)})"
 
 
-def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
+def _of_table(path: Path, modality: Modality, template: str | None) -> pl.DataFrame:
     table = read_table(path)
     needed = "text" if modality == "text" else "path"
+    parts = named_columns(template, table.columns) if template and needed == "text" else []
+    if template and parts and {*parts} <= {*table.columns}:  # also if one of them is called text
+        table = with_templates(table, {needed: template}).with_columns(pl.col(template).alias(needed))
     if needed not in table.columns:
         original, other = task_of(modality).original, renames([needed], table.columns)
         what = "text" if needed == "text" else f"file of each {original}"
+        fix = renaming(other) if other else f"name the column with the {what} '{needed}'"
+        if parts:
+            fix = f"name the columns {listed(parts)}, of which texts were made in training: '{template}'"
         raise CorpusError(
             f"{path} has no column '{needed}', which a table of {original}s needs; it has "
             f"{', '.join(table.columns)[:200]}",
-            fix=renaming(other) if other else f"name the column with the {what} '{needed}'",
+            fix=fix,
         )
     known = [name for name in (needed, "label", "utterance_id") if name in table.columns]
     table = table.with_columns(pl.col(known).cast(pl.String))

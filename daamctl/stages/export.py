@@ -319,6 +319,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: Extrac
         warnings=_warnings(found, kind),
         versions=meta["versions"],
         daamctl=__version__,
+        text=found.config.download.text,
         fine_tuned=found.tuned,
         sets=_sets(found, found.folds if kind == REFIT else chosen),
     )

@@ -241,8 +241,10 @@ def run(
             encoder = _from_root(expanded(encoder), root)
             encoder = f"./{encoder}" if encoder in ENCODERS else encoder
         folds, train = _fold_settings(rows, modality)
+        source = _from_root(found.source or manifest, root)
+        template = {"text": found.text} if modality == "text" and named_columns(found.text, []) != [found.text] else {}
         settings = {
-            "download": {"corpus": found.corpus, "source": _from_root(found.source or manifest, root), **folds},
+            "download": {"corpus": found.corpus, "source": source, **template, **folds},
             "extract": {} if modality == "embeddings" else {"encoder": encoder or ENCODER[encoder_input(modality)]},
             "train": train,
         }

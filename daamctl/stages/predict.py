@@ -102,7 +102,7 @@ def run(
     else:
         parts = [lines_as_sentences(lines) if words else texts_as_rows(lines)] if lines else []
         if inputs or not lines:
-            parts.append(read_sentences(inputs) if words else read_inputs(inputs, modality))
+            parts.append(read_sentences(inputs) if words else read_inputs(inputs, modality, model.record.text))
         rows = pl.concat(parts)
         if rows.is_empty():
             raise CorpusError("standard input holds no sentence")

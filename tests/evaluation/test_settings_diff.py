@@ -13,7 +13,8 @@ CONFIG = Config.model_validate({"methods": ["mha"]})
 SECTIONS = ("download", "segment", "extract", "train")
 SETTINGS = [f"{name}.{key}" for name in SECTIONS for key in CONFIG.section(name)]
 HARMLESS = {
-    "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "segment.write_audio",
+    "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "download.text",
+    "segment.write_audio",
     "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
     "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
     "extract.name", "extract.image_bytes", "extract.writers",

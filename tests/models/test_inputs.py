@@ -87,6 +87,18 @@ def test_wrong_inputs_are_refused(tmp_path: Path, name: str, content: bytes, mod
         read_inputs([str(tmp_path / name)], modality)
 
 
+def test_a_template_makes_the_texts_of_a_table_that_has_its_columns(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("title,text,label\nT1,one,x\nT2,,y\n")
+    rows = read_inputs([str(table)], "text", "{title}. {text}")
+    assert rows.select("text", "label").rows() == [("T1. one", "x"), ("T2.", "y")]
+    assert read_inputs([str(table)], "text", "{head} {body}")["text"].to_list() == ["one", None]
+    table.write_text("head,label\nT1,x\n")
+    with pytest.raises(CorpusError, match="no column 'text'") as error:
+        read_inputs([str(table)], "text", "{head} {body}")
+    assert error.value.fix == "name the columns head and body, of which texts were made in training: '{head} {body}'"
+
+
 @pytest.mark.parametrize(
     ("column", "fix"),
     [

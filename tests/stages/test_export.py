@@ -166,6 +166,16 @@ def test_names_of_classes_stand_in_the_card_as_they_are(trained: Path) -> None:
     assert "as `arts and crafts`, `news` or `sports`." in card
 
 
+def test_the_template_of_the_texts_travels_with_the_model(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy, ignore=shutil.ignore_patterns("extract", ".work"))
+    text = (copy / "pipelines/tiny.yaml").read_text()
+    (copy / "pipelines/tiny.yaml").write_text(text.replace("download: {", "download: {text: '{title} {body}', "))
+    folder = export_model(copy, "model")
+    assert read_model(folder).text == "{title} {body}"
+    assert "| texts | `{title} {body}`, of the columns of a table |" in (folder / "README.md").read_text()
+
+
 def test_the_commands_of_the_card_work_for_any_name_of_its_folder(trained: Path) -> None:
     card = card_of(read_model(export_model(trained, "named")), 'my "best" model')
     assert "daamctl predict 'my \"best\" model' my-recordings/ --out" in card

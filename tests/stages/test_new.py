@@ -720,6 +720,7 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
     for name, source in (("table", tmp_path / "news.csv"), ("dataset", tmp_path / "news")):
         made = new.run(project, name, source, columns=columns, encoder="bert-micro")
         assert manifest_of(made)["text"].to_list() == expected
+        assert load_config(project, name).download.text == "{title} {text}"
         with pytest.raises(CorpusError, match=r"text=\{title\} \{no\}; .* has the columns title, text, kind"):
             new.run(project, "no", source, columns={**columns, "text": "{title} {no}"}, encoder="bert-micro")
     pl.DataFrame({"a": ["x", "y"], "b": [["p"], ["q"]], "kind": ["c", "d"]}).write_parquet(tmp_path / "lists.parquet")

@@ -31,7 +31,7 @@ from daamctl.reporting.document import (
 from daamctl.reporting.figure_spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.figures import profile
 from daamctl.reporting.sentences import say
-from daamctl.reporting.terms import chosen_on_test
+from daamctl.reporting.terms import chosen_on_test, is_official
 from daamctl.reporting.verdict import against
 
 ALPHA = 0.05
@@ -43,13 +43,18 @@ def sentence(evaluation: Evaluation) -> str:
     """Which tagger is best, and whether it differs from the reference."""
     best = evaluation.ranked[0]
     f1, compared = evaluation.scores.figure(best, METRIC), against(evaluation, METRIC).get(best)
-    text = f"{best} finds entities best: F1 {percent(f1.mean)} % [{percent(f1.low)}, {percent(f1.high)}]"
-    if compared is None:
+    level = f"F1 {percent(f1.mean)} % [{percent(f1.low)}, {percent(f1.high)}]"
+    equal = [name for name in evaluation.ranked if evaluation.scores.figure(name, METRIC).mean == f1.mean]
+    text = f"{listed(equal)} {'finds' if len(equal) == 1 else 'find'} entities best: {level}"
+    if 1 < len(equal) == len(evaluation.ranked):
+        text = f"All methods find entities equally well: {level}"
+    if compared is None or compared.second in equal:
         return f"{text}."
     ends = f"{points(compared.low)}, {points(compared.high)}; not corrected"
     difference, p = f"{points(compared.difference)} points [{ends}]", compared.p_holm
     verdict = "differs" if p is not None and p <= ALPHA else "does not differ by more than chance"
-    return f"{text}. It {verdict} from {compared.second}: {difference}; {p_value(p)} after correction."
+    who = "It" if len(equal) == 1 else best
+    return f"{text}. {who} {verdict} from {compared.second}: {difference}; {p_value(p)} after correction."
 
 
 def section(evaluation: Evaluation) -> Section | None:
@@ -60,7 +65,8 @@ def section(evaluation: Evaluation) -> Section | None:
     units, sentences = counted(f1.units or 0, unit), evaluation.counts.wholes
     of = units if sentences == f1.units else f"{sentences:,} sentences in {units}"
     part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
-    blocks: list[Block] = [Text(say("entities", of, part, f1, unit)), _table(evaluation)]
+    where = f"the {part} part" if is_official(evaluation) else f"all {evaluation.num_folds} folds"
+    blocks: list[Block] = [Text(say("entities", of, where, f1, unit)), _table(evaluation)]
     if chosen := chosen_on_test(evaluation):
         figures = "every F1" if len(chosen) == len(evaluation.methods) else f"the F1 of {listed(chosen)}"
         text = f"The epochs were chosen on the {part} part itself, as published, so {figures} is too high."

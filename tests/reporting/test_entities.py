@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from daamctl.reporting.document import Number, Table, Text
-from daamctl.reporting.entities import section
+from daamctl.reporting.entities import section, sentence
 from daamctl.reporting.verdict import labelled
 from tests.fixtures.compared import evaluation
 from tests.fixtures.records import parsed
@@ -24,7 +24,7 @@ def blocks_of(changes: dict[str, Any], unit: str = "sentence", sentences: int = 
         {**shared, "metric": "entity_f1_best_on_test", "mean": 0.6, "runs": 1},
     ]
     scores = [{**shared, "metric": "entity_f1", "seed": 1, "value": 0.5}]
-    data = {**evaluation({"none": 0.5}), "modality": "tokens", "source": unit, **changes}
+    data = {**evaluation({"none": 0.5}), "modality": "tokens", "source": unit, "num_folds": 1, **changes}
     data["tables"] = {"figures": figures, "scores": scores, "entities": entities}
     data["counts"] = {**data["counts"], "wholes": sentences}
     shown = section(labelled(parsed(data)))
@@ -53,6 +53,17 @@ def test_documents_are_named_where_they_are_the_units() -> None:
     assert "Entities of 14 sentences of the test part." in text
     assert "Intervals are over sentences" in text
     assert "too high" not in text
+    assert "Entities of 14 sentences of all 5 folds." in said({"num_folds": 5})
+
+
+def test_methods_that_find_the_same_share_are_all_best() -> None:
+    data = {**evaluation({"none": 0.5, "mha": 0.5, "gqa": 0.4}), "modality": "tokens"}
+    f1 = {"unit": "sentence", "metric": "entity_f1", "runs": 1, "low": 0.3, "high": 0.6}
+    means = {"none": 0.5, "mha": 0.5, "gqa": 0.4}
+    data["tables"] = {"figures": [{"method": name, "mean": mean, **f1} for name, mean in means.items()]}
+    assert sentence(parsed(data)) == "none and mha find entities best: F1 50.0 % [30.0, 60.0]."
+    data["tables"]["figures"][2]["mean"] = 0.5
+    assert sentence(parsed(data)) == "All methods find entities equally well: F1 50.0 % [30.0, 60.0]."
 
 
 def test_an_epoch_chosen_on_the_reported_part_is_said() -> None:

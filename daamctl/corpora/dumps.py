@@ -28,7 +28,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.compute.progress import progress
-from daamctl.corpora.files import JSON, alike, files_below, match_names, read_table, read_text, renames, tell_unused
+from daamctl.corpora.files import (
+    HEAR,
+    JSON,
+    alike,
+    files_below,
+    is_list,
+    match_names,
+    read_table,
+    read_text,
+    renames,
+    tell_unused,
+)
 from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
 from daamctl.corpora.unnamed import read_kaldi_labels
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
@@ -36,7 +47,6 @@ from daamctl.errors import CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
-HEAR = "task_metadata.json"
 AXES = ("D", "LD", "TD", "DT", "TLD", "LTD", "LDT")
 """Orders of the axes of an item: layers (L), time (T), features (D)."""
 NAMES: tuple[tuple[str, int], ...] = (
@@ -306,7 +316,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
         usual["id"] = called
     table = table.rename({name: role for role, name in usual.items()})
     try:  # as pandas writes lists, and OpenAI the answers of a batch
-        written = [name for name, kind in table.schema.items() if kind == pl.String and _is_list(table[name])]
+        written = [name for name, kind in table.schema.items() if kind == pl.String and is_list(table[name])]
         table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))
         if {"custom_id", "response"} <= set(table.columns):
             vectors = [one["body"]["data"][0]["embedding"] for one in table["response"].to_list()]
@@ -360,11 +370,6 @@ def _arff(path: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, dict.fromkeys(names, pl.String), orient="row").with_columns(pl.all().replace("?", None))
 
 
-def _is_list(cells: pl.Series) -> bool:
-    """Whether the first cell is a list of numbers, written as text."""
-    return bool(len(cells)) and re.match(r"\[\s*-?[\d.]", cells[0] or "") is not None
-
-
 def _features(table: pl.DataFrame, path: Path) -> dict[str, NDArray[np.float32]]:
     """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest.
 
@@ -409,6 +414,9 @@ def _features(table: pl.DataFrame, path: Path) -> dict[str, NDArray[np.float32]]
 def _hear(folder: Path) -> tuple[Items, pl.DataFrame]:
     """Items and labels of a task: `SPLIT/FILE.embedding.npy` beside `FILE.target-labels.json`."""
     facts = read_json(folder / HEAR)
+    if not isinstance(facts, dict) or not isinstance(facts.get("splits"), list):
+        fix = 'name the folders of the embeddings there, e.g. "splits": ["train", "test"]'
+        raise CorpusError(f"{folder / HEAR} names no splits", fix=fix)
     kind = f"{facts.get('embedding_type')}, {facts.get('prediction_type')}"
     if kind != "scene, multiclass":
         raise CorpusError(f"{folder} is a task of the kind {kind}; of HEAR's tasks only scene, multiclass can be read")

@@ -85,6 +85,8 @@ PAIRS = (
 NESTED = re.compile(r"\s*\[\s*\[\s*\{")
 FIELD = re.compile(r"\{([^{}]+)\}")
 """A column in a template, as in `{title} {body}`."""
+HEAR = "task_metadata.json"
+"""File in a folder of vectors that HEAR's evaluation kit made."""
 ROOT = "{data_root}/"
 """What SpeechBrain writes before a path that is relative to the folder of the data."""
 
@@ -289,6 +291,11 @@ def one_hot(table: pl.DataFrame) -> pl.Series | None:
     largest: pl.Series = pl.Series("label", classes.columns)[shares.argmax(axis=1)]
     is_tie = (shares == shares.max(axis=1, keepdims=True)).sum(axis=1) > 1
     return largest.set(pl.Series(is_tie), None)
+
+
+def is_list(cells: pl.Series) -> bool:
+    """Whether the first cell is a list of numbers, written as text."""
+    return bool(len(cells)) and re.match(r"\[\s*-?[\d.]", cells[0] or "") is not None
 
 
 def lines_of(text: str) -> list[str]:

@@ -30,6 +30,7 @@ from daamctl.corpora.files import (
     alike,
     files_below,
     is_file,
+    is_list,
     numbers_of_lines,
     one_hot,
     read_table,
@@ -160,14 +161,17 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     path = faults.path
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED[modality] if name not in found]
+    vectors = [name for name, kind in rows.schema.items()
+               if isinstance(kind, pl.List | pl.Array) or (kind == pl.String and is_list(rows[name]))]  # fmt: skip
+    write = f"write embeddings: daamctl import-vectors {quote(str(path))}"
     if missing:
-        faults.add(*_lacking(rows.drop(_LINE), missing, modality, path))
+        told, fix = _lacking(rows.drop(_LINE), missing, modality, path)
+        faults.add(told, write if vectors and CONTENT[modality] in missing else fix)
     if CONTENT[modality] in missing:
-        vectors = [name for name in found if isinstance(rows.schema[name], pl.List | pl.Array)]
         numbered = [name for name in found if name[-1:].isdecimal()]
         if vectors or len(numbered) >= MANY_NUMBERED:
             one = f"'{vectors[0]}' may be a vector" if vectors else f"{first_few(numbered, 3)} may be features"
-            faults.add(one, f"write embeddings: daamctl import-vectors {quote(str(path))}")
+            faults.add(one, write)
         faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
     if reserved:

@@ -138,7 +138,10 @@ class VectorFile(ABC):
             try:
                 values = self._column(name)
             except ValueError as error:
-                problems.append(f"{name}: {error}")
+                told = ""
+                if name == "label" and str(error).startswith(("float", "double", "halffloat")):
+                    told = "; numbers to predict become classes, e.g. low, middle and high"
+                problems.append(f"{name}: {error}{told}")
                 continue
             if values is not None and len(values) != self.shape[0]:
                 problems.append(f"{name} has {len(values)} values, '{VECTORS}' has {self.shape[0]} items")

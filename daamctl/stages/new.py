@@ -40,6 +40,7 @@ from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import (
+    HEAR,
     SEPARATED,
     SUFFIXES,
     files_below,
@@ -191,6 +192,8 @@ def run(
         folder = _unwrapped(folder)
         lists = [folder / one for one in LISTS if (folder / one).is_file()]
         folder = next((one for one in lists if FILE_NAME in one.read_bytes()), folder)
+    if (folder / HEAR).is_file():
+        raise CorpusError(f"{folder} holds vectors of HEAR's evaluation kit", fix=IMPORT.format(source=folder))
     if folder.is_dir():
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)

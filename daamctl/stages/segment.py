@@ -72,7 +72,7 @@ def run(layout: Layout, config: Config) -> Path:
         hours = float(rows["duration_s"].sum()) / 3600.0
         log.info("%d clips from %d utterances, %.2f h: %s", rows.height, number, hours, per_class)
     else:
-        log.info("%d %ss, one clip each: %s", number, clips.task.clip, per_class)
+        log.info("%d %ss, not cut: %s", number, clips.task.clip, per_class)
     return layout.clips
 
 

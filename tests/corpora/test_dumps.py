@@ -372,6 +372,9 @@ def test_other_tasks_of_hear_are_refused(tmp_path: Path) -> None:
         import_vectors(
             hear(tmp_path / "task", embedding_type="event", prediction_type="multilabel"), tmp_path / "mine.parquet"
         )
+    (tmp_path / "task" / "task_metadata.json").write_text('{"embedding_type": "scene"}')
+    with pytest.raises(CorpusError, match=r"task_metadata\.json names no splits"):
+        import_vectors(tmp_path / "task", tmp_path / "mine.parquet")
 
 
 def refused(tmp_path: Path, value: Any, suffix: str = ".pt", **options: Any) -> CorpusError:

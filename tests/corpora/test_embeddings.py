@@ -182,6 +182,10 @@ def test_files_that_are_something_else(tmp_path: Path, monkeypatch: pytest.Monke
     assert refused(tmp_path / "x.npz") == "cannot be read: it has no array 'embeddings', only id, label, x"
     np.savez(tmp_path / "x.npz", id=np.array(["a", None], object), label=["x", "y"], embeddings=np.zeros((2, 2, 3)))
     assert refused(tmp_path / "x.npz").startswith("id: Python objects, not text; convert it with np.asarray")
+    for label, kind in ((np.array([0.5, 1.5], np.float32), "float32"), (np.array([0.5, 1.5]), "float64")):
+        np.savez(tmp_path / "x.npz", id=["a", "b"], label=label, embeddings=np.zeros((2, 2, 3)))
+        told = f"label: {kind}, not text; numbers to predict become classes, e.g. low, middle and high"
+        assert refused(tmp_path / "x.npz") == told
     path = tmp_path / "x.safetensors"
     for label, expected in (("joy", "not JSON"), ('{"a": 1}', "not a JSON list of texts")):
         save_file({"embeddings": np.zeros((1, 2, 3))}, path, {"id": '["a"]', "label": label})

@@ -303,6 +303,10 @@ def test_a_table_of_vectors_is_told(tmp_path: Path) -> None:
         prepare(tmp_path / "v.parquet")
     assert caught.value.fix is not None
     assert caught.value.fix.endswith(f"write embeddings: daamctl import-vectors {tmp_path}/v.parquet")
+    with pytest.raises(CorpusError, match="'embedding' may be a vector") as caught:
+        prepare(csv(tmp_path, 'label,embedding\nx,"[0.5, 1.0]"\ny,"[-1.5, 2]"\n'))
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith("write embeddings: daamctl import-vectors")
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": [1], "b": {}}', "[" * 100_000, '{"path": ["a"], "label": []}', "3"])

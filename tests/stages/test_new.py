@@ -1000,6 +1000,10 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
         new.run(project, "x", empty)
     assert refused.value.fix == f"of vectors, write a file first: daamctl import-vectors {empty}"
+    (empty / "task_metadata.json").write_text("{}")
+    with pytest.raises(CorpusError, match="holds vectors of HEAR's evaluation kit") as refused:
+        new.run(project, "x", empty)
+    assert refused.value.fix == f"of vectors, write a file first: daamctl import-vectors {empty}"
     with pytest.raises(CorpusError, match="no file or folder"):
         new.run(project, "x", tmp_path / "nowhere")
     with pytest.raises(CorpusError, match="is a file, but no list of items"):

@@ -300,7 +300,7 @@ def test_texts_and_images_are_one_clip_each(
     assert table.rows.columns == list(clips.SCHEMAS[modality])
     assert table.rows["clip_id"].to_list() == ["u1#000", "u2#000"]
     assert table.rows.drop("clip_id").rows() == rows.drop("year").sort("utterance_id").rows()
-    assert f"2 {modality}s, one clip each: x 1, y 1" in caplog.text
+    assert f"2 {modality}s, not cut: x 1, y 1" in caplog.text
     assert [record.levelname for record in caplog.records if "apply to recordings" in record.message] == ["DEBUG"]
     exporting = asked.model_copy(update={"segment": SegmentConfig(write_audio=True)})
     with pytest.raises(

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -115,17 +116,19 @@ def _map_in_processes(
         for device in devices:
             connection, process = _start(device, threads)
             running[connection] = process, device
-            connection.send(open_worker)
-            connection.send(left.popleft())
+            with _alive(process, device):
+                connection.send(open_worker)
+                connection.send(left.popleft())
         while running:
             for pipe in wait(list(running)):
                 assert isinstance(pipe, Connection)
-                message = _message(pipe, *running[pipe])
-                if left:
-                    pipe.send(left.popleft())
-                else:
-                    pipe.close()
-                    running.pop(pipe)[0].join()
+                with _alive(*running[pipe]):
+                    message = pipe.recv_bytes()
+                    if left:
+                        pipe.send(left.popleft())
+                    else:
+                        pipe.close()
+                        running.pop(pipe)[0].join()
                 yield from received(message)
     finally:
         for process, _ in running.values():
@@ -151,9 +154,11 @@ def _start(device: str, threads: int) -> tuple[Connection, BaseProcess]:
     return ours, process
 
 
-def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
+@contextmanager
+def _alive(process: BaseProcess, device: str) -> Iterator[None]:
+    """Name a worker process that has died if the block cannot send to it or receive from it."""
     try:
-        return pipe.recv_bytes()
+        yield
     except (EOFError, ConnectionError) as error:
         process.join()
         raise WorkerError(

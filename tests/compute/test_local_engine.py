@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ import torch
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_folds
+from daamctl.compute import local_engine
 from daamctl.compute.engine import Units
-from daamctl.compute.local_engine import LocalEngine, worker_devices
+from daamctl.compute.local_engine import LocalEngine, _start, worker_devices
 from daamctl.errors import ConfigError, UnknownNameError, WorkerError
 from daamctl.stages import extract, train
 from tests.compute.mortals import MortalExtractor
@@ -75,6 +77,20 @@ def test_a_dead_process_is_named(tmp_path: Path) -> None:
         WorkerError, match=r"^worker process \d+ on cpu has died \(exit code -9\)\n  run the same command"
     ):
         squares(LocalEngine(workers=2), tmp_path, [1, 666, 3])
+
+
+def test_a_process_that_dies_while_it_starts_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads what it is sent; the command line would take that error for a terminal that was closed."""
+
+    def start(device: str, threads: int) -> tuple[Any, Any]:
+        pipe, process = _start(device, threads)
+        process.kill()
+        process.join()
+        return pipe, process
+
+    monkeypatch.setattr(local_engine, "_start", start)
+    with pytest.raises(WorkerError, match=r"^worker process \d+ on cpu has died \(exit code -9\)"):
+        squares(LocalEngine(workers=2), tmp_path, [1, 2, 3])
 
 
 def test_one_worker_is_this_process() -> None:

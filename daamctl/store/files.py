@@ -12,6 +12,8 @@ import hashlib
 import json
 import logging
 import os
+import platform
+import re
 import shutil
 import time
 import uuid
@@ -31,6 +33,8 @@ LONGEST_S = 50.0
 """Seconds without a checkpoint after which `fraction` no longer counts: a kill is to cost at most a minute."""
 MOST_FRACTION = 0.25
 """Largest share of the time to spend on saving for that end."""
+DAY_S = 86400.0
+"""Age at which a temporary path is taken for that of a process that was killed, perhaps on another machine."""
 REPAIRS = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space",
@@ -71,17 +75,21 @@ def atomic_path(path: Path, *, at: Path | None = None) -> Iterator[Path]:
     Args:
         path: the file or folder; an existing one is replaced.
         at: the temporary path, on the same file system; what an earlier call has left there is removed. None: a new
-            path beside `path`, which keeps its suffix, because libraries choose formats by it.
+            path beside `path`, which keeps its suffix, because libraries choose formats by it. What processes that
+            were killed have left there is removed.
 
     Raises:
         ArtifactError: the file system refuses the write (disk full, read-only, no permission).
     """
-    temporary = at or path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
+    temporary = at or path.with_name(f".{path.stem}-{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.parent.mkdir(parents=True, exist_ok=True)
         if at is not None:
             shutil.rmtree(at, ignore_errors=True)
+        else:
+            with suppress(OSError):  # a folder may be writable but not readable
+                _remove_left(path)
         yield temporary
         put(temporary, path)
     except ConnectionError:  # the block read from a server
@@ -90,11 +98,36 @@ def atomic_path(path: Path, *, at: Path | None = None) -> Iterator[Path]:
         advice = repair_of(error) or "free space or fix permissions, then run it again"
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}", fix=advice) from error
     finally:
-        with suppress(OSError):  # the path itself may be what is refused
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _machine() -> str:
+    """Six digits of a machine; of a container its own, because it numbers its processes itself."""
+    with suppress(OSError):  # elsewhere than on Linux
+        return content_key([platform.node(), os.stat("/proc/self/ns/pid").st_ino])[:6]  # noqa: PTH116
+    return content_key(platform.node())[:6]
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the temporary files and folders of processes that were killed while they wrote `path`."""
+    import psutil  # type: ignore[import-untyped]
+
+    parts = re.compile(rf"\.{re.escape(path.stem)}-([0-9a-f]{{6}})-(\d+)-[0-9a-f]{{8}}{re.escape(path.suffix)}")
+    for left in path.parent.iterdir():
+        if found := parts.fullmatch(left.name):
+            with suppress(OSError):  # its process may end at this moment
+                ended = found[1] == _machine() and not psutil.pid_exists(int(found[2]))
+                if ended or time.time() - left.stat().st_mtime > DAY_S:
+                    _remove(left)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder, if it is there and the file system allows it."""
+    with suppress(OSError):  # the path itself may be what is refused
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def put(new: Path, target: Path) -> None:

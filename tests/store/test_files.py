@@ -61,6 +61,30 @@ def test_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old"
 
 
+@pytest.mark.parametrize("begin", ["t.write_text('half')", "t.mkdir(); (t / 'b').touch()"])
+def test_what_killed_processes_have_left_is_removed_by_the_next(tmp_path: Path, begin: str) -> None:
+    path = tmp_path / "a.txt"
+    script = (
+        "import os, sys; from pathlib import Path; from daamctl.store.files import atomic_path\n"
+        f"with atomic_path(Path(sys.argv[1])) as t:\n    {begin}; os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    (left,) = names(tmp_path)
+    stem, machine, pid, end = left.rsplit("-", 3)
+    elsewhere = f"{stem}-000000-{pid}-{end}"
+    running = f"{stem}-{machine}-{os.getpid()}-{end}"
+    others = [".a-20240101.txt", f".b{left}", ".a.txt-old-12345678"]
+    for name in (elsewhere, running, *others):
+        (tmp_path / name).write_text("kept")
+    write(path)
+    assert names(tmp_path) == sorted(["a.txt", elsewhere, running, *others])
+    days_ago = time.time() - 2 * 86400
+    for name in (elsewhere, *others):
+        os.utime(tmp_path / name, (days_ago, days_ago))
+    write(path)
+    assert names(tmp_path) == sorted(["a.txt", running, *others])
+
+
 def test_success_makes_folders_and_keeps_the_suffix(tmp_path: Path) -> None:
     path = tmp_path / "x/y/a.parquet"
     with atomic_path(path) as temporary:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
+WRITE_TIMEOUT_S = 60.0
+"""Longest wait for another process that writes to the project's own store."""
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
 MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
@@ -250,6 +252,7 @@ class _Store:
         from mlflow import MlflowClient
 
         logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)  # says in SQL what we say in one line
         uri = store_uri(self.root)
         check_database(self.root)
         # Two processes that create the tables of one SQLite file at the same time make each other fail.
@@ -621,14 +624,27 @@ def artifacts_elsewhere(root: Path) -> list[str]:
 
 
 def correct_artifacts(root: Path) -> None:
-    """Make the store of a copied or moved project name its own artifact folder, not the one that it came from."""
-    for old in artifacts_elsewhere(root):
-        with closing(sqlite3.connect(root / DATABASE, timeout=60.0)) as database, database:
-            for table, column in (path.split(".") for path in STORED_PATHS.split()):
-                moved = (
-                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column} || '/', 1, ?) = ?"
-                )
-                database.execute(moved, (_artifacts(root), len(old) + 1, len(old) + 1, f"{old}/"))
+    """Make the store of a copied or moved project name its own artifact folder, not the one that it came from.
+
+    Raises:
+        ArtifactError: the store is locked, or the file system refuses the write.
+    """
+    try:
+        for old in artifacts_elsewhere(root):
+            with closing(sqlite3.connect(root / DATABASE, timeout=WRITE_TIMEOUT_S)) as database, database:
+                for table, column in (path.split(".") for path in STORED_PATHS.split()):
+                    moved = f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                    moved += f"WHERE substr({column} || '/', 1, ?) = ?"
+                    database.execute(moved, (_artifacts(root), len(old) + 1, len(old) + 1, f"{old}/"))
+    except sqlite3.OperationalError as error:
+        raise ArtifactError(f"{root / DATABASE} cannot be changed: {error}", fix=repair_of_store(root)) from error
+
+
+def repair_of_store(root: Path) -> str:
+    """What helps if the store takes nothing."""
+    if _file_of(root) is not None:
+        return "end what else writes to it, free space, or fix permissions, then: daamctl track"
+    return "start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track"
 
 
 def shown_store(root: Path) -> str:

@@ -15,7 +15,9 @@ from daamctl.fit.tracking import (
     artifacts_elsewhere,
     check_database,
     correct_artifacts,
+    is_sent,
     not_sent,
+    repair_of_store,
     send_missing,
     shown_store,
 )
@@ -42,11 +44,12 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     counting = progress(len(finished), "sending to MLflow", "folds")
     with counting as counter, closing(Tracker(root, close_timeout_s=3600.0)) as tracker:
         send_missing(tracker, finished, counter)
-    left = sum(fold.folder not in tracker.stored for fold in finished)
+    # after a failure, the tracker does not ask for the rest
+    left = sum(fold.folder not in tracker.stored and not is_sent(root, fold) for fold in finished)
     if left:
         raise ArtifactError(
             f"{left} of {len(finished)} folds could not be sent to {shown_store(root)}",
-            fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
+            fix=repair_of_store(root),
         )
     if tracker.num_sent:
         words = "%d of %d finished folds were missing in %s and have been sent"

@@ -27,6 +27,7 @@ from daamctl.compute import progress
 from daamctl.compute.environment import NO_TELEMETRY
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
+from daamctl.fit import tracking
 from daamctl.fit.tracking import Tracker, is_sent, make_tracker, run_links, send_missing, store_uri
 from daamctl.stages import track
 from daamctl.store.records import write_record
@@ -317,6 +318,21 @@ def test_a_project_that_was_copied_and_moved_sends_nothing_again(
         for run in folds:
             assert run.info.artifact_uri.startswith((root / "mlartifacts").as_uri())
             assert "result.json" in {item.path for item in client.list_artifacts(run.info.run_id)}
+
+
+def test_the_locked_store_of_a_copied_project_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    send(first, make_fold(first, "demo"))
+    shutil.copytree(first, copy)
+    monkeypatch.setattr(tracking, "WRITE_TIMEOUT_S", 0.1)
+    with closing(sqlite3.connect(copy / "mlflow.db")) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ArtifactError) as caught:
+            track.run(copy)
+    assert str(caught.value) == (
+        f"{copy / 'mlflow.db'} cannot be changed: database is locked\n"
+        "  end what else writes to it, free space, or fix permissions, then: daamctl track"
+    )
 
 
 def test_two_copies_of_a_project_share_the_runs_of_a_store(
@@ -626,6 +642,21 @@ def test_track_says_when_the_store_is_still_dead(root: Path, dead_server: str) -
     text = str(caught.value)
     assert text.startswith("1 of 1 folds could not be sent to http://")
     assert text.endswith("\n  start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track")
+
+
+def test_track_counts_what_a_local_store_does_not_have(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(root, [make_fold(root, "partly", number) for number in (1, 2)][1])
+
+    def refuse(*_: object) -> bool:
+        raise OSError("database is locked")
+
+    monkeypatch.setattr(tracking._Store, "finish", refuse)
+    with pytest.raises(ArtifactError) as caught:
+        track.run(root, "partly")
+    assert str(caught.value) == (
+        f"1 of 2 folds could not be sent to sqlite:///{root}/mlflow.db\n"
+        "  end what else writes to it, free space, or fix permissions, then: daamctl track"
+    )
 
 
 def test_password_is_shown_nowhere(root: Path, dead_server: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -114,6 +114,22 @@ class EncoderAndItems:
     items: ItemSet
 
 
+def data_key(table: ClipTable, facts: Mapping[str, Any], config: Config) -> str:
+    """Content key of the training data: the items, and all that affects how the encoder reads them.
+
+    Args:
+        facts: of the encoder.
+    """
+    facts = {name: value for name, value in facts.items() if name not in FREE_FACTS}
+    if "max_tokens" in facts:
+        # a limit above that of fine-tuning changes nothing, so it must not change the key
+        facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
+    if facts.get("pooling") == "all-frames":
+        facts["pad_to_s"] = config.segment.max_duration_s
+    settings = finetuning_data_settings(config, table.modality)
+    return content_key({"clips": clips_key(table), "encoder": facts, "settings": settings})
+
+
 class EncoderSource:
     """The clips of a corpus, and a function that opens a fresh encoder for them.
 
@@ -164,17 +180,6 @@ class EncoderSource:
         """Itself, likewise."""
         return self
 
-    def data_key(self, config: Config) -> str:
-        """Content key of the training data: the items, and all that affects how the encoder reads them."""
-        facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
-        if "max_tokens" in facts:
-            # a limit above that of fine-tuning changes nothing, so it must not change the key
-            facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
-        if facts.get("pooling") == "all-frames":
-            facts["pad_to_s"] = config.segment.max_duration_s
-        settings = finetuning_data_settings(config, self.table.modality)
-        return content_key({"clips": clips_key(self.table), "encoder": facts, "settings": settings})
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_kept": None}
 
@@ -211,7 +216,7 @@ class AdapterTrial(Trial):
         return content_key(
             {
                 "format": KEY_FORMAT,
-                "data": self.data.data_key(self.config),
+                "data": data_key(self.data.table, self.data.facts, self.config),
                 "method": self.spec.method,
                 "code": self._code,
                 "finetune": key_settings(self.config, "finetune"),
@@ -282,7 +287,7 @@ class AdapterTrial(Trial):
             },
             "meta": {
                 "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
-                "embeddings_key": self.data.data_key(self.config),
+                "embeddings_key": data_key(self.data.table, self.data.facts, self.config),
                 "encoder": dict(opened.facts),
                 "evaluation_precision": facts["evaluation_precision"],
             },

@@ -45,6 +45,7 @@ from daamctl.data.task import task_of
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.evaluation.consistency import differences
+from daamctl.fit.adapter import data_key
 from daamctl.fit.features import POOL_CLIPS, Features, features_of, gpu_room
 from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
@@ -217,9 +218,10 @@ class Expected:
         return [fold for fold in kept_folds(folder, trials).values() if fold is not None]
 
     def finetuned(self, method: str) -> list[Fold]:
-        """Finished folds of a fine-tuning method, trained with the present settings on as many clips."""
-        now, modality, kept = self.config.section("extract"), self.stats.modality or "speech", []
-        parts = {split.fold: [len(split.train), len(split.dev), len(split.test)] for split in self.splits}
+        """Folds that fine-tuning with a method will keep; none without clips, which are part of the key."""
+        if self.clips is None:
+            return []
+        now, modality, kept = self.config.section("extract"), self.clips.modality, []
         for fold in intact_folds(self.layout.method(method)):
             made, meta = fold.result["run"]["config"], fold.result["meta"]
             sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
@@ -232,10 +234,13 @@ class Expected:
                 check_settings(sections, self.config, modality, what="folds", path=self.layout.method(""))
             except ArtifactError:
                 continue
-            same_parts = parts.get(fold.fold) == [
-                meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]
-            ]  # fmt: skip
-            if same_parts and fold.seed in self.config.seeds_of("finetune") and not differences(fold, self.config):
+            # the encoder is taken to be as it was: its weights are not read for a plan
+            key = data_key(self.clips, meta["encoder"], self.config.for_adapter(method))
+            if (
+                key == meta["embeddings_key"]
+                and fold.seed in self.config.seeds_of("finetune")
+                and not differences(fold, self.config)
+            ):
                 kept.append(fold)
         return kept
 

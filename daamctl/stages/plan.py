@@ -33,6 +33,7 @@ from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.sources import source_of
+from daamctl.data.spans import are_words, sentence_of
 from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
@@ -263,6 +264,8 @@ class _Planner:
         known, method = self.known, str(task.method)
         config, extract = self.config.for_adapter(method), self.config.extract
         left = self._set_folds(task, known.finetuned(method), config)
+        if known.clips is None and (existing := len(intact_folds(self.layout.method(method)))):
+            task.reason = f"{existing} folds are kept if the clips do not change"
         task.memory_on = (
             "cuda" if extract.min_gpu_memory_gb else resolve_device(config.finetune.device).partition(":")[0]
         )
@@ -506,7 +509,15 @@ class _Planner:
         if method not in CLOSED_FORM:
             if (number := trainings(method, config)) > 1:
                 parts.append(counted(number, "training"))
-            counts = {steps_of_training(method, config, len(split.train), len(split.dev)) for split in splits}
+            read = [split.train for split in splits]
+            rows = self.known.stats.rows
+            if task.stage == "finetune" and rows is not None and are_words(rows):
+                sentences = sentence_of(rows["utterance_id"])  # which a fine-tuned encoder reads as one item
+                read = [np.unique(sentences[part]) for part in read]
+            counts = {
+                steps_of_training(method, config, len(part), len(split.dev))
+                for part, split in zip(read, splits, strict=True)
+            }
             if counts:
                 low, high = min(counts), max(counts)
                 parts.append(counted(low, "step") if low == high else f"{low:,} to {high:,} steps")

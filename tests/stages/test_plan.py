@@ -6,13 +6,14 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.clips import read_clips, write_clips
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import split_of
@@ -183,6 +184,28 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert (changed["segment"]["state"], changed["linear-probe"]["state"]) == ("done", "done")
     changed, _ = planned(project, overrides={"segment.tail": "drop"})
     assert [name for name, state in states(changed).items() if state == "done"] == ["download"]
+    assert changed["linear-probe"]["reason"] == "3 folds are kept if the clips do not change"
+
+    clips = read_clips(layout.clips)  # two clips of one group change their labels: all numbers stay
+    labels, group = clips.rows["label"].to_list(), clips.rows["group"]
+    other = next(row for row, label in enumerate(labels) if label != labels[0] and group[row] == group[0])
+    labels[0], labels[other] = labels[other], labels[0]
+    write_clips(layout.clips, replace(clips, rows=clips.rows.with_columns(label=pl.Series(labels))))
+    assert planned(project)[0]["linear-probe"]["state"] == "to do"
+
+
+def test_fine_tuning_on_few_sentences(project: Path) -> None:
+    """Every seed draws other sentences, with other numbers of words, and a batch is of sentences."""
+    text = "download: {corpus: demo-tokens}\nextract: {encoder: llama-micro}\nmethods: [ridge-last]\n"
+    text += "train: {shots: 3, seeds: [1, 2]}\nfinetunes: [linear-probe]\n"
+    text += "finetune: {epochs: 2, batch_size: 16, search: none, device: cpu}\n"
+    (project / "pipelines/few.yaml").write_text(text, encoding="utf-8")
+    layout, config = settings(project, "few")
+    for stage in (download, segment):
+        stage.run(layout, config)
+    assert planned(project, "few")[0]["linear-probe"]["work"] == "1 fold × 2 seeds × 2 trainings × 2 steps"
+    finetune.run(layout, config, method="linear-probe", track=False)
+    assert planned(project, "few")[0]["linear-probe"]["state"] == "done"
 
 
 def test_what_is_to_do_is_what_run_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

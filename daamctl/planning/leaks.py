@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
+from daamctl.artifacts.inputs import clips_of
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import fold_groups
 from daamctl.artifacts.utterances import SENTENCE
@@ -23,25 +24,33 @@ logger = logging.getLogger(__name__)
 
 
 def leaks(layout: Layout, config: Config) -> list[str]:
-    """What makes results on the folds of a pipeline too high, one sentence each; without embeddings none is found.
+    """What makes results on the folds of a pipeline too high, one sentence each; without clips none is found.
 
     Copies of recordings are found by the vectors of the last layer alone, so that only these are read.
     """
-    if not (layout.embeddings / METADATA_FILE).exists():
+    stored = (layout.embeddings / METADATA_FILE).exists()
+    if not stored and not layout.clips.exists():
         return []
     try:
-        features = open_features(layout, config)
-        assert isinstance(features.x, StoredVectors)
-        known, clips = corpus_facts(layout, features), features.clips
-        last, wholes = features.x.subset(features.layers[-1:]), known.task.wholes(clips["clip_id"])
-        content = content_ids(last, wholes) if known.content is None else known.content
+        if stored:
+            features = open_features(layout, config)
+            assert isinstance(features.x, StoredVectors)
+            known, clips = corpus_facts(layout, features), features.clips
+            last, wholes = features.x.subset(features.layers[-1:]), known.task.wholes(clips["clip_id"])
+            content = content_ids(last, wholes) if known.content is None else known.content
+            task = known.task
+        else:
+            table = clips_of(layout, config)
+            clips, task = table.rows, table.task
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
-    task = known.task.with_sources(clips["utterance_id"], clips["speaker"])
-    columns = ("speaker", "utterance_id", *([SENTENCE] if known.sentences else []))
+    task = task.with_sources(clips["utterance_id"], clips["speaker"])
+    columns = ("speaker", "utterance_id", *([SENTENCE] if SENTENCE in clips.columns else []))
     found = [check_shared(clips, name, task) for name in columns]
-    found.append(check_duplicates(clips, content, task, stored=known.content is None))
-    return [one.text for one in found if one.severity == "warning"]
+    if stored:
+        found.append(check_duplicates(clips, content, task, stored=known.content is None))
+    texts = [one.text for one in found if one.severity == "warning"]
+    return texts if stored else [*texts, "whether folds share copies is not checked: there are no embeddings"]
 
 
 def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:

@@ -59,4 +59,6 @@ def test_leaks_come_first_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "extract.seed: made with 0, asked for 1"
     )
     shutil.rmtree(layout.embeddings)
+    assert leaks(layout, config) == [shared, "whether folds share copies is not checked: there are no embeddings"]
+    shutil.rmtree(layout.clips.parent)
     assert leaks(layout, config) == []

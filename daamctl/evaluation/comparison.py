@@ -511,5 +511,8 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
         notes.append(f"{listed(metrics)} are {number} families; do not report the {better} of the {number}")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:
-        notes.append("methods differ in their seeds, so some scores are averages over fewer runs than others")
+        fewer = len(set(map(len, runs))) > 1
+        notes.append(
+            "methods differ in their seeds" + (", so some scores are averages over fewer runs than others" * fewer)
+        )
     return notes

@@ -38,7 +38,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.sentences import say
-from daamctl.reporting.terms import is_closed_form, is_official, moment, runs, tested, trained
+from daamctl.reporting.terms import is_closed_form, is_official, moment, runs, tested, trained, tuned_seeds
 from daamctl.reporting.verdict import against, family_texts, order
 
 UNITS = ("utterance", "clip")
@@ -113,9 +113,11 @@ def folds(evaluation: Evaluation) -> Section:
     numbers = range(1, evaluation.num_folds + 1)
     headings = [f"Fold {number}" + (f" ({groups[str(number)]})" if str(number) in groups else "") for number in numbers]
     rows = [_by_run(evaluation, name, 0, numbers) for name in order(evaluation)]
-    note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
-        f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
-    )
+    own = len(tuned_seeds(evaluation)) or seeds
+    note = f"Std is the sample standard deviation (divisor n − 1) over {runs(evaluation)}."
+    if max(seeds, own) > 1:
+        number = f"{seeds} seeds" if own == seeds else f"seeds: {seeds}, of fine-tuned encoders {own}"
+        note += f" The cell of a fold is the mean over its {number}."
     caption = f"Accuracy per {evaluation.item} in percent, by fold (test group in brackets)"
     table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
     said = evaluation.task

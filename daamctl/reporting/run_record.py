@@ -31,7 +31,7 @@ from daamctl.reporting.document import (
 )
 from daamctl.reporting.figure_spec import Confusion
 from daamctl.reporting.sentences import say
-from daamctl.reporting.terms import held_out, is_official, moment, runs, tested
+from daamctl.reporting.terms import held_out, is_official, moment, runs, tested, tuned_seeds
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
@@ -278,8 +278,8 @@ def provenance(
         commands: commands that reproduce this report from scratch.
     """
     facts = evaluation.provenance
-    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.runs}
-    own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
+    tuned = tuned_seeds(evaluation)
+    own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, tuned))]]
     versions: list[list[Cell]] = [[name, version] for name, version in facts.versions.items()]
     rows: list[list[Cell]] = [
         ["Git commit", ", ".join(facts.git_commits)],
@@ -287,7 +287,7 @@ def provenance(
         *versions,
         ["Embeddings key", facts.embeddings_key],
         ["Seeds", ", ".join(map(str, evaluation.seeds))],
-        *(own if tuned - {*evaluation.seeds} else []),
+        *(own if tuned else []),
         ["Device", ", ".join(facts.devices)],
         ["Precision", ", ".join(facts.precisions)],
         ["Training time, all methods (s)", f"{sum(facts.train_s.values()):,.0f}"],

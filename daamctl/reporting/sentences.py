@@ -70,6 +70,6 @@ def _module(file: str) -> Any:
         count=count, figure=figure, gap=gap, listed=listed, p_value=p_value, percent=percent, plural=plural,
         points=points, sentence=sentence, spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out,
         is_official=terms.is_official, moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule,
-        tested=terms.tested, tuned_rules=terms.tuned_rules,
+        tested=terms.tested, tuned_rules=terms.tuned_rules, tuned_seeds=terms.tuned_seeds,
     )  # fmt: skip
     return environment.get_template(f"{file}.j2").module

@@ -19,7 +19,13 @@ def runs(evaluation: Evaluation) -> str:
     """What means and deviations are taken over."""
     if is_official(evaluation):
         return "seeds"
-    return "folds and seeds" if len(evaluation.seeds) > 1 else "folds"
+    return "folds and seeds" if max(len(evaluation.seeds), len(tuned_seeds(evaluation))) > 1 else "folds"
+
+
+def tuned_seeds(evaluation: Evaluation) -> list[int]:
+    """Seeds of fine-tuned encoders; empty if they are those of the methods over stored layers."""
+    found = sorted({row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.runs})
+    return found if found != sorted(evaluation.seeds) else []
 
 
 def tested(evaluation: Evaluation) -> str:

@@ -10,6 +10,8 @@ import pytest
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import Rule
 from daamctl.reporting import terms
+from daamctl.reporting.document import Table
+from daamctl.reporting.results import folds as section_of_folds
 from daamctl.reporting.sentences import say
 from tests.fixtures.records import evaluation_of, method_of, parsed
 
@@ -25,6 +27,20 @@ def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **chan
 )
 def test_what_means_run_over(folds: int, seeds: int, words: str) -> None:
     assert terms.runs(evaluation(folds=folds, seeds=seeds)) == words
+
+
+def test_fine_tuned_encoders_may_have_seeds_of_their_own() -> None:
+    tuned = {**method_of(0.5, label="lora-r8"), "finetune": True}
+    tuned["runs"] += [{**run, "seed": 2} for run in tuned["runs"]]
+    found = parsed(evaluation_of({"none": method_of(0.5, label="none"), "lora-r8": tuned}, seeds=[1]))
+    assert terms.tuned_seeds(found) == [1, 2]
+    assert terms.tuned_seeds(replace(found, seeds=[1, 2])) == []
+    assert terms.runs(found) == "folds and seeds"
+    assert "in 5 folds with 1 seed each (fine-tuned encoders: 2); a fold" in say("what", found, "", "", [])
+    (table,) = [block for block in section_of_folds(found).blocks if isinstance(block, Table) and block.key == "folds"]
+    assert str(table.note).endswith(
+        "over folds and seeds. The cell of a fold is the mean over its seeds: 1, of fine-tuned encoders 2."
+    )
 
 
 @pytest.mark.parametrize(

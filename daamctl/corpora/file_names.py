@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from daamctl.corpora.groups import part_of
+from daamctl.corpora.groups import PARTS, parts_of
 from daamctl.errors import ConfigError, CorpusError, first_few
 
 FIELD = re.compile(r"\{(\w+)(?::(\d+|#)|(\+))?\}")
@@ -27,6 +27,7 @@ MOST_CLASSES = 50
 """More values than this are not proposed as labels."""
 WORD = re.compile(r"[^\W\d_]{2,}")
 """A label that speaks for itself."""
+DIGITS = "0123456789"
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
 EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
@@ -35,6 +36,8 @@ NUMBERED = re.compile(
     r"(?i)(speaker|spk|actor|subject|sub|singer|female|male|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
 )
 """What speakers are usually called, by numbers or hashes."""
+
+LIST_THEM = "write a CSV file with the columns path and label, a line for each file, and give that: --from FILE.csv"
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,16 @@ class _Part:
         return Counter(self.values)
 
     def could_label(self) -> bool:
-        """Whether it has a few values, of at least two letters each, most of which occur more than once."""
+        """Whether it has a few values, of at least two letters each, most of which occur more than once.
+
+        Pieces of a name that differ in their numbers alone, such as dia0 and dia1, are none.
+        """
         counts = self.counts
         times = sorted(counts.values())
         return (
             2 <= len(counts) <= MOST_CLASSES
             and times[len(times) // 2] > 1
+            and (self.is_folder or len({re.sub(r"\d+", "", value) for value in counts}) > 1)
             and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
         )
 
@@ -162,18 +169,24 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
         _Part(place, place < num_folders, values)
         for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
     ]
-    splits = [part for part in parts if part.is_folder and _is_split({value.lower() for value in part.counts})]
-    worded = [one for part in parts if (one := part.words()) and not _is_split({word.lower() for word in one.counts})]
-    labels = [part for part in (*parts, *worded) if part.could_label() and part not in splits]
+    splits = [part for part in parts if _is_split(part.counts)]
+    worded = [one for part in parts if (one := part.words())]
+    labels = [part for part in (*parts, *worded) if part.could_label() and not _has_parts(part.counts)]
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
         return pattern
     if len(forms) > 1 and not any(part.is_folder for part in labels) and (pattern := _by_stem(paths)) is not None:
         return pattern
     if not labels:
+        example = _example(parts, form)
+        if of_parts := [part for part in parts if _has_parts(part.counts)]:  # what agrees with them is no class either
+            free = [part for part in parts if part.is_folder and len(part.counts) > 1 and not any(
+                len({*zip(part.values, one.values, strict=True)}) == len(one.counts) for one in of_parts)]  # fmt: skip
+            names = {part.place: "group" for part in splits[:1]} | {part.place: "label" for part in free[:1]}
+            example = _written([names.get(part.place, SKIPPED) for part in parts], form) if free else ""
+        where = f"say where it is, e.g. --pattern '{example}'; {{_}} skips a part, {{label:1}} is one character; "
         raise CorpusError(
             f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
-            fix=f"say where it is, e.g. --pattern '{_example(parts, form)}'; {{_}} skips a part, {{label:1}} is one "
-            "character; --labels CODE=NAME,... gives codes names",
+            fix=f"{where}--labels CODE=NAME,... gives codes names" if example else LIST_THEM,
         )
     folders = [part for part in labels if part.is_folder]
     emotions = [part for part in labels if all(map(EMOTION.match, part.counts))]
@@ -184,7 +197,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
     others = [
         part
         for part in parts
-        if part.place != label.place and part not in splits and part.could_name_speakers(label.values)
+        if part.place != label.place and not _has_parts(part.counts) and part.could_name_speakers(label.values)
     ]
     speakers = [
         part
@@ -208,6 +221,8 @@ def _by_stem(paths: Sequence[str]) -> NamePattern | None:
     # one file of another form, and the number before it may be anything
     if len(separators) > 1 or None in separators or not 2 <= len(names) <= MOST_CLASSES or min(names.values()) < 2:
         return None
+    if _has_parts(names):
+        return None
     return NamePattern.parse(f"{{label+}}{separators.pop()}{{{SKIPPED}}}")
 
 
@@ -216,20 +231,27 @@ def _by_folder(paths: Sequence[str]) -> NamePattern | None:
     folders = [PurePosixPath(path).parts[:-1] for path in paths]
     depth = min(map(len, folders))
     levels = list(zip(*(parts[len(parts) - depth :] for parts in folders), strict=True))
-    while levels and len(set(levels[-1])) == 1:  # such as images/ in every class
-        levels.pop()
-    if not levels or not 2 <= len(set(levels[-1])) <= len(paths) // 2:
+    splits = [place for place, level in enumerate(levels) if _is_split(level)]
+    named = [place for place, level in enumerate(levels) if len(set(level)) > 1 and not _has_parts(level)]
+    if not named or len(set(levels[named[-1]])) > len(paths) // 2:
         return None
-    splits = [place for place, level in enumerate(levels[:-1]) if _is_split({folder.lower() for folder in level})]
     fields = ["group" if place in splits[:1] else SKIPPED for place in range(depth)]
-    fields[len(levels) - 1] = "label"
+    fields[named[-1]] = "label"
     return NamePattern.parse(_written([*fields, SKIPPED], (depth, ())))
 
 
-def _is_split(folders: set[str]) -> bool:
-    """Whether names of folders, in small letters, are those of parts or of folds."""
-    parts = {part_of(folder) for folder in folders}
-    return len(folders) > 1 and (("train" in parts and None not in parts) or all(map(FOLD.fullmatch, folders)))
+def _is_split(values: Iterable[str]) -> bool:
+    """Whether values are the names of parts, one of them for training, or of folds."""
+    names = set(values)
+    parts = set(parts_of(name.rstrip(DIGITS) for name in names).values())
+    return len(names) > 1 and ({"train"} < parts or all(map(FOLD.fullmatch, names)))
+
+
+def _has_parts(values: Iterable[str]) -> bool:
+    """Whether values are no classes, since they are names of parts, perhaps beside other folders, or of folds."""
+    names = {name.rstrip(DIGITS).lower() for name in values}
+    parts = {PARTS[name] for name in names & PARTS.keys()}
+    return len(set(parts_of(names).values())) > 1 or {"train"} < parts or _is_split(values)
 
 
 _Form = tuple[int, tuple[str, ...]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 import polars as pl
 
@@ -29,6 +30,18 @@ EVEN = 1.25
 def part_of(folder: str) -> str | None:
     """The part that a folder is named for, perhaps at the end of its name, such as `20news-bydate-train`."""
     return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
+
+
+def parts_of(names: Iterable[str]) -> dict[str, str]:
+    """Name -> its part, if each has a word for exactly one part, such as `train_splits` and `dev-clean`; else empty.
+
+    What is named for an evaluation is the test part, or the dev part beside another test part.
+    """
+    words = {name: {*re.split(r"[-_ .]+", name.lower())} for name in names}
+    has_test = any(PARTS.get(word) == "test" for own in words.values() for word in own)
+    known = PARTS | dict.fromkeys(("eval", "evaluation"), "dev" if has_test else "test")
+    found = {name: {known[word] for word in own & known.keys()} for name, own in words.items()}
+    return {name: parts.pop() for name, parts in found.items()} if {len(one) for one in found.values()} == {1} else {}
 
 
 def part_and_rest(name: str) -> tuple[str, str] | None:

@@ -38,7 +38,7 @@ from daamctl.corpora.beside import listed_parts, naming_table
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.file_names import NamePattern, propose
+from daamctl.corpora.file_names import LIST_THEM, NamePattern, propose
 from daamctl.corpora.files import (
     HEAR,
     SEPARATED,
@@ -53,11 +53,11 @@ from daamctl.corpora.files import (
     roles_doubt,
     text_pair,
 )
-from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, shared, with_test_part
+from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, parts_of, shared, with_test_part
 from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.data import audio
-from daamctl.data.item_names import speakers_in_names
+from daamctl.data.item_names import groups_in_names, speakers_in_names
 from daamctl.data.task import Task, task_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import folder_called
@@ -92,6 +92,8 @@ LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
 UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
+UNCLASSED = ("LibriSpeech", "MLS", "AISHELL", "AMI", "Switchboard", "TED-LIUM", "GigaSpeech", "VCTK", "MELD")
+"""Corpora whose names of files tell no class."""
 MOST_WRAPPERS = 5
 BESIDE_DATA = re.compile(r"(?i)\.|__macosx|readme|licen[cs]e")
 """How names begin of what is no data, beside the folder that is."""
@@ -431,9 +433,12 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     try:
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
     except CorpusError as error:
-        if table is None:
-            raise
-        raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: --from {table.source}") from error
+        if table is not None:
+            raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: --from {table.source}") from error
+        if (known_names := groups_in_names(pl.Series(found))) and known_names[0] in UNCLASSED:
+            what = f"the names of {known_names[0]} tell the {known_names[1]}, but no class"
+            raise CorpusError(what, fix=LIST_THEM) from error
+        raise
     if table is not None:
         doubts.append(f"{table.told}; to take the labels from there: --from {table.source}")
     rows, left_out = _rows(folder, found, known, labels)
@@ -442,7 +447,12 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         paths = rows.filter(of_part)["path"]
         doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
         rows = rows.filter(~of_part)
-    if "group" not in rows.columns:
+    if "group" in rows.columns and (parts := parts_of(rows["group"].unique().sort())):
+        rows = rows.with_columns(group=pl.col("group").replace(parts))
+        if len(set(parts.values())) < len(parts) or any(part_of(name) != part for name, part in parts.items()):
+            read_as = ", ".join(f"{name} = {part}" for name, part in parts.items())
+            doubts.append(f"folders read as parts of an official split: {read_as}")
+    elif "group" not in rows.columns:
         parts, lists = listed_parts(others, found)
         if parts:
             others = [file for file in others if file not in lists]
@@ -486,8 +496,6 @@ def _rows(
         )
     rows = pl.DataFrame([{"path": path, **values} for path, values in fitting.items()])
     rows = relabelled(rows, labels)
-    if "group" in rows.columns and all(parts := [part_of(one) for one in rows["group"]]):
-        rows = rows.with_columns(group=pl.Series(parts))
     return rows, [path for path, values in read.items() if values is None]
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from daamctl.corpora.file_names import NamePattern, propose
+from daamctl.corpora.file_names import LIST_THEM, NamePattern, propose
 from daamctl.errors import ConfigError, CorpusError
 
 
@@ -143,6 +143,32 @@ def test_folders_of_an_official_split_are_groups() -> None:
     inner = propose([f"{label}/{part}/{n}.txt" for part in ("Train", "Test") for label in ("neg", "pos") for n in "12"])
     assert inner.text == "{label}/{group}/{_}"
     assert propose([path.replace("test", "more") for path in paths]).text == "{label}/{_}"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train_splits", "dev_splits_complete", "output_repeated_splits_test"),
+        ("ASVspoof2019_LA_train", "ASVspoof2019_LA_dev", "ASVspoof2019_LA_eval"),
+        ("train-clean-100", "train-clean-360", "dev-clean", "test-clean"),
+        ("Train", "Test1", "Test2"),
+    ],
+)
+def test_folders_of_parts_under_longer_names_are_groups_and_never_classes(names: tuple[str, ...]) -> None:
+    paths = [f"{name}/{label}/{n}.wav" for name in names for label in ("calm", "fear") for n in range(4)]
+    assert propose(paths).text == "{group}/{label}/{_}"
+    for by_folder in (False, True):
+        for form in ("{name}/{n}.wav", "{name}/dia{n}_utt0.wav", "train/{name}/{n}.wav"):
+            unlabelled = [form.format(name=name, n=n) for name in names for n in range(4)]
+            with pytest.raises(CorpusError) as caught:
+                propose(unlabelled, by_folder=by_folder)
+            assert caught.value.fix == LIST_THEM
+
+
+def test_parts_without_training_and_parts_beside_other_folders_are_no_classes() -> None:
+    for names in (("dev-clean", "test-clean"), ("train", "test", "extra")):
+        with pytest.raises(CorpusError):
+            propose([f"{name}/{n}.png" for name in names for n in range(4)], by_folder=True)
 
 
 MOODS = ("ANG", "HAP", "SAD")

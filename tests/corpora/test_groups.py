@@ -16,9 +16,16 @@ from daamctl.corpora.groups import (
     even_number,
     official_groups,
     part_and_rest,
+    parts_of,
     unevenness,
     with_test_part,
 )
+
+
+def test_what_is_named_for_an_evaluation_is_the_dev_part_beside_a_test_part() -> None:
+    assert parts_of(["LA_train", "LA_eval"]) == {"LA_train": "train", "LA_eval": "test"}
+    assert parts_of(["train", "evaluation", "test"]) == {"train": "train", "evaluation": "dev", "test": "test"}
+    assert parts_of(["train", "eval", "more"]) == parts_of(["train", "test_of_train"]) == {}
 
 
 def shuffled(rows: pl.DataFrame) -> pl.DataFrame:

@@ -386,6 +386,22 @@ def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
     assert "8 files without a class left out, e.g. val/images/val_0.png" in made.doubts
 
 
+def test_folders_read_as_parts_are_told_and_known_names_without_a_class_are_refused(
+    project: Path, voices: Path, tmp_path: Path
+) -> None:
+    for part in ("train-clean", "train-other", "test-clean"):
+        shutil.copytree(voices, tmp_path / "moods" / part)
+        for seed in range(4):
+            write_wav(tmp_path / "read" / part / f"10{seed % 2}-1240-000{seed}.wav", seed)
+    made = new.run(project, "moods", tmp_path / "moods", encoder="wavlm-micro")
+    assert made.facts["groups"] == "test, train, an official split"
+    told = "folders read as parts of an official split: test-clean = test, train-clean = train, train-other = train"
+    assert told in made.doubts
+    with pytest.raises(CorpusError, match="the names of LibriSpeech tell the speaker, but no class") as caught:
+        new.run(project, "read", tmp_path / "read")
+    assert caught.value.fix == new.LIST_THEM
+
+
 def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """As ESC-50 has the names of its classes, and UrbanSound8K its files, in folders that the table does not name."""
     tmp_path = tmp_path_factory.mktemp("sounds")

@@ -80,6 +80,10 @@ INITIALS, CODED = r"^[A-Z]{2}$", r"/([a-z]{1,2})\d+\.\w+$"
 UNREADABLE = "unreadable and left out"
 MOST_FILES = 200_000
 """Files among which those of a table are looked for."""
+LISTS_FOLDER = re.compile(
+    r"(?i)(meta([-_ ]?data)?|labels?|annotations?|(file)?lists?|tables?|csvs?|splits?|protocols?|manifests?)"
+)
+"""Folders of tables, the files of which are in folders beside them."""
 MANY_FOLDS = 30
 """More groups than people make as folds on purpose; leave-one-speaker-out has rarely more."""
 MANY_ITEMS = 20_000
@@ -290,14 +294,14 @@ def _unwrapped(folder: Path) -> Path:
 def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: Mapping[str, str]) -> _Found:
     """Items of a table, which is written as the manifest."""
     columns = table.columns
-    items = _renamed(table.table, columns, source, root)
+    items, elsewhere = _renamed(table.table, columns, source, root)
     may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in table.has
     if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
         items = items.with_columns(spoken[1])
         columns = {**columns, "speaker": f"the names of {spoken[0]}"}
     write_text(manifest, relabelled(items, labels).write_csv())
     lines = dict(zip(numbers_of_lines(items, manifest), table.lines, strict=False))
-    found = _listed(manifest, MANIFEST, source, columns, table.doubts, lines)
+    found = _listed(manifest, MANIFEST, source, columns, [*elsewhere, *table.doubts], lines)
     if not table.named and "columns" not in found.facts:
         label, first = table.table.select("label", "text").row(0)
         told = f"without names; the first item: label = {label}, text = {textwrap.shorten(first, 60)}"
@@ -718,8 +722,10 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
-def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, root: Path) -> pl.DataFrame:
-    """A table with other names of columns, for a manifest of the project.
+def _renamed(
+    table: pl.DataFrame, columns: Mapping[str, str], source: Path, root: Path
+) -> tuple[pl.DataFrame, list[str]]:
+    """A table with other names of columns, for a manifest of the project; and a doubt if its files are elsewhere.
 
     Args:
         source: the table's file, or the folder of its parts.
@@ -733,25 +739,39 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: Path, root
     others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested)]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
-        return table
+        return table, []
     place = pl.col("path").cast(pl.String)
-    folder = source if source.is_dir() else source.parent
-    first = str(next(iter(table["path"].drop_nulls()), ""))
+    home = folder = (source if source.is_dir() else source.parent).absolute()
+    paths = table["path"].cast(pl.String).drop_nulls().to_list()
+    first = paths[0] if paths else ""
     if not is_file(folder / first):  # perhaps from a folder above on, where a recipe ran
-        folder = next((top for top in folder.absolute().parents if is_file(top / first)), folder)
+        folder = next((top for top in folder.parents if is_file(top / first)), folder)
+    # beside the folder of a data set there may be others
+    tops = (home, home.parent) if LISTS_FOLDER.fullmatch(home.name) else (home,)
     if not is_file(folder / first):  # perhaps in a folder such as clips/, beside the tables
-        near = (one for top in (folder, folder.parent) for one in sorted(top.iterdir()) if one.is_dir())
-        folder = next((one for one in near if is_file(one / first)), folder)
+        near = [one for top in tops for one in sorted(top.iterdir()) if one.is_dir() and is_file(one / first)]
+        if len(near) > 1:
+            near = [one for one in near if all(is_file(one / path) for path in paths)] or near
+        if len(near) > 1:
+            column = columns.get("path", "path")
+            form = column if "{" in column else f"{{{column}}}"
+            raise CorpusError(
+                f"{source}: '{first}' is in {first_few([str(one) for one in near])}",
+                fix=f"name the folder: --columns 'path={near[0].name}/{form}'",
+            )
+        folder = near[0] if near else folder
     if not is_file(folder / first):  # perhaps without its ending, or without its folder, as in tables beside audio/
-        for top in (folder, folder.parent):
+        for top in tops:
             names = [one.relative_to(top).as_posix() for one in islice(files_below(top), MOST_FILES)]
             found = match_names(table["path"].cast(pl.String).to_list(), names)
             if None not in found:
-                folder, table = top, table.with_columns(path=pl.Series(found))
+                folder, table, first = top, table.with_columns(path=pl.Series(found)), str(next(iter(found), ""))
                 break
+    is_elsewhere = is_file(folder / first) and not first.startswith("/") and not (folder / first).is_relative_to(home)
     below = pl.lit(f"{_base(folder, root)}/") + place
     table = table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
-    return table if "speaker" in table.columns else table.with_columns(speaker=pl.col("path"))
+    table = table if "speaker" in table.columns else table.with_columns(speaker=pl.col("path"))
+    return table, [f"the files are not below {home}: the first is {folder / first}"] if is_elsewhere else []
 
 
 def _base(folder: Path, root: Path) -> str:

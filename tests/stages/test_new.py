@@ -538,6 +538,43 @@ def test_paths_from_a_folder_above(project: Path, voices: Path) -> None:
     assert caught.value.fix == f"give the folder of one split, e.g. {lists}"
 
 
+@pytest.mark.parametrize("path", ["audio/{}.wav", "{}.wav", "{}"])
+def test_recordings_of_another_data_set_beside_that_of_the_table_are_not_read(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, path: str
+) -> None:
+    top = tmp_path_factory.mktemp("sets")
+    for seed in range(12):
+        write_wav(top / "other" / "audio" / f"{seed:04}.wav", seed)
+    rows = pl.DataFrame({"path": [path.format(f"{seed:04}") for seed in range(12)], "label": ["a", "b"] * 6})
+    for name in ("mine", "labels"):
+        (top / name).mkdir()
+        rows.write_csv(top / name / "items.csv")
+    with pytest.raises(CorpusError, match=f"^{top}/mine/items.csv lists 12 files that cannot be read"):
+        new.run(project, "mine", top / "mine" / "items.csv", encoder="wavlm-micro")
+    made = new.run(project, "mine", top / "labels" / "items.csv", encoder="wavlm-micro")
+    assert f"the files are not below {top}/labels: the first is {top}/other/audio/0000.wav" in made.doubts
+
+
+def test_of_several_folders_with_a_name_that_of_all_names_is_read(project: Path, tmp_path: Path) -> None:
+    """As Kaggle has the training and the test pictures of a competition, both counted from 1 on."""
+    for seed in range(12):
+        write_image(tmp_path / "train" / f"{seed}.png", seed)
+        if seed < 4:
+            write_image(tmp_path / "test" / f"{seed}.png", 20 + seed)
+    rows = pl.DataFrame({"image": [f"{seed}.png" for seed in range(12)], "label": ["a", "b"] * 6})
+    rows.write_csv(tmp_path / "labels.csv")
+    made = new.run(project, "many", tmp_path / "labels.csv", encoder="beit-micro")
+    assert manifest_of(made)["path"].str.contains("/?train/").all()
+    for seed in range(4, 12):
+        write_image(tmp_path / "test" / f"{seed}.png", 20 + seed)
+    with pytest.raises(CorpusError, match=f"'0.png' is in {tmp_path}/test, {tmp_path}/train") as caught:
+        new.run(project, "both", tmp_path / "labels.csv")
+    assert caught.value.fix == "name the folder: --columns 'path=test/{image}'"
+    columns = {"path": "train/{image}"}
+    made = new.run(project, "both", tmp_path / "labels.csv", columns=columns, encoder="beit-micro")
+    assert manifest_of(made)["path"].str.contains("/?train/").all()
+
+
 def test_several_test_parts_are_doubted(project: Path, voices: Path) -> None:
     """As MSP-Podcast has them."""
     found = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.wav"))

@@ -33,11 +33,13 @@ log = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"
 """First column of a line before a document."""
 NUMBER = re.compile(r"\d+([-.]\d+)?")
+LOOKED_AT = 10_000
+"""Bytes of a file that tell whether it has tagged words."""
 MOST_WORDS = 10_000
 """Longest sentence, in words."""
 TABLES = (".parquet", ".csv", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
-SPLIT_TABLES = (*TABLES, ".tsv", ".conll")
+SPLIT_TABLES = (*TABLES, *(suffix for suffix in COLUMNS if suffix != ".txt"))
 """Suffixes of files in which such names are looked for; a `.txt` may be a list of anything."""
 _SHOWN = 3
 
@@ -47,6 +49,8 @@ GET_IT = (
     "daamctl new NAME --from FILE"
 )
 FIX = "correct the file and run it again"
+BRACKETED = "write each word and its tag in BIO on a line, and an empty line after each sentence"
+"""What to do with the files of CoNLL-2012."""
 
 
 def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> list[Sentence]:
@@ -65,6 +69,8 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     start = "" if columns is None else f"; {columns} are expected"
     # an empty line ends the last sentence too
     lines = [*lines_of(read_text(path)), ""]
+    if lines[0].startswith("#begin document"):
+        raise CorpusError(f"{path} is in the form of CoNLL-2012, with entities in brackets", fix=BRACKETED)
     table = _without_comments([_fields(line) for line in lines])
     rows = [fields for fields in table if len(fields) > 1 and fields[0] != DOCUMENT]
     word_at, tag_at = 0, -1
@@ -92,7 +98,8 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
         if fields and fields[0] != DOCUMENT:
             # a first line with one column is an error itself, not the rule for all others
             columns = columns or max(2, len(fields))
-            if len(fields) != columns:
+            # some rows of Universal NER lack what is behind the tag
+            if len(fields) != columns and not (numbered and 0 < tag_at < len(fields) < columns):
                 what = "a single column" if len(fields) == 1 else f"{len(fields)} columns"
                 start = start or f"; {columns} are expected, a word first and its tag last"
                 raise CorpusError(f"{path}:{number}: {what} ('{line.strip()[:60]}'){start}", fix=fix)
@@ -115,6 +122,19 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     if not found:
         raise CorpusError(f"{path} has no words", fix=fix)
     return found
+
+
+def is_columns(path: Path) -> bool:
+    """Whether a file of any suffix begins with tagged words, one a line."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(LOOKED_AT)
+    except OSError:  # whoever reads it says what is wrong
+        return False
+    lines = lines_of(head.decode(errors="replace"))[: -1 if len(head) == LOOKED_AT else None]  # the last one may be cut
+    table = _without_comments([_fields(line) for line in lines])
+    rows = [fields for fields in table if fields and fields[0] != DOCUMENT]
+    return bool(rows) and all(len(row) > 1 and (split_tag(row[0]) or split_tag(row[-1])) for row in rows)
 
 
 def _fields(line: str) -> list[str]:

@@ -6,6 +6,7 @@ columns and data folders of Kaldi. Manifests, tagged words and embeddings are re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,10 @@ import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.config import EMBEDDINGS
-from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS
+from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS, is_table
 from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
 from daamctl.corpora.beside import read_beside, read_cuts
-from daamctl.corpora.conll import part_files
+from daamctl.corpora.conll import is_columns, part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.files import (
     JSON,
@@ -73,7 +74,8 @@ def corpus_of(source: Path) -> str | None:
     suffix = source.suffix.lower()
     if source.is_dir():
         parts = part_files(source).values()
-        return CONLL if kind_of(source) or (parts and {corpus_of(path) for path in parts} == {CONLL}) else None
+        are_tagged = parts and all(corpus_of(path) == CONLL if is_table(path) else is_columns(path) for path in parts)
+        return CONLL if kind_of(source) or are_tagged else None
     if not source.is_file() or suffix not in (*TABLES, *COLUMNS, *VECTORS):
         return None
     if suffix in VECTORS and suffix != ".parquet":
@@ -88,8 +90,10 @@ def corpus_of(source: Path) -> str | None:
         return CONLL if alike("tokens", names) and tagged else MANIFEST
     if suffix == ".csv":
         return CONLL if is_tagged_list(source) else MANIFEST
+    if suffix not in TABLES:
+        return CONLL
     text = read_text(source)  # .txt and .tsv may be either
-    first = text.partition("\n")[0]
+    first = next((line for line in lines_of(text) if not re.match("#( |$)", line)), "")
     names = [name.strip(' "\r') for name in first.split(separator_of(text))]
     words = first.split()
     is_text = "\t" not in first and len(words) > 4 and split_tag(words[-1]) is None  # unlike a line of tagged words
@@ -299,9 +303,10 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     table, found = _columns(table, given, source)
     if found.get("label", "label") not in table.columns:
         they = first_few(table.columns, 20)
-        raise CorpusError(
-            f"the tables in {source} have no label; they have {they}", fix="name it: --columns label=NAME"
-        )
+        are_items = all(one.width == 1 for one in tables.values()) or any(len(name) > 60 for name in table.columns)
+        they += ", which look like items" if are_items else ""
+        fix = CORRECT if are_items else "name it: --columns label=NAME"
+        raise CorpusError(f"the tables in {source} have no label; they have {they}", fix=fix)
     if not {"path", "text"} & {*found, *table.columns}:
         pair = text_pair(table.columns)
         columns = f"'text={{{pair[0]}}} {{{pair[1]}}}'" if pair else "text=NAME, or of files 'path={group}/{NAME}.wav'"

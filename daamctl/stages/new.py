@@ -34,8 +34,9 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
-from daamctl.corpora.beside import listed_parts, naming_table
-from daamctl.corpora.conll import part_files
+from daamctl.corpora.beside import LARGEST, MOST_TABLES, listed_parts, naming_table
+from daamctl.corpora.conll import BRACKETED, is_columns, part_files
+from daamctl.corpora.conll2003 import FILES as ENGLISH
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.file_names import LIST_THEM, NamePattern, propose
@@ -56,6 +57,7 @@ from daamctl.corpora.files import (
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, parts_of, shared, with_test_part
 from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
+from daamctl.corpora.unnamed import read_unnamed
 from daamctl.data import audio
 from daamctl.data.item_names import groups_in_names, speakers_in_names
 from daamctl.data.task import Task, task_of
@@ -98,6 +100,7 @@ UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
 UNCLASSED = ("LibriSpeech", "MLS", "AISHELL", "AMI", "Switchboard", "TED-LIUM", "GigaSpeech", "VCTK", "MELD")
 """Corpora whose names of files tell no class."""
+LIST_TEXTS = "write a CSV file with the columns text and label, and give that: --from FILE.csv"
 MOST_WRAPPERS = 5
 BESIDE_DATA = re.compile(r"(?i)\.|__macosx|readme|licen[cs]e")
 """How names begin of what is no data, beside the folder that is."""
@@ -345,6 +348,9 @@ def _listed(
     rows = rows.drop([name for name, is_given in given.items() if not is_given])
     if corpus == MANIFEST:
         doubts += roles_doubt(rows, origin, columns, task_of(modality).source)
+    starts = rows["text"].str.extract(r"^([a-z-]{2,12}:).").drop_nulls() if modality == "tokens" else pl.Series()
+    if 2 * len(starts) > len(rows) and starts.n_unique() == 1:
+        doubts.append(f"words begin with '{starts[0]}'; without it: daamctl download wikiann --from {origin}")
     others = [f"{role} = {one}" for role, one in columns.items() if role != one]
     facts = {"columns": ", ".join(others)} if others else {}
     return _Found(corpus, source, source.parent, modality, rows, facts, doubts, text=columns.get("text", "text"))
@@ -398,9 +404,14 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
     if not of_kind[kind]:
         told, convert = _endings(others)
         lists = [file.parent for file in others if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
-        tagged = [file.name for file in others if file.suffix.lower() in COLUMNS]
+        some = others[:MOST_TABLES]
+        tagged = [file.name for file in some if file.suffix.lower() in COLUMNS or is_columns(file)]
         rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
-        if items := next((file for file in others if corpus_of(file) == MANIFEST), None):
+        if set(ENGLISH.values()) <= set(tagged):
+            rename = f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
+        if any(file.suffix.lower().endswith("_conll") for file in others):
+            rename = f"entities in brackets are not read: {BRACKETED}"
+        if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
             rename = f"give a table of items: --from {items}"
             if len(part_files(folder)) > 1:
                 rename += f", or name the labels of all parts: --from {folder} --columns label=NAME"
@@ -411,9 +422,16 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
-            fix=convert or rename or "correct the path after --from",
+            fix=convert or rename or (f"for texts, {LIST_TEXTS}" if others else "correct the path after --from"),
         )
     return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], others
+
+
+def _is_unnamed(file: Path) -> bool:
+    """Whether a file is a list of texts without names of columns."""
+    with suppress(CorpusError):
+        return file.stat().st_size <= LARGEST and read_unnamed(file) is not None
+    return False
 
 
 def _endings(files: Sequence[Path]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from daamctl.corpora import conll
 from daamctl.corpora.base import PREPARED_TOKENS
+from daamctl.corpora.lists import corpus_of
 from daamctl.errors import CorpusError
 
 TEXT = "Ann\tB-PER\nLee\tI-PER\nsings\tO\n\nin\tO\nRio\tB-LOC\n"
@@ -95,6 +96,8 @@ def test_usual_names_of_columns(tmp_path: Path) -> None:
         "# id 7\tdomain=train\nAnn _ _ B-PER\nran _ _ O\n\n# id 8\nRio _ _ B-LOC\n",  # MultiCoNER
         # Universal NER
         "# sent_id = 1\n# text = Ann O\n1\tAnn\tB-PER\t-\n2-3\tran\t_\t-\n2\tran\tO\t-\n\n1\tRio\tB-LOC\t-",
+        # the last columns of which are missing in some rows
+        "# newdoc id = a\n# text = Ann\n1\tAnn\tB-PER\t-\tx\n2\tran\tO\n\n1\tRio\tB-LOC\t-\tx",
         "0\tAnn\tB-PER\n1\tran\tO\n\n0\tRio\tB-LOC\n",  # WikiNEuRal
         # CoNLL-U of hr500k
         "# sent_id = 1\n1\tAnn\t_\tSpaceAfter=No|NER=B-PER\n2\tran\t_\tNER=O\n\n1\tRio\t_\tNER=B-LOC|x=1\n",
@@ -137,6 +140,8 @@ def test_a_split_without_a_test_part(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("O\tO\nAnn\tB-\n", "mine.conll:2: tag 'B-' is none of"),
         ("Ann\t\n", "mine.conll:1: tag '' is none of"),
         ("O\tO\n\tO\n", "mine.conll:2: no word"),
+        ("1\tAnn\tB-PER\tx\n2\tran\n", "mine.conll:2: 2 columns"),
+        ("#begin document (a); part 000\na 0 0 Ann (PER)\n", "is in the form of CoNLL-2012, with entities in brackets"),
         ("", "has no words"),
         ("\n\n", "has no words"),
         ("Ann\tO\nZo\xeb\tO\n".encode("latin1"), r"mine.conll cannot be read: it is not UTF-8 \(line 2: byte 0xeb\)"),
@@ -184,6 +189,18 @@ def test_folder_with_an_official_split(tmp_path: Path) -> None:
     write(tmp_path / "dev")
     with pytest.raises(CorpusError, match=r"two files of the part 'dev': dev and valid\.txt"):
         conll.prepare(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.ner", "{}.bmes", "{}.conllu", "en_ewt-ud-{}.iob2"])
+def test_files_of_a_split_are_recognised_by_their_content_or_suffix(tmp_path: Path, form: str) -> None:
+    for part in ("train", "dev", "test"):
+        write(tmp_path / form.format(part), "# newdoc id = weblog-1\n# text = Ann ran to Rio .\nAnn\tB-PER\nran\tO\n")
+    assert corpus_of(tmp_path) == "conll"
+    assert set(conll.prepare(tmp_path)["group"]) == {"train", "dev", "test"}
+    for other in ("import os\nprint(os)\n", "Ann ran to Rio .\n", ""):
+        write(tmp_path / form.format("test"), other)
+        assert (corpus_of(tmp_path) is None) == (form in ("{}", "{}.ner", "{}.bmes"))
+    (tmp_path / form.format("test")).unlink()
 
 
 def test_scheme_is_that_of_all_parts(tmp_path: Path) -> None:

@@ -1006,6 +1006,38 @@ def test_images_and_texts(project: Path, tmp_path_factory: pytest.TempPathFactor
     assert "A cat, number 0" in set(manifest_of(made)["text"])
 
 
+def test_folders_of_texts_that_are_not_read_name_a_way_on(project: Path, tmp_path: Path) -> None:
+    """As TREC and SMS Spam are published."""
+    (tmp_path / "spam").mkdir()
+    (tmp_path / "spam" / "readme").write_text("Cite us.\n")
+    items = "".join(f"{('ham', 'spam')[at % 2]}\tA message, number {at}\n" for at in range(8))
+    (tmp_path / "spam" / "SMSSpamCollection").write_text(items)
+    with pytest.raises(CorpusError) as refused:
+        new.run(project, "spam", tmp_path / "spam")
+    assert refused.value.fix == f"give a table of items: --from {tmp_path}/spam/SMSSpamCollection"
+    assert len(manifest_of(new.run(project, "spam", tmp_path / "spam" / "SMSSpamCollection"))) == 8
+    (tmp_path / "trec").mkdir()
+    for name in ("train.label", "TREC_10.label"):
+        (tmp_path / "trec" / name).write_text("NUM:date When did it end ?\n" * 4)
+    with pytest.raises(CorpusError) as refused:
+        new.run(project, "trec", tmp_path / "trec")
+    assert refused.value.fix == f"for texts, {new.LIST_TEXTS}"
+    (tmp_path / "trec" / "train.label").unlink()
+    for name in ("train", "test"):
+        (tmp_path / "trec" / f"{name}.txt").write_text(f"NUM:date When did the {name} end ?\n" * 4)
+    with pytest.raises(CorpusError, match=r"have no label; they have .*, which look like items") as refused:
+        new.run(project, "trec", tmp_path / "trec")
+    assert refused.value.fix is not None
+    assert "a CSV file begins with a line such as" in refused.value.fix
+
+
+def test_words_with_their_language_in_front_are_doubted(project: Path, tmp_path: Path) -> None:
+    for part in ("train", "dev", "test"):
+        (tmp_path / part).write_text("en:Ann\tB-PER\nen:ran\tO\n\nen::\tO\nen:Rio\tB-LOC\n\n" * 4)
+    made = new.run(project, "words", tmp_path, encoder="llama-micro")
+    assert f"words begin with 'en:'; without it: daamctl download wikiann --from {tmp_path}" in made.doubts
+
+
 def test_nothing_is_overwritten(project: Path, voices: Path) -> None:
     made = new.run(project, "voices", voices)
     made.pipeline.write_text(made.pipeline.read_text() + "train: {epochs: 3}\n")
@@ -1049,6 +1081,11 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
         new.run(project, "x", empty)
     assert refused.value.fix == "name the files of tagged words train, dev and test; it has emerging.dev.conll"
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        (empty / name).write_text("-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\n", encoding="utf-8")
+    with pytest.raises(CorpusError) as refused:
+        new.run(project, "x", empty)
+    assert refused.value.fix == f"these are of CoNLL-2003: daamctl download conll2003 --from {empty}"
     (empty / "a.npy").write_bytes(b"x")
     with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
         new.run(project, "x", empty)

@@ -86,6 +86,9 @@ def listed_parts(lists: Sequence[Path], paths: Sequence[str]) -> tuple[dict[str,
             lines = [line for line in lines_of(read_text(file)) if line.strip()]
         except CorpusError:
             continue
+        named_first = [word for word in (lines or [""])[0].split() if "/" in word or PurePosixPath(word).suffix]
+        if len({*match_names(named_first, paths)} - {None}) > 1:  # pairs of items, as VoxCeleb's trials
+            continue
         for names in (lines, [line.split()[0] for line in lines]):
             named = [one for one in match_names(names, paths) if one is not None]
             if 10 * len(named) >= 9 * len(lines) > 0:

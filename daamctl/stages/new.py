@@ -461,6 +461,10 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
             what = f"the names of {known_names[0]} tell the {known_names[1]}, but no class"
             raise CorpusError(what, fix=LIST_THEM) from error
         raise
+    is_video = pattern is None and known.text.endswith("{speaker}/{label}/{_}")
+    if is_video and (one := groups_in_names(pl.Series(found))) and one[0] == "VoxCeleb":
+        fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {LIST_THEM}"
+        raise CorpusError("the names of VoxCeleb tell the speaker and the video, but no class", fix=fix)
     if table is not None:
         doubts.append(f"{table.told}; to take the labels from there: --from {table.source}")
     rows, left_out = _rows(folder, found, known, labels)
@@ -475,7 +479,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
             read_as = ", ".join(f"{name} = {part}" for name, part in parts.items())
             doubts.append(f"folders read as parts of an official split: {read_as}")
     elif "group" not in rows.columns:
-        parts, lists = listed_parts(others, found)
+        parts, lists = listed_parts(others, rows["path"].to_list())
         if parts:
             others = [file for file in others if file not in lists]
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
@@ -492,9 +496,13 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     twice = twice.filter(pl.col("ending").list.n_unique() > 1)
     if twice["ending"].list.len().sum() > len(rows) / 2:  # as CREMA-D has its recordings
         endings = twice["ending"].explode().unique().sort().to_list()
+        places = {end: {Path(one).parent for one in rows["path"] if one.endswith(end)} for end in endings}
+        choices = [f"--pattern '{known.text}{endings[-1]}'"]
+        if not set.intersection(*places.values()):  # perhaps pictures and their masks
+            choices = [f"--pattern '{known.text}{end}' (as in {min(places[end])})" for end in endings]
         doubts.append(
             f"the same names as {' and '.join(endings)}, so {twice.height:,} items may be there more than once; to "
-            f"read one format: --pattern '{known.text}{endings[-1]}'"
+            f"read one format: {' or '.join(choices)}"
         )
     if modality == "text":
         rows, told = _with_texts(folder, rows)

@@ -931,6 +931,37 @@ def test_recordings_in_two_formats_are_told(project: Path, voices: Path) -> None
     assert not any("same names" in doubt for doubt in made.doubts)
 
 
+def test_pictures_and_their_masks_are_told_apart(project: Path, tmp_path: Path) -> None:
+    """As Oxford Pets is unpacked, with lists of its parts."""
+    names = [f"{('pug', 'manx')[seed % 2]}_{seed}" for seed in range(12)]
+    for seed, name in enumerate(names):
+        write_image(tmp_path / "images" / f"{name}.jpg", seed)
+        write_image(tmp_path / "annotations" / "trimaps" / f"{name}.png", 20 + seed)
+    (tmp_path / "annotations" / "test.txt").write_text("".join(f"{name} 1 1\n" for name in names[8:]))
+    made = new.run(project, "pets", tmp_path, encoder="beit-micro")
+    told = "--pattern '{label+}_{_}.jpg' (as in images) or --pattern '{label+}_{_}.png' (as in annotations/trimaps)"
+    assert made.doubts[1].endswith(f"so 12 items may be there more than once; to read one format: {told}")
+    made = new.run(project, "pets", tmp_path, encoder="beit-micro", pattern="{label}_{_}.jpg", force=True)
+    assert dict(manifest_of(made)["group"].value_counts().iter_rows()) == {"train": 8, "test": 4}
+
+
+def test_pairs_of_recordings_are_no_part_and_videos_no_classes(project: Path, tmp_path: Path) -> None:
+    """As VoxCeleb lists its trials."""
+    names = [f"id1000{who}/video{who}_{number:04}/0000{take}.wav"
+             for who in range(4) for number in range(2) for take in range(2)]  # fmt: skip
+    for seed, name in enumerate(names):
+        write_wav(tmp_path / name, seed)
+    (tmp_path / "veri_test.txt").write_text("".join(f"1 {names[at]} {names[at + 1]}\n" for at in range(12)))
+    with pytest.raises(CorpusError, match="the names of VoxCeleb tell the speaker and the video, but no class") as told:
+        new.run(project, "voices", tmp_path)
+    pattern = "{label}/{_}/{_}"
+    assert told.value.fix is not None
+    assert f"--pattern '{pattern}'" in told.value.fix
+    rows = manifest_of(new.run(project, "voices", tmp_path, pattern=pattern, encoder="wavlm-micro"))
+    assert rows["label"].n_unique() == 4
+    assert "group" not in rows.columns
+
+
 def test_recordings_that_no_stage_would_read_are_left_out(project: Path, voices: Path) -> None:
     whole = (voices / "sad/s0_0.wav").read_bytes()
     (voices / "calm/s0_7.wav").write_bytes(whole[: len(whole) // 2])

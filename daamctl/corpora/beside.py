@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ import polars as pl
 
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.conll import part_files
-from daamctl.corpora.files import SUFFIXES, files_below, lines_of, match_names, read_table, read_text
+from daamctl.corpora.files import SUFFIXES, alike, files_below, lines_of, match_names, read_table, read_text
 from daamctl.corpora.groups import PARTS, part_of
 from daamctl.errors import CorpusError
 from daamctl.store.tables import parsed_json
@@ -31,10 +32,10 @@ MOST_TABLES, LARGEST = 20, 50_000_000
 
 
 class NamingTable(NamedTuple):
-    """A table that names files: what to read it by, the table or the folder of its split, and what it tells."""
+    """A table that names files: what it tells, and how to read it, or the folder of its split."""
 
-    source: Path
     told: str
+    read: str
 
 
 def read_beside(folder: Path) -> pl.DataFrame | None:
@@ -103,21 +104,38 @@ def listed_parts(lists: Sequence[Path], paths: Sequence[str]) -> tuple[dict[str,
 
 
 def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | None:
-    """The table that names most of some paths, in a column of their names; None: none names a third of them."""
+    """The table that names most of some paths, in a column of their names; None: none names a third of them.
+
+    It has another column that may be the label. One with a row for each file comes before others.
+    """
     keys = {key for path in map(PurePosixPath, paths) for key in (path.name, path.stem)}
-    best, most = None, len(paths) / 3
+    best, most = None, (False, len(paths) / 3)
     for file in [one for one in files if one.suffix.lower() in TABLES][:MOST_TABLES]:
         try:
             table = read_table(file) if file.stat().st_size <= LARGEST else pl.DataFrame()
             where = file.parent if file in part_files(file.parent).values() else file
         except CorpusError:
             continue
-        for column in table.select(pl.col(pl.String)) if table.width > 1 else ():
+        plain = table.select(name for name, kind in table.schema.items() if not kind.is_nested())
+        for column in plain.select(pl.col(pl.String)):
             names = column.unique().drop_nulls()
             hits = sum(PurePosixPath(name).name in keys for name in names)
-            if hits > most and 2 * hits > len(names):
-                best, most = NamingTable(where, f"{file} names {hits:,} of the files in '{column.name}'"), hits
+            others = [name for name in plain.columns if name != column.name]
+            may_label = alike("label", others) or any(2 * plain[name].n_unique() <= len(plain) for name in others)
+            rank = len(names) == len(table), hits
+            if may_label and rank > most and 3 * hits > len(paths) and 2 * hits > len(names):
+                read = f"--from {where}{_form_of(column.name, names.to_list(), paths)}"
+                best, most = NamingTable(f"{file} names {hits:,} of the files in '{column.name}'", read), rank
     return best
+
+
+def _form_of(column: str, names: Sequence[str], paths: Sequence[str]) -> str:
+    """The option that names the folder of files of which there are others of the same names, if one has them all."""
+    if not any(one is None for one in match_names(names, paths)):
+        return ""
+    forms = Counter(f"{path.parent}/{{}}{path.suffix}" for path in map(PurePosixPath, paths) if path.stem in set(names))
+    whole = [form for form, count in forms.items() if count == len(names)]
+    return f" --columns 'path={whole[0].format(f'{{{column}}}')}'" if len(whole) == 1 and len(forms) > 1 else ""
 
 
 def read_cuts(path: Path) -> pl.DataFrame | None:

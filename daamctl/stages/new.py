@@ -298,6 +298,11 @@ def _tabled(table: ItemTable, source: Path, manifest: Path, root: Path, labels: 
     """Items of a table, which is written as the manifest."""
     columns = table.columns
     items, elsewhere = _renamed(table.table, columns, source, root)
+    if source.is_dir() and "path" not in items.columns:
+        spoken_files = [one for one in files_below(source) if one.suffix.lower() in SUFFIXES["speech"]]
+        form = "--columns 'path=FOLDER/{COLUMN}.wav'"
+        told = f"{counted(len(spoken_files), 'recording')} below {source} not read; if the tables name them: {form}"
+        elsewhere += [told] if spoken_files else []
     may_tell = {"path", "label"} <= set(items.columns) and "speaker" not in table.has
     if may_tell and (spoken := speakers_in_names(items["path"], items["label"])):
         items = items.with_columns(spoken[1])
@@ -411,7 +416,8 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
             rename = f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
         if any(file.suffix.lower().endswith("_conll") for file in others):
             rename = f"entities in brackets are not read: {BRACKETED}"
-        if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
+        listed = [file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)]
+        if items := next((file for file in listed if part_of(file.stem) == "train"), next(iter(listed), None)):
             rename = f"give a table of items: --from {items}"
             if len(part_files(folder)) > 1:
                 rename += f", or name the labels of all parts: --from {folder} --columns label=NAME"
@@ -456,7 +462,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
     except CorpusError as error:
         if table is not None:
-            raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: --from {table.source}") from error
+            raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: {table.read}") from error
         if (known_names := groups_in_names(pl.Series(found))) and known_names[0] in UNCLASSED:
             what = f"the names of {known_names[0]} tell the {known_names[1]}, but no class"
             raise CorpusError(what, fix=LIST_THEM) from error
@@ -466,7 +472,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {LIST_THEM}"
         raise CorpusError("the names of VoxCeleb tell the speaker and the video, but no class", fix=fix)
     if table is not None:
-        doubts.append(f"{table.told}; to take the labels from there: --from {table.source}")
+        doubts.append(f"{table.told}; to take the labels from there: {table.read}")
     rows, left_out = _rows(folder, found, known, labels)
     of_part = rows["label"].str.to_lowercase().is_in(list(PARTS))
     if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:

@@ -47,8 +47,13 @@ def decoded(content: bytes, name: str = "OLD") -> str:
 
 
 def separator_of(text: str) -> str:
-    """What separates the columns of a text: the one of `SEPARATORS` that its heading has most often."""
-    return max(SEPARATORS, key=text.partition("\n")[0].count)
+    """What separates the columns of a text: the one of `SEPARATORS` that its heading has most often.
+
+    Tabs, if the first lines have as many of them: cells may hold more of another, as the letters of FLEURS.
+    """
+    lines = [line for line in text[:10_000].split("\n")[:20] if line.strip()]
+    tabs = {line.count("\t") for line in lines[: -1 if len(text) > 10_000 else None]}
+    return "\t" if len(tabs) == 1 and tabs != {0} else max(SEPARATORS, key=text.partition("\n")[0].count)
 
 
 LONE_QUOTE = re.compile(r'(?m)(?:^|\t)"[^"\t\n]*(?:\t|$)')

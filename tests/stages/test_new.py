@@ -431,6 +431,23 @@ def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.Te
         new.run(project, "others", table, columns={"path": "clip"}, encoder="wavlm-micro")
 
 
+def test_a_table_that_names_files_has_labels_and_tells_which_of_several_folders(project: Path, tmp_path: Path) -> None:
+    """As Kaggle has CIFAR-10, and CREMA-D its names of files."""
+    for seed in range(12):
+        write_image(tmp_path / "train" / f"{seed}.png", seed)
+        if seed < 4:
+            write_image(tmp_path / "test" / f"{seed}.png", 20 + seed)
+    rows = pl.DataFrame({"id": [str(seed) for seed in range(12)], "label": ["a", "b"] * 6})
+    pl.DataFrame({"number": range(12), "file": [f"{seed}.png" for seed in range(12)]}).write_csv(tmp_path / "a.csv")
+    rows.write_csv(tmp_path / "labels.csv")
+    with pytest.raises(CorpusError, match=f"but {tmp_path}/labels.csv names 12 of the files in 'id'") as told:
+        new.run(project, "many", tmp_path)
+    assert told.value.fix == f"read that: --from {tmp_path}/labels.csv --columns 'path=train/{{id}}.png'"
+    columns = {"path": "train/{id}.png"}
+    made = new.run(project, "many", tmp_path / "labels.csv", columns=columns, encoder="beit-micro")
+    assert manifest_of(made)["path"].str.contains("/?train/").all()
+
+
 @pytest.mark.parametrize("form", ["C:\\voices\\{}.wav", "/home/me/voices/{}.wav", "{}", "voices/{}"])
 @pytest.mark.parametrize("named", [True, False])
 def test_paths_of_another_machine(
@@ -804,6 +821,15 @@ def test_tables_of_a_split_with_longer_names(project: Path, voices: Path, name: 
     written = manifest_of(made)
     assert dict(written["group"].value_counts().iter_rows()) == {"train": 12, "dev": 6, "test": 6}
     assert all(f"/{group}/dia" in path for path, group in written.select("path", "group").iter_rows())
+
+
+def test_recordings_below_tables_of_texts_are_told(project: Path, voices: Path) -> None:
+    """As MELD is unpacked."""
+    for part, rows in (("train", NOTICES[:8]), ("test", NOTICES[8:])):
+        rows.write_csv(voices / f"{part}.csv")
+    made = new.run(project, "notices", voices, encoder="llama-micro")
+    told = f"24 recordings below {voices} not read; if the tables name them: --columns 'path=FOLDER/{{COLUMN}}.wav'"
+    assert told in made.doubts
 
 
 def test_a_table_with_tabs_is_not_taken_for_tagged_words(project: Path, tmp_path: Path) -> None:

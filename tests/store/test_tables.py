@@ -177,6 +177,11 @@ def test_quotes_of_texts_are_not_those_of_cells(text: str, cells: list[tuple[str
     assert read_separated(text).rows() == cells
 
 
+def test_tabs_separate_columns_if_the_first_lines_have_as_many() -> None:
+    assert read_separated("id\ta|b|c\n1\tx|y|z|v\n").rows() == [("1", "x|y|z|v")]
+    assert read_separated("id,a,b\n1,x\ty,z\n").rows() == [("1", "x\ty", "z")]
+
+
 def test_a_row_with_too_many_cells_is_named() -> None:
     with pytest.raises(pl.exceptions.PolarsError, match="line 4 has 3 cells, the first line 2; a cell with ',' needs"):
         read_separated('a,b\nx,"y\nz"\nv,w,u\n')

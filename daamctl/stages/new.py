@@ -98,7 +98,18 @@ LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
 UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
-UNCLASSED = ("LibriSpeech", "MLS", "AISHELL", "AMI", "Switchboard", "TED-LIUM", "GigaSpeech", "VCTK", "MELD")
+UNCLASSED = (
+    "LibriSpeech",
+    "MLS",
+    "AISHELL",
+    "AMI",
+    "Switchboard",
+    "TED-LIUM",
+    "GigaSpeech",
+    "VCTK",
+    "MELD",
+    "VoxCeleb",
+)
 """Corpora whose names of files tell no class."""
 LIST_TEXTS = "write a CSV file with the columns text and label, and give that: --from FILE.csv"
 MOST_WRAPPERS = 5
@@ -458,19 +469,20 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
     by_folder = modality == "image"
     table = naming_table(others, found) if pattern is None else None
+    corpus, tells, _ = (groups_in_names(pl.Series(found)) if pattern is None else None) or ("", "", None)
+    what, fix = f"the names of {corpus} tell the {tells}, but no class", LIST_THEM
+    if corpus == "VoxCeleb":
+        fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {fix}"
     try:
         known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
     except CorpusError as error:
         if table is not None:
             raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: {table.read}") from error
-        if (known_names := groups_in_names(pl.Series(found))) and known_names[0] in UNCLASSED:
-            what = f"the names of {known_names[0]} tell the {known_names[1]}, but no class"
-            raise CorpusError(what, fix=LIST_THEM) from error
+        if corpus in UNCLASSED:
+            raise CorpusError(what, fix=fix) from error
         raise
-    is_video = pattern is None and known.text.endswith("{speaker}/{label}/{_}")
-    if is_video and (one := groups_in_names(pl.Series(found))) and one[0] == "VoxCeleb":
-        fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {LIST_THEM}"
-        raise CorpusError("the names of VoxCeleb tell the speaker and the video, but no class", fix=fix)
+    if corpus == "VoxCeleb" and known.text.endswith("{speaker}/{label}/{_}"):  # the videos
+        raise CorpusError(what, fix=fix)
     if table is not None:
         doubts.append(f"{table.told}; to take the labels from there: {table.read}")
     rows, left_out = _rows(folder, found, known, labels)

@@ -978,7 +978,7 @@ def test_pairs_of_recordings_are_no_part_and_videos_no_classes(project: Path, tm
     for seed, name in enumerate(names):
         write_wav(tmp_path / name, seed)
     (tmp_path / "veri_test.txt").write_text("".join(f"1 {names[at]} {names[at + 1]}\n" for at in range(12)))
-    with pytest.raises(CorpusError, match="the names of VoxCeleb tell the speaker and the video, but no class") as told:
+    with pytest.raises(CorpusError, match="the names of VoxCeleb tell the speaker, but no class") as told:
         new.run(project, "voices", tmp_path)
     pattern = "{label}/{_}/{_}"
     assert told.value.fix is not None

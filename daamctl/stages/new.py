@@ -402,6 +402,8 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
                 fix = "save it as CSV, and give that"
             elif folder.suffix.lower() in ARRAYS:
                 fix = IMPORT.format(source=folder)
+            elif is_columns(folder):
+                fix = f"name the file of tagged words {folder.name}.conll, and give that"
             raise CorpusError(f"{folder} is a file, but no list of items", fix=fix)
         fix = "correct the path after --from"
         if (name := HUB_NAME.fullmatch(folder.as_posix())) and folder.suffix.lower() not in TABLES:

@@ -1143,6 +1143,9 @@ def test_folders_without_data(project: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError) as refused:
         new.run(project, "x", empty)
     assert refused.value.fix == f"these are of CoNLL-2003: daamctl download conll2003 --from {empty}"
+    with pytest.raises(CorpusError) as refused:
+        new.run(project, "x", empty / "eng.train")
+    assert refused.value.fix == "name the file of tagged words eng.train.conll, and give that"
     (empty / "a.npy").write_bytes(b"x")
     with pytest.raises(CorpusError, match="holds no recordings, images or texts") as refused:
         new.run(project, "x", empty)

@@ -49,8 +49,8 @@ GET_IT = (
     "daamctl new NAME --from FILE"
 )
 FIX = "correct the file and run it again"
-BRACKETED = "write each word and its tag in BIO on a line, and an empty line after each sentence"
-"""What to do with the files of CoNLL-2012."""
+WRITE_BIO = "write each word and its tag in BIO on a line, and an empty line after each sentence"
+"""What to do with files of CoNLL-2012, and those without tags."""
 
 
 def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> list[Sentence]:
@@ -70,7 +70,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
     # an empty line ends the last sentence too
     lines = [*lines_of(read_text(path)), ""]
     if lines[0].startswith("#begin document"):
-        raise CorpusError(f"{path} is in the form of CoNLL-2012, with entities in brackets", fix=BRACKETED)
+        raise CorpusError(f"{path} is in the form of CoNLL-2012, with entities in brackets", fix=WRITE_BIO)
     table = _without_comments([_fields(line) for line in lines])
     rows = [fields for fields in table if len(fields) > 1 and fields[0] != DOCUMENT]
     word_at, tag_at = 0, -1
@@ -88,6 +88,8 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
         # of many columns the first that has a tag in every row; 0 is the number, 1 the word
         tagged = [at for at in range(2, len(rows[0])) if all(split_tag((row[at:] or [""])[0]) for row in rows)]
         word_at, tag_at = 1, next(iter(tagged), -1)
+        if not any(split_tag(fields[tag_at]) for fields in rows):  # as of Universal Dependencies
+            raise CorpusError(f"{path}: no column has tags ({ALLOWED})", fix=WRITE_BIO)
     kinds = {fields[tag_at] for fields in rows}
     # types without prefixes, as in Few-NERD: neighbours of one type are one entity
     prefixed = [kind for kind in kinds if kind[1:2] == "-"]

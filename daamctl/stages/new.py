@@ -35,7 +35,7 @@ from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
 from daamctl.corpora.beside import LARGEST, MOST_TABLES, listed_parts, naming_table
-from daamctl.corpora.conll import BRACKETED, is_columns, part_files
+from daamctl.corpora.conll import WRITE_BIO, is_columns, part_files
 from daamctl.corpora.conll2003 import FILES as ENGLISH
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
@@ -428,7 +428,7 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
         if set(ENGLISH.values()) <= set(tagged):
             rename = f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
         if any(file.suffix.lower().endswith("_conll") for file in others):
-            rename = f"entities in brackets are not read: {BRACKETED}"
+            rename = f"entities in brackets are not read: {WRITE_BIO}"
         listed = [file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)]
         if items := next((file for file in listed if part_of(file.stem) == "train"), next(iter(listed), None)):
             rename = f"give a table of items: --from {items}"

@@ -141,6 +141,10 @@ def test_a_split_without_a_test_part(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("Ann\t\n", "mine.conll:1: tag '' is none of"),
         ("O\tO\n\tO\n", "mine.conll:2: no word"),
         ("1\tAnn\tB-PER\tx\n2\tran\n", "mine.conll:2: 2 columns"),
+        (
+            "# text = Ann ran\n1\tAnn\tAnn\tPROPN\t_\n2\tran\trun\tVERB\t_\n",
+            r"mine.conll: no column has tags \(O, or B-",
+        ),
         ("#begin document (a); part 000\na 0 0 Ann (PER)\n", "is in the form of CoNLL-2012, with entities in brackets"),
         ("", "has no words"),
         ("\n\n", "has no words"),

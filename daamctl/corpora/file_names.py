@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from daamctl.corpora.groups import PARTS, parts_of
+from daamctl.data.item_names import coded_names
 from daamctl.errors import ConfigError, CorpusError, first_few
 
 FIELD = re.compile(r"\{(\w+)(?::(\d+|#)|(\+))?\}")
@@ -29,24 +30,37 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 """A label that speaks for itself."""
 DIGITS = "0123456789"
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
-EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|disg|dis$|exc|fea|hap|joy|neu|sad|sur)")
+EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|contempt|disg|dis$|exc|fea|hap|joy|neu|pleas|ps$|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
 WORD_AND_NUMBER = re.compile(r"([^\W\d_]{2,})\d+")
 NUMBERED = re.compile(
     r"(?i)(speaker|spk|actor|subject|sub|singer|female|male|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
 )
 """What speakers are usually called, by numbers or hashes."""
+SESSION = re.compile(
+    r"(?i)(?:^|[-_ ])(?:sess?|session|dialog(?:ue)?|level|part|take|day|dis[ck]|cd|vol(?:ume)?|batch|set)[-_ ]?\d+"
+)
+"""What is numbered, but rather neither a class nor a speaker."""
+SEXES = {"f", "m", "w", "female", "male"}
+EXAMPLE = "{label}/{speaker}_{_}"
+FEW_CODES = 12
+"""Codes of classes are rarely more."""
 
 LIST_THEM = "write a CSV file with the columns path and label, a line for each file, and give that: --from FILE.csv"
 
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern of file names."""
+    """A pattern of file names.
+
+    Args:
+        doubts: of a proposed one, what else the names may mean, and how to read them so.
+    """
 
     text: str
     fields: tuple[str, ...]
     regex: re.Pattern[str]
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> NamePattern:
@@ -129,6 +143,33 @@ class _Part:
             and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
         )
 
+    def is_series(self) -> bool:
+        """Whether it is a level of folders with one name and different numbers, as session1 and session2."""
+        return self.is_folder and len({re.sub(r"\d+", "", value) for value in self.counts}) == 1
+
+    def is_emotion(self) -> bool:
+        """Whether most of its values name emotions."""
+        return sum(EMOTION.match(value) is not None for value in self.counts) * 2 > len(self.counts)
+
+    def are_sexes(self) -> bool:
+        """Whether it says who is a woman and who a man."""
+        return {value.lower() for value in self.counts} <= SEXES
+
+    def tells(self, other: _Part) -> bool:
+        """Whether each of its values, if not empty, stands with one value of the other."""
+        pairs = {(own, value) for own, value in zip(self.values, other.values, strict=True) if own}
+        return len(pairs) == len(self.counts.keys() - {""})
+
+    def crosses(self, other: _Part) -> bool:
+        """Whether neither tells the other."""
+        return not self.tells(other) and not other.tells(self)
+
+    def rank(self) -> int:
+        """How surely it names speakers: a folder (3), then numbers with letters, then plain ones, then sessions (0)."""
+        if self.is_folder:
+            return 0 if all(map(SESSION.search, self.counts)) else 3
+        return 1 if all(map(str.isdecimal, self.counts)) else 2
+
     def words(self) -> _Part | None:
         """The words in front of numbers, as in angry01; None: not all values have that form."""
         found = [WORD_AND_NUMBER.fullmatch(value) for value in self.values]
@@ -143,41 +184,65 @@ class _Part:
         most_have = sum(number > 1 for number in several.values()) * 2 >= len(counts)
         # folders may be named after people
         named = all(NUMBERED.fullmatch(value) for value in counts) or self.is_folder
-        return 2 < len(counts) <= len(labels) // 2 and most_have and named
+        return 1 < len(counts) <= len(labels) // 2 and most_have and named
 
 
-def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
+def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOLDER") -> NamePattern:
     """A pattern for relative POSIX paths, from their most frequent form.
 
     Folders named train and test (or dev), or fold1 and so on, are groups. The label is a part of letters with few
     values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part,
-    numbered or a folder, whose values have several labels each; plain numbers that no folder has twice are those of
-    items.
+    numbered or a folder, whose values have several labels each: a folder, else the first; plain numbers that no folder
+    has twice are those of items. Where another part could be meant as well, the pattern has a doubt.
 
     Args:
         by_folder: where nothing else looks like a label, folders are classes whatever they are called, e.g. of images.
+        folder: where the paths are, for messages.
 
     Raises:
-        CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.
+        CorpusError: nothing looks like a label, or the names are of a corpus that tells it by a code; the message shows
+            how to write a pattern for the first path.
     """
     # a README or a stray file should not decide how the others are read
     forms = Counter(_form(path) for path in paths)
     form = forms.most_common(1)[0][0]
-    split = [_parts(path, form) for path in paths if _form(path) == form]
+    own = [path for path in paths if _form(path) == form]
     num_folders = form[0]
     parts = [
         _Part(place, place < num_folders, values)
-        for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
+        for place, values in enumerate(zip(*(_parts(path, form) for path in own), strict=True))
     ]
     splits = [part for part in parts if _is_split(part.counts)]
     worded = [one for part in parts if (one := part.words())]
-    labels = [part for part in (*parts, *worded) if part.could_label() and not _has_parts(part.counts)]
+    could = [part for part in (*parts, *worded) if part.could_label() and not _has_parts(part.counts)]
+    sessions = [part for part in could if not part.rank()]
+    labels = [part for part in could if part not in sessions]
+    known = coded_names(paths)
+    read = [NamePattern.parse(known[1]).read(path) or {} for path in own] if known and known[1] else []
+    codes, voices = (_Part(-1, False, tuple(one.get(name, "") for one in read)) for name in ("label", "speaker"))
+    if known and (not read or len(codes.counts.keys() - {""}) > 2):
+        corpus, coded = known
+        # folders that agree with the code, as those of emotions do, are labels
+        agreeing = [part for part in labels if (codes.tells(part) if read else part.is_emotion())]
+        if not agreeing:
+            ways = [f"say where it is: --pattern '{coded}'; --labels CODE=NAME,... gives codes names"] if coded else []
+            ways += [f"daamctl download {corpus.lower()} --from {folder}"] if corpus in ("EmoDB", "IEMOCAP") else []
+            folders = [part for part in labels if part.is_folder][-1:]
+            ways += [f"if {_few(one)} are the classes: --pattern '{_pattern(parts, form, one)}'" for one in folders]
+            raise CorpusError(
+                f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}; {corpus} "
+                f"{'tells it by a code' if coded else 'does not tell it there'}",
+                fix="; or ".join(ways),
+            )
+        labels = agreeing
+    else:
+        known, read = None, []
+    example = _example(parts, form)
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
-        return pattern
+        return replace(pattern, doubts=tuple(_series_doubt(part) for part in sessions[-1:]))
     if len(forms) > 1 and not any(part.is_folder for part in labels) and (pattern := _by_stem(paths)) is not None:
         return pattern
-    if not labels:
-        example = _example(parts, form)
+    if not labels and not sessions:
         if of_parts := [part for part in parts if _has_parts(part.counts)]:  # what agrees with them is no class either
             free = [part for part in parts if part.is_folder and len(part.counts) > 1 and not any(
                 len({*zip(part.values, one.values, strict=True)}) == len(one.counts) for one in of_parts)]  # fmt: skip
@@ -189,28 +254,108 @@ def propose(paths: Sequence[str], *, by_folder: bool = False) -> NamePattern:
             fix=f"{where}--labels CODE=NAME,... gives codes names" if example else LIST_THEM,
         )
     folders = [part for part in labels if part.is_folder]
-    emotions = [part for part in labels if all(map(EMOTION.match, part.counts))]
-    label = emotions[-1] if emotions else folders[-1] if folders else labels[0]
+    emotions = [part for part in labels if part.is_emotion()]
+    label = ([part for part in emotions if part.is_folder] or emotions or folders or labels[:1] or sessions)[-1]
     # numbers that begin anew in every folder are those of items; of images also those that begin anew in every class
     levels = [part.values for part in parts if part.is_folder] + ([label.values] if by_folder else [])
-    inside = list(zip(*levels, strict=True)) or [()] * len(split)
+    inside = list(zip(*levels, strict=True)) or [()] * len(own)
     others = [
         part
         for part in parts
-        if part.place != label.place and not _has_parts(part.counts) and part.could_name_speakers(label.values)
+        if part.place != label.place
+        and not _has_parts(part.counts)
+        and part.could_name_speakers(label.values)
+        and (part.rank() != 1 or len(set(zip(inside, part.values, strict=True))) < len(own))
     ]
-    speakers = [
-        part
-        for part in others
-        if part.is_folder
-        or not all(map(str.isdecimal, part.values))
-        or len(set(zip(inside, part.values, strict=True))) < len(split)
-    ]
-    speaker = max(speakers, key=lambda part: (part.is_folder, len(part.counts)), default=None)
+    others = [part for part in others if read and voices.tells(part) and part.tells(voices)] or others
+    # two are rather takes than speakers; people write the speaker before the sentence and the take
+    speaker = max(
+        (part for part in others if len(part.counts) > 2),
+        key=lambda part: (part.rank(), len(part.counts) if part.is_folder else -part.place),
+        default=None,
+    )
+    instead: list[_Part] = []  # speakers that may be meant
+    if speaker is not None:
+        number, surely = speaker, speaker.rank()
+        for part in parts[num_folders:]:  # the name of a speaker beside the number, as in 01_OISHI
+            is_beside = surely == 1 and abs(part.place - number.place) == 1 and part.crosses(label)
+            speaker = part if is_beside and part.tells(number) and all(map(WORD.fullmatch, part.counts)) else speaker
+        is_named = speaker.is_folder and not all(map(NUMBERED.fullmatch, speaker.counts))
+        instead = [
+            part
+            for part in others
+            if part.place not in (number.place, speaker.place)
+            and not (part.tells(speaker) and speaker.tells(part))
+            and (part.rank() > 1 or surely == 1 or (part.rank() == 1 and is_named))
+            and (len(part.counts) > 2 or (surely == 1 and part.place < speaker.place))
+        ]
+        is_digit = set(number.counts) == set(DIGITS) and number.place < label.place and not label.is_folder
+        if is_digit and speaker is number and not emotions:  # spoken digits, as in 0_jackson_1
+            label, speaker, instead = speaker, label, []
+    pattern = NamePattern.parse(_pattern(parts, form, label, speaker, splits))
+    ending = ""
+    if any(len(_form(path)[1]) < len(form[1]) and pattern.read(path) for path in paths):
+        # .jpg of 1.jpg would be taken for the number of cat.1.jpg
+        ending = Counter(PurePosixPath(path).suffix for path in own).most_common(1)[0][0]
+    doubts = [_series_doubt(label, EXAMPLE if by_folder else example)] if label.is_series() and not known else []
+    words = could + [part for part in parts if part is speaker and part.rank() == 1 and len(part.counts) <= FEW_CODES]
+    for part in {part.place: part for part in ([] if emotions or known else words)}.values():
+        if part.place != label.place and part.crosses(label):
+            is_swapped = speaker is not None and part.place == speaker.place
+            who = label if is_swapped or (label.is_folder and (speaker is None or speaker.rank() < 2)) else speaker
+            other = _pattern(parts, form, part, who, splits) + ending
+            doubts.append(_instead("classes", label, part, own, other))
+    if known and any(pattern.read(path) is None and NamePattern.parse(known[1]).read(path) for path in paths if read):
+        doubts.append(
+            f"the code of {known[0]} tells the class of those too that the pattern leaves out: --pattern '{known[1]}'"
+        )
+    for part in instead:
+        other = _pattern(parts, form, label, part, splits) + ending
+        doubts.append(_instead("speakers", speaker or part, part, own, other))
+    if speaker is not None and speaker.is_folder and not speaker.rank():
+        other = _pattern(parts, form, label, None, splits) + ending
+        doubts.append(f"{_few(speaker)} are taken for the speakers, for want of others; without: --pattern '{other}'")
+    if speaker is not None and "{speaker}" in pattern.text:
+        doubts += [
+            f"{_few(speaker)} are each one speaker, though they stand with {_few(part)}; if they are two, rename them"
+            for part in parts
+            if part.are_sexes() and part.place != label.place and part.crosses(speaker)
+        ]
+    return replace(NamePattern.parse(pattern.text + ending), doubts=tuple(doubts))
+
+
+def _instead(what: str, taken: _Part, part: _Part, paths: Sequence[str], pattern: str) -> str:
+    """The doubt that another part tells what one is taken for."""
+    first, other, path = next(one for one in zip(taken.values, part.values, paths, strict=True) if one[0] != one[1])
+    return (
+        f"the {what} are taken to be {_few(taken)}, e.g. {first} of {path}; if they are {_few(part)}, e.g. {other}: "
+        f"--pattern '{pattern}'"
+    )
+
+
+def _series_doubt(part: _Part, example: str = EXAMPLE) -> str:
+    """The doubt that a series of folders has no classes."""
+    told = f"{_few(part)} are taken for the classes, but may be sessions or parts; if so, say where the class is"
+    return told if example == EXAMPLE else f"{told}, e.g. --pattern '{example}'"
+
+
+def _few(part: _Part) -> str:
+    return first_few(sorted(part.counts))
+
+
+def _pattern(
+    parts: Sequence[_Part], form: _Form, label: _Part, speaker: _Part | None = None, splits: Sequence[_Part] = ()
+) -> str:
+    """The pattern that reads these parts."""
     names = {label.place: f"label}}{{{SKIPPED}:#" if label.numbered else "label"}  # within braces: {label}{_:#}
     names |= {} if speaker is None else {speaker.place: "speaker"}
     names |= {part.place: "group" for part in splits[:1]}
-    return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
+    text = _written([names.get(part.place, SKIPPED) for part in parts], form)
+    if speaker is not None and form[0] < speaker.place and speaker.place - 1 not in names:
+        before = parts[speaker.place - 1]
+        if before.are_sexes() and before.crosses(speaker):  # F_01 and M_01 are two
+            text = re.sub(rf"\{{{SKIPPED}\}}([-_. ]+)\{{speaker\}}", "{speaker+}", text)
+    return text
 
 
 def _by_stem(paths: Sequence[str]) -> NamePattern | None:
@@ -284,15 +429,20 @@ def _written(fields: Sequence[str], form: _Form) -> str:
 def _example(parts: Sequence[_Part], form: _Form) -> str:
     """A pattern for these paths: codes that agree with a folder, else the first or the last, are the speaker's.
 
-    Of the other parts, that with the fewest values, at least three, is the label.
+    Of the other parts, that with the fewest values, at least three, is the label; of characters, the letters with most.
     """
-    lengths = {len(stem) for stem in parts[-1].values}
-    if not form[1] and len(lengths) == 1 and (length := lengths.pop()) > 4:
-        return f"{{speaker:2}}{{label:1}}{{_:{length - 3}}}"
+    stems = parts[-1].values
+    if not form[1] and len({*map(len, stems)}) == 1 and (length := len(stems[0])) > 4:
+        begins = re.match(r"\D?\d*", stems[0])
+        width = begins.end() if begins and 1 < begins.end() < length else 2
+        letters = [place for place in range(width, length) if all(stem[place].isalpha() for stem in stems)]
+        place = max(letters, key=lambda place: len({stem[place] for stem in stems}), default=width)
+        skipped = [f"{{_:{number}}}" if number else "" for number in (place - width, length - place - 1)]
+        return f"{{speaker:{width}}}{skipped[0]}{{label:1}}{skipped[1]}"
     folders, names = ([part for part in parts if part.is_folder is kind] for kind in (True, False))
     several = [part for part in names if len(part.counts) > 2]
     if len(names) < 2 or not several:
-        return "{label}/{speaker}_{_}"
+        return EXAMPLE
     pairs = [(part, set(zip(part.values, folder.values, strict=True))) for part in names for folder in folders]
     agreeing = [part for part, both in pairs if len(both) == len({value for _, value in both}) == len(part.counts) > 1]
     ends = [part for part in (names[-1], names[0]) if part in several and len(several) > 1]

@@ -1,6 +1,8 @@
-"""Names of the items of well-known corpora, which tell who speaks, or which dialogue it is."""
+"""Names of the items of well-known corpora, which tell who speaks, which dialogue it is, or the class by a code."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -23,12 +25,26 @@ NAMED = {
     "IEMOCAP": ("speaker", r"(Ses0\d)[FM]_(?:impro|script)\w*_([FM])\w{3}$", "${1}${2}"),
     "RAVDESS": ("speaker", r"(?:\d\d-){6}(\d\d)$", "${1}"),
     "CREMA-D": ("speaker", r"(1\d{3})[_-][A-Z]{3}[_-][A-Z]{3}[_-][A-Z]{1,2}$", "${1}"),
+    "MSP-IMPROV": ("speaker", r"MSP-IMPROV-S\d\d[AHNS]-([FM]\d\d)-[PRST]-[FM]{2}\d\d$", "${1}"),
+    "SAVEE": ("speaker", r"(DC|JE|JK|KL)[_/](?:a|d|f|h|n|sa|su)\d\d$", "${1}"),
+    "ShEMO": ("speaker", r"([FM]\d\d)[AFHNSW]\d\d$", "${1}"),
+    "CaFE": ("speaker", r"(\d\d)-[CDJNPST]-[12]-\d$", "${1}"),
     "MSP-Podcast": ("podcast", r"(MSP-PODCAST_\d{4})_\d{4}(?:_\d+)*$", "${1}"),
     "ESC-50": ("recording", r"[1-5]-(\d+)-[A-Z]-\d{1,2}$", "${1}"),
     "UrbanSound8K": ("recording", r"(\d+)-\d-\d{1,2}-\d{1,3}$", "${1}"),
     "MELD": ("dialogue", r"(dia\d+)_utt\d+$", "${1}"),
 }
 """Corpus -> what its names of items have in common, the form of a name without its ending, and the part of it."""
+CODED = {
+    "EmoDB": "{speaker:2}{_:3}{label:1}{_:1}",
+    "RAVDESS": "{_}-{_}-{label}-{_}-{_}-{_}-{speaker}",
+    "MSP-IMPROV": "MSP-IMPROV-{_:3}{label:1}-{speaker}-{_}-{_}",
+    "ShEMO": "{speaker:3}{label:1}{_:2}",
+    "CaFE": "{speaker}-{label}-{_}-{_}",
+    "IEMOCAP": "",
+}
+"""Corpus whose names tell the emotion by a code, or not at all -> the pattern that reads it."""
+ENDING = r"\.[A-Za-z]\w{1,4}$"
 
 
 def groups_in_names(items: pl.Series) -> tuple[str, str, pl.DataFrame] | None:
@@ -36,13 +52,20 @@ def groups_in_names(items: pl.Series) -> tuple[str, str, pl.DataFrame] | None:
 
     None: it is not known, or no two items have a group in common.
     """
-    names = items.str.replace(r"\.[A-Za-z]\w{1,4}$", "")
+    names = items.str.replace(ENDING, "")
     for corpus, (word, form, part) in NAMED.items():
         if names.str.contains(WITHIN + form).all():
             group = names.str.replace(WITHIN + form, part)
             if 1 < group.n_unique() < len(items):
                 return corpus, word, pl.DataFrame({"item": items, "group": group})
     return None
+
+
+def coded_names(items: Sequence[str]) -> tuple[str, str] | None:
+    """The corpus of `CODED` whose names most items have, and its pattern; None: they are not known."""
+    names = pl.Series(items, dtype=pl.String).str.replace(ENDING, "")
+    found = (one for one in CODED if names.str.contains(WITHIN + NAMED[one][1]).sum() * 2 > len(names))
+    return next(((corpus, CODED[corpus]) for corpus in found), None)
 
 
 def speakers_in_names(items: pl.Series, labels: pl.Series) -> tuple[str, pl.Series] | None:

@@ -77,7 +77,7 @@ QUICK_FOR_WORDS = "last-layer, weighted-sum, daam-v1-mlp, ridge-last, ridge-best
 """Methods of a new pipeline. The convolutional decoder of the default methods takes minutes a fold without a GPU."""
 FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
-INITIALS, CODED = r"^[A-Z]{2}$", r"/([a-z]{1,2})\d+\.\w+$"
+INITIALS, CODED = r"^[A-Z]{2}$", r"([/_])([a-z]{1,2})\d+\.\w+$"
 """How people are called, and a code for a class in the name of a file, as of SAVEE."""
 UNREADABLE = "unreadable and left out"
 MOST_FILES = 200_000
@@ -476,7 +476,9 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if corpus == "VoxCeleb":
         fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {fix}"
     try:
-        known = propose(found, by_folder=by_folder) if pattern is None else NamePattern.parse(pattern)
+        known = (
+            propose(found, by_folder=by_folder, folder=str(folder)) if pattern is None else NamePattern.parse(pattern)
+        )
     except CorpusError as error:
         if table is not None:
             raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: {table.read}") from error
@@ -487,6 +489,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         raise CorpusError(what, fix=fix)
     if table is not None:
         doubts.append(f"{table.told}; to take the labels from there: {table.read}")
+    doubts += known.doubts
     rows, left_out = _rows(folder, found, known, labels)
     of_part = rows["label"].str.to_lowercase().is_in(list(PARTS))
     if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
@@ -527,6 +530,8 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told
+        if "group" in rows.columns and pattern is None and not rows.select("label", "group").is_duplicated().any():
+            doubts.append("each class has one file in each group; if a file has many texts, write a table: text,label")
     facts = {}
     may_tell = modality == "speech" and "speaker" not in rows.columns
     if may_tell and (spoken := speakers_in_names(rows["path"], rows["label"])):
@@ -712,11 +717,12 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality, task: Task, how: str) 
             f"'{most}' has {counts[most]} items, '{least}' {counts[least]}: read balanced accuracy, not accuracy"
         )
     if "speaker" not in rows.columns:
-        codes = rows["path"].str.extract(CODED) if "path" in rows.columns else rows["label"].clear()
+        codes = rows["path"].str.extract(CODED, 2) if "path" in rows.columns else rows["label"].clear()
         if rows["label"].str.contains(INITIALS).all() and codes.null_count() == 0 and 1 < codes.n_unique() < MANY_FOLDS:
+            between = "/".join(rows["path"].str.extract(CODED, 1).unique())
             told.append(
                 f"{first_few(sorted(counts))} may be speakers, and {first_few(sorted(set(codes)))} the classes; "
-                "if so: --pattern '{speaker}/{label}{_:#}'"
+                f"if so: --pattern '{{speaker}}{between}{{label}}{{_:#}}'"
             )
         if modality == "speech":
             told.append(

@@ -112,7 +112,11 @@ def ravdess(folder: str, actors: Sequence[int]) -> list[str]:
 @pytest.mark.parametrize(
     ("paths", "example"),
     [
-        ([f"{s:02}a0{t}{c}a.wav" for s, t, c in product(range(3, 6), range(3), "WLN")], "{speaker:2}{label:1}{_:4}"),
+        (
+            [f"{s:02}{k}0{t}{c}a.wav" for s, k, t, c in product(range(3, 6), "ab", range(3), "WLN")],
+            "{speaker:2}{_:3}{label:1}{_:1}",
+        ),
+        ([f"X{s:02}{k}1{c}.wav" for s, k, c in product(range(1, 4), "ab", "wln")], "{speaker:3}{_:2}{label:1}"),
         (
             [f"Actor_{s:02}/03-01-{e:02}-01-{s:02}.wav" for s, e in product(range(1, 9), range(1, 6))],
             "{_}-{_}-{label}-{_}-{speaker}",
@@ -194,3 +198,167 @@ def test_folders_of_images_are_classes_whatever_they_are_called() -> None:
     for none in (["1.png", "2.png"], ["1/1.png", "2/1.png"], ["1/1.png", "1/2.png"]):
         with pytest.raises(CorpusError):
             propose(none, by_folder=True)
+
+
+def told(doubt: str, paths: Sequence[str]) -> list[dict[str, str] | None]:
+    """What the pattern in a doubt reads of the first and of the last path; it fits all."""
+    found = NamePattern.parse(doubt.split("--pattern '")[1].split("'")[0])
+    assert None not in [found.read(path) for path in paths]
+    return [found.read(paths[0]), found.read(paths[-1])]
+
+
+def test_the_first_of_several_numbers_is_the_speaker_and_the_others_are_doubted() -> None:
+    paths = [f"{mood}/{s:02}_{text:02}_1.wav" for mood, s, text in product(MOODS, range(1, 5), range(1, 11))]
+    pattern = propose(paths)
+    assert pattern.text == "{label}/{speaker}_{_}_{_}"
+    assert pattern.doubts == (
+        "the speakers are taken to be 01, 02, 03, 04, e.g. 01 of ANG/01_02_1.wav; if they are 01, 02, 03, 04, 05 and 5 "
+        "more, e.g. 02: --pattern '{label}/{_}_{speaker}_{_}'",
+    )
+    assert told(pattern.doubts[0], paths) == [{"label": "ANG", "speaker": "01"}, {"label": "SAD", "speaker": "10"}]
+    two = propose([path for path in paths if "/01" in path or "/02" in path])  # perhaps takes
+    assert two.text == "{label}/{_}_{speaker}_{_}"
+    assert "if they are 01, 02, e.g. 01: --pattern '{label}/{speaker}_{_}_{_}'" in two.doubts[0]
+    marked = [f"{mood}/s{s}_{text:02}.wav" for mood, s, text in product(MOODS, range(1, 5), range(1, 11))]
+    assert (propose(marked).text, propose(marked).doubts) == ("{label}/{speaker}_{_}", ())
+
+
+def test_a_number_of_a_speaker_may_have_a_name_or_a_sex_beside_it() -> None:
+    """As in SUBESCO, where F_01 and M_01 are two people."""
+    people = {"F_01": "OISHI", "F_02": "TITHI", "F_03": "ANIKA", "M_01": "RASEL", "M_02": "TUHIN", "M_03": "RONI"}
+    each = list(product(people, range(1, 11), MOODS))
+    named = propose(paths := [f"{who}_{people[who]}_S_{text}_{mood}_1.wav" for who, text, mood in each])
+    assert (named.text, len(named.doubts)) == ("{_}_{_}_{speaker}_{_}_{_}_{label}_{_}", 1)
+    assert {values["speaker"] for path in paths if (values := named.read(path))} == set(people.values())
+    numbered = propose(paths := [f"{who}_{text}_{mood}.wav" for who, text, mood in each])
+    assert numbered.text == "{speaker+}_{_}_{label}"
+    assert {values["speaker"] for path in paths if (values := numbered.read(path))} == set(people)
+    folders = propose([f"{who.replace('_', '/')}/{mood}/{text}.wav" for who, text, mood in each])
+    assert folders.doubts == (
+        "01, 02, 03 are each one speaker, though they stand with F, M; if they are two, rename them",
+    )
+
+
+def test_classes_and_speakers_that_could_be_swapped() -> None:
+    """As in FSDD, whose classes are the digits."""
+    spoken = [f"recordings/{n}_{who}_{take}.wav" for n, who, take in product(range(10), ("jackson", "theo"), range(4))]
+    pattern = propose(spoken)
+    assert pattern.read(spoken[0]) == {"label": "0", "speaker": "jackson"}
+    assert "if they are jackson, theo, e.g. jackson: --pattern '{speaker}_{label}_{_}'" in pattern.doubts[0]
+    coughs = [f"{s}_{what}_{take}.wav" for s, what, take in product(range(1, 7), ("cough", "sneeze"), range(2))]
+    assert propose(coughs).read(coughs[0]) == {"label": "cough", "speaker": "1"}
+    assert told(propose(coughs).doubts[0], coughs)[0] == {"label": "1", "speaker": "cough"}
+    people, words = ("anna", "berta", "carla"), ("yes", "no", "stop")
+    for layout in ("{who}/{word}/{take}.wav", "{word}/{who}/{take}.wav", "{who}/{take}_{word}.wav"):
+        paths = [layout.format(who=who, word=word, take=take) for who, word, take in product(people, words, range(4))]
+        read = propose(paths).read(paths[0]) or {}
+        other = told(propose(paths).doubts[0], paths)[0] or {}
+        assert {read["label"], other["label"]} == {"anna", "yes"}
+        assert other["speaker"] == read["label"]
+
+
+def test_a_series_of_folders_is_no_class_if_anything_else_is() -> None:
+    """As the levels of MEAD, one of whose emotions is rare."""
+    moods = ("angry", "contempt", "disgusted", "neutral")
+    levels = [f"M00{s}/audio/{m}/level_{n}/{t}.wav" for s, m, n, t in product(range(3), moods, range(1, 4), range(4))]
+    assert (propose(levels).text, propose(levels).doubts) == ("{speaker}/{_}/{label}/{_}/{_}", ())
+    sessions = [f"session{n}/{mood}/{take}.wav" for n, mood, take in product(range(1, 5), moods, range(3))]
+    assert propose(sessions).doubts == (
+        "session1, session2, session3, session4 are taken for the speakers, for want of others; without: --pattern "
+        "'{label}/{_}'",
+    )
+    parts = [f"part_{n}/p{s}_{take}.wav" for n, s, take in product((1, 2), range(4), range(3))]
+    assert propose(parts).doubts[0].startswith("part_1, part_2 are taken for the classes, but may be sessions or parts")
+    assert told(propose(parts).doubts[0], parts)
+    sides = [f"class{n}/{side}_{take}.wav" for n, side, take in product((1, 2), ("left", "right"), range(3))]
+    assert (propose(sides).text, len(propose(sides).doubts)) == ("{label}/{_}_{speaker}", 3)
+    people = [f"part{n}/{mood}/{text}_{take}.wav" for n, mood, text, take in product(range(1, 5), moods, "123", "12")]
+    assert "if they are part1, part2, part3, part4, e.g. part1: --pattern" in propose(people).doubts[0]
+    images = propose([f"ISIC_part_{n % 2}/ISIC_{n}.jpg" for n in range(9)], by_folder=True)
+    assert images.doubts[0].startswith("ISIC_part_0, ISIC_part_1 are taken for the classes, but may be sessions")
+
+
+@pytest.mark.parametrize("layout", ["{who}_{mood}/{who}_{word}_{code}.wav", "{who}_{word}_{code}.wav"])
+def test_tess(layout: str) -> None:
+    moods = {"angry": "angry", "disgust": "disgust", "fear": "fear", "happy": "happy", "neutral": "neutral",
+             "pleasant_surprised": "ps", "sad": "sad"}  # fmt: skip
+    paths = [
+        layout.format(who=who, mood=mood, word=word, code=code)
+        for who, (mood, code), word in product(("OAF", "YAF"), moods.items(), ("back", "bar", "base"))
+    ]
+    assert (propose(paths).text, propose(paths).doubts) == ("{_}_{_}_{label}", ())
+
+
+@pytest.mark.parametrize(
+    ("corpus", "paths", "values"),
+    [
+        (
+            "MSP-IMPROV",
+            [
+                f"session{s}/S01{m}/{k}/MSP-IMPROV-S01{m}-{g}0{s}-{k}-FM0{t}.wav"
+                for s, m, k, g, t in product(range(1, 4), "AHNS", "PRST", "FM", range(1, 3))
+            ],
+            {"label": "S", "speaker": "M03"},
+        ),
+        (
+            "ShEMO",
+            [
+                f"{sex}/{sex[0].upper()}0{s}{m}0{t}.wav"
+                for sex, s, m, t in product(("female", "male"), range(1, 4), "ANSW", range(1, 3))
+            ],
+            {"label": "W", "speaker": "M03"},
+        ),
+        (
+            "RAVDESS",
+            [
+                f"Audio_{kind}_Actors_01-24/Actor_0{s}/03-0{n}-0{m}-01-0{t}-01-0{s}.wav"
+                for (n, kind), s, m, t in product(enumerate(("Speech", "Song"), 1), range(1, 4), range(1, 6), range(2))
+            ],
+            {"label": "05", "speaker": "03"},
+        ),
+        (
+            "IEMOCAP",
+            [
+                f"Session{s}/sentences/wav/Ses0{s}F_impro0{n}/Ses0{s}F_impro0{n}_{g}00{t}.wav"
+                for s, n, g, t in product(range(1, 4), range(1, 3), "FM", range(3))
+            ],
+            None,
+        ),
+    ],
+)
+def test_names_of_known_corpora_with_codes_are_refused(
+    corpus: str, paths: list[str], values: dict[str, str] | None
+) -> None:
+    with pytest.raises(CorpusError, match=rf"; {corpus} (tells it by a code|does not tell it there)\n") as caught:
+        propose(paths, folder="/data/x")
+    fix = caught.value.fix or ""
+    if values is None:
+        assert fix == "daamctl download iemocap --from /data/x"
+    else:
+        assert told(fix, paths)[1] == values
+    moods = dict(zip("AHNSW", ("anger", "happiness", "neutral", "sadness", "surprise"), strict=True))
+    sorted_ = [f"{moods[name[3]]}/{name}" for path in paths if corpus == "ShEMO" and (name := path.split("/")[1])]
+    assert not sorted_ or propose(sorted_).text == "{label}/{_}"
+    visits = [f"{('ill', 'well')[s % 2]}/F0{s}S0{n}.wav" for s, n in product(range(6), range(3))]  # one letter
+    assert propose(visits).text == "{label}/{_}"
+
+
+def test_folders_that_agree_with_a_code_are_labels() -> None:
+    """As those of CaFE, whose emotions have French names; the others are how strong they are."""
+    moods = {"C": "Colère", "D": "Dégoût", "J": "Joie"}
+    paths = [
+        f"{moods[m]}/{strong}/{s:02}-{m}-{n}-{t}.wav"
+        for s, m, (n, strong), t in product(range(1, 7), moods, enumerate(("Faible", "Fort"), 1), (1, 2))
+    ]
+    assert (propose(paths).text, propose(paths).doubts) == ("{label}/{_}/{speaker}-{_}-{_}-{_}", ())
+    doubts = propose([*paths, neutral := "Neutre/01-N-1-1.wav"]).doubts  # which is never strong
+    assert told(doubts[0], [*paths, neutral])[1] == {"label": "N", "speaker": "01"}
+
+
+def test_an_ending_is_no_part_of_a_name() -> None:
+    """As in Dogs vs. Cats, whose test images have no label."""
+    paths = [f"train/{kind}.{n}.jpg" for kind in ("cat", "dog") for n in range(9)]
+    pattern = propose([*paths, *(f"test1/{n}.jpg" for n in range(9))], by_folder=True)
+    assert pattern.text == "{label}.{_}.jpg"
+    assert (pattern.read(paths[0]), pattern.read("test1/1.jpg")) == ({"label": "cat"}, None)
+    assert propose(paths, by_folder=True).text == "{label}.{_}"

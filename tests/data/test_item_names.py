@@ -34,6 +34,10 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
         ("RAVDESS", "Actor_12/03-01-06-01-02-{0:02d}-12.wav", "12", "speaker"),
         ("CREMA-D", "1001_DFA_ANG_{1}{1}", "1001", "speaker"),
         ("CREMA-D", "cremad-1001-DFA-ANG-{1}{1}", "1001", "speaker"),  # keys of EmoBox
+        ("MSP-IMPROV", "session1/S01A/P/MSP-IMPROV-S01A-F01-P-FM{0:02d}.wav", "F01", "speaker"),
+        ("SAVEE", "anger/DC_a{0:02d}.wav", "DC", "speaker"),
+        ("ShEMO", "female/F01A{0:02d}.wav", "F01", "speaker"),
+        ("CaFE", "Neutre/04-N-1-{0}.wav", "04", "speaker"),
         ("EmoDB", "emodb-03a{0:02d}Wb", "03", "speaker"),
         ("IEMOCAP", "iemocap-Ses01F_impro04_M{0:03d}", "Ses01M", "speaker"),
         ("RAVDESS", "ravdess-03-01-07-02-02-{0:02d}-12", "12", "speaker"),
@@ -42,6 +46,7 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
 )
 def test_names_of_known_corpora_tell_what_belongs_together(corpus: str, name: str, who: str, word: str) -> None:
     others = {"672": "84", "84": "1089", "id10270": "id10271", "p225": "p226", "0a7c2a8d": "0ff728b5", "03": "08",
+              "F01": "M02", "DC": "JE", "04": "07",
               "Ses01M": "Ses02M", "12": "07", "4800": "67",
               "S0764": "S0765", "FADG0": "MABW0", "MEE068": "FEE005", "sw02001-A": "sw02001-B",
               "en_4156-A": "en_4156-B", "AimeeMullins_2009P": "BillGates_2010", "YOU0000000315": "POD0000000004",

@@ -500,6 +500,29 @@ def test_initials_may_be_speakers(project: Path, tmp_path: Path) -> None:
     rows = manifest_of(new.run(project, "moods", tmp_path, pattern="{speaker}/{label}{_:#}", encoder="wavlm-micro"))
     assert dict(rows["label"].value_counts().iter_rows()) == {"a": 12, "sa": 12}
     assert rows["speaker"].unique().sort().to_list() == ["DC", "JE", "JK"]
+    flat = tmp_path / "ALL"
+    flat.mkdir()
+    for path in sorted(tmp_path.glob("*/*.wav")):
+        path.rename(flat / f"{path.parent.name}_{path.name}")
+    fix = "--pattern '{speaker}_{label}{_:#}'"
+    doubts = new.run(project, "flat", flat, encoder="wavlm-micro").doubts
+    assert f"DC, JE, JK may be speakers, and a, sa the classes; if so: {fix}" in doubts
+
+
+def test_what_the_names_may_mean_instead_is_told(project: Path, tmp_path: Path) -> None:
+    for seed in range(24):
+        write_wav(tmp_path / f"{'01'[seed % 2]}_{('anna', 'bert', 'carl')[seed // 2 % 3]}_{seed // 6}.wav", seed)
+    doubts = new.run(project, "digits-of-mine", tmp_path, encoder="wavlm-micro").doubts
+    assert any(doubt.startswith("the classes are taken to be anna, bert, carl, e.g. anna of ") for doubt in doubts)
+
+
+def test_files_of_many_texts_are_doubted(project: Path, tmp_path: Path) -> None:
+    """As DailyDialog has them."""
+    for part, kind in ((part, kind) for part in ("train", "test") for kind in ("act", "emotion")):
+        (tmp_path / part).mkdir(exist_ok=True)
+        (tmp_path / part / f"dialogues_{kind}_{part}.txt").write_text(f"1 2 {part}\n0 1 {kind}\n")
+    doubts = new.run(project, "talk", tmp_path, encoder="llama-micro").doubts
+    assert "each class has one file in each group; if a file has many texts, write a table: text,label" in doubts
 
 
 def test_numbers_that_begin_anew_in_every_class_are_those_of_images(project: Path, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class MethodFairness:
         chosen: setting -> value -> number of runs that chose it in a search.
         edges: setting -> number of runs that chose the lowest or highest value tried.
         highest: setting -> number of runs that chose the highest of several values tried.
+        as_probe: whether it is a closed-form probe, or reaches that of its input.
     """
 
     status: Status
@@ -103,11 +104,17 @@ class MethodFairness:
     chosen: dict[str, dict[str, int]]
     edges: dict[str, int]
     highest: dict[str, int]
+    as_probe: bool = False
 
     @property
     def mark(self) -> str:
         """Addition to the label of the method; empty if there is nothing to report."""
         return self.status if self.status in MARKS else ""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether training alone may explain its figures: it is marked, and not as good as a probe."""
+        return bool(self.mark) and not self.as_probe
 
 
 @dataclass(frozen=True)

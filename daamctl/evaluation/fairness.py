@@ -9,6 +9,7 @@ F1 is compared. A method that reaches its probe is fair, whatever its settings. 
 - overfitted, if it reaches the probe on these.
 
 A probe at chance is fully trained: its input does not tell the classes, which is a result, not an unfair comparison.
+So is a method at chance that reaches its probe.
 Without a probe, it is undertrained if most runs select one of the last epochs, or settings at an edge of a search over
 more than two values; a smaller search tells nothing. All values are fractions.
 """
@@ -145,6 +146,7 @@ def assess_method(
         chosen=chosen,
         edges=edges,
         highest=highest,
+        as_probe=method in CLOSED_FORM or (gap is not None and not below),
     )
 
 
@@ -437,7 +439,8 @@ def _verdict(
     methods: Mapping[str, MethodFairness], margin: float
 ) -> tuple[Literal["fair", "not fair", "not checked"], str]:
     trained = {name: one for name, one in methods.items() if name not in CLOSED_FORM}
-    marked = {mark: [name for name, one in trained.items() if one.status == mark] for mark in MARKS}
+    doubted = {name: one for name, one in methods.items() if one.doubtful}
+    marked = {mark: [name for name, one in doubted.items() if one.status == mark] for mark in MARKS}
     if any(marked.values()):
         claims = []
         for mark, names in marked.items():
@@ -445,7 +448,7 @@ def _verdict(
                 claims.append(f"{listed(names)} learned nothing")
             elif names:
                 claims.append(f"{listed(names)} {'is' if len(names) == 1 else 'are'} {mark}")
-        reasons = [f"{name}: {', '.join(one.reasons)}" for name, one in trained.items() if one.mark]
+        reasons = [f"{name}: {', '.join(one.reasons)}" for name, one in doubted.items()]
         return "not fair", f"This comparison is not fair: {listed(claims)}. {'; '.join(reasons)}."
     unchecked = [name for name, one in methods.items() if one.status == "not checked"]
     if unchecked:

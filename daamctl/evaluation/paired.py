@@ -35,7 +35,6 @@ from daamctl.evaluation.fairness import identical_groups, judge
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.trials import compare_primary
-from daamctl.methods import CLOSED_FORM
 
 MOST_DISAGREEMENTS = 10
 CUTTING = ("segment.max_duration_s", "segment.tail", "segment.tail_below_s")
@@ -208,7 +207,7 @@ def _same(first: TrainedMethod, second: TrainedMethod) -> list[str]:
 
 def _doubt(first: TrainedMethod, second: TrainedMethod) -> str | None:
     """Warning if a method was not trained well, else None."""
-    doubted = [one for one in (first, second) if one.fairness.mark and one.method not in CLOSED_FORM]
+    doubted = [one for one in (first, second) if one.fairness.doubtful]
     marks = [f"{one.name} ({one.fairness.mark})" for one in doubted]
     return f"training alone may explain this difference, whatever the p-value: {listed(marks)}" if marks else None
 

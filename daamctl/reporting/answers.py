@@ -150,6 +150,9 @@ def fusing(evaluation: Evaluation) -> str:
     if best.p_holm <= family.alpha:
         hurts = "Whether fusing layers hurts is unclear" if trained else "Fusing layers hurts"
         return f"{hurts}: {versus}{trained}.{head}"
+    if family.floor_holm is not None and family.floor_holm > family.alpha:
+        few = f"with so few {family.design.unit_word}s"
+        return f"Whether fusing layers helps cannot be tested {few}: the best fusion {versus}{trained}.{head}"
     return f"Fusing layers does not help by more than chance: the best fusion {versus}{trained}.{head}"
 
 
@@ -266,7 +269,7 @@ def _train_better(evaluation: Evaluation) -> list[str]:
             elif one.status in advice:
                 found.setdefault(advice[one.status], []).append(name)
             edges = [setting for setting, number in one.edges.items() if number > one.runs / 2]
-            if one.status == "learned nothing" and is_closed_form(name):  # it has no learning rate
+            if one.status == "learned nothing" and one.as_probe:  # no learning rate helps
                 if all(other.status == "learned nothing" for other in methods.values()):
                     found.setdefault(("Check the labels", "not better than chance"), []).append(name)
                 continue

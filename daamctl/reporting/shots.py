@@ -30,7 +30,6 @@ from daamctl.reporting.figure_spec import COLOURS, DASHES, MARKERS, Axis, Line, 
 from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figures import drawn
 from daamctl.reporting.sentences import say
-from daamctl.reporting.terms import is_closed_form
 from daamctl.reporting.verdict import against, source
 
 SPREAD = 0.6
@@ -85,7 +84,7 @@ def document(family: str, found: Sequence[Point], absent: Mapping[str, str], sta
     marked: dict[str, list[str]] = {}  # method -> its numbers of shots
     for point in found:
         for name, one in point.evaluation.fairness.methods.items():
-            if one.mark and not is_closed_form(name) and point.f1(name):
+            if one.doubtful and point.f1(name):
                 marked.setdefault(name, []).append(point.name)
     if marked:
         doubts = "; ".join(f"{name} ({', '.join(numbers)})" for name, numbers in marked.items())

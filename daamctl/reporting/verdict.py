@@ -14,7 +14,7 @@ from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import encoder_label, listed, without_path
 from daamctl.reporting.document import ZERO, Block, Bullets, Facts, Section, Text, count, percent, spread
 from daamctl.reporting.sentences import outside, say, say_each, sentence
-from daamctl.reporting.terms import is_closed_form, is_official
+from daamctl.reporting.terms import is_official
 
 MAX_NAMED = 12
 """Above this number of classes, sentences do not name them all."""
@@ -63,9 +63,9 @@ def order(evaluation: Evaluation) -> list[str]:
 def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
     """Methods that were not trained well, so that training alone may explain their differences.
 
-    A probe at chance is marked, but solved in closed form.
+    See `MethodFairness.doubtful`: not all that are marked are.
     """
-    return [name for name in methods if evaluation.fairness.methods[name].mark and not is_closed_form(name)]
+    return [name for name in methods if evaluation.fairness.methods[name].doubtful]
 
 
 def against(evaluation: Evaluation, metric: str = "accuracy", family: Family | None = None) -> dict[str, Compared]:

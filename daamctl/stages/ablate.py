@@ -143,8 +143,8 @@ def _add_marks(found: Ablation, folds: Mapping[str, Mapping[str, list[Fold]]], m
     for name, part in folds.get(found.method or "", {}).items():
         beside = {one: parts[name] for one, parts in folds.items() if one != found.method}
         judged = judge(part, beside, unit=found.unit, margin=margin)
-        found.marks[name] = judged.mark
-        if judged.mark:
+        found.marks[name] = judged.mark if judged.doubtful else ""
+        if judged.doubtful:
             level = over_runs(found.probed(name).values()).mean
             probe = "" if level is None else f"; {found.probe} reaches {100 * level:.1f} % on the same layers"
             found.cautions.append(

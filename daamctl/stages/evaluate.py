@@ -89,8 +89,8 @@ def run(layout: Layout, config: Config) -> Path:
             first_few(further),
             example,
         )
-    marked = [name for name, one in evaluation.fairness.methods.items() if one.mark and name not in CLOSED_FORM]
-    if reference in marked and len(evaluation.methods) > 1:
+    judged = evaluation.fairness.methods.get(reference)
+    if judged is not None and judged.doubtful and len(evaluation.methods) > 1:
         label = evaluation.methods[reference].label
         logger.warning("the reference is %s, so training alone may explain every difference from it", label)
     if evaluation.counts.weighted or evaluation.counts.merged:

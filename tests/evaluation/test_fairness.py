@@ -315,6 +315,14 @@ def test_a_probe_at_chance_learned_nothing_which_is_not_unfair(tmp_path: Path) -
     assert found.text == "This comparison is fair: no method is more than 2 points below its closed-form probe."
 
 
+def test_a_method_at_chance_that_reaches_its_probe_is_not_unfair(tmp_path: Path) -> None:
+    for probe, doubtful in ((0.0, False), (2.0, True)):
+        found = judged(tmp_path / str(probe), {"mean": {"skill": 0.0}, "ridge-mean": {"skill": probe}})
+        assert found.methods["mean"].mark == "learned nothing"
+        assert found.methods["mean"].doubtful is doubtful
+        assert found.verdict == ("not fair" if doubtful else "fair")
+
+
 def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:
     layout = write(tmp_path, {"none-mlp": {"skill": 2.0, "density_shape": (6, 8)}, "mha": {"skill": 2.0}})
     maps = {"trained": np.ones((6, 8), np.float32), "untrained": np.ones((6, 8), np.float32)}

@@ -264,7 +264,7 @@ def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
     assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result.notes
     fair = one((trained(tmp_path, "other"), right)).pairs[0]
     assert fair.doubt is None
-    probe = replace(left, method="ridge-mean", fairness=replace(left.fairness, status="learned nothing"))
+    probe = replace(left, method="ridge-mean", fairness=replace(left.fairness, status="learned nothing", as_probe=True))
     assert one((probe, right)).pairs[0].doubt is None  # solved in closed form
 
 

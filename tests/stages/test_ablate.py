@@ -317,7 +317,8 @@ def test_the_closed_form_probe_stands_beside_every_group(layout):
         # skill of the method on the highest and on the lowest layer, then that of the probe
         ((3.0, 0.8, 3.0, 0.8), ["", ""], "no"),
         ((1.5, 0.8, 3.0, 0.8), ["undertrained", ""], "not judged"),
-        ((3.0, -1.0, 3.0, -1.0), ["", "learned nothing"], "not judged"),
+        ((3.0, -1.0, 3.0, -1.0), ["", ""], "no"),  # the layer tells nothing, to the probe neither
+        ((3.0, -1.0, 3.0, 3.0), ["", "learned nothing"], "not judged"),
         ((-1.0, 3.0, 3.0, 0.8), ["learned nothing", ""], "yes"),
     ],
 )

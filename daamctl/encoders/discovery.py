@@ -192,13 +192,14 @@ def library_states(output: Any, *, embedded: bool) -> ModelLayers | None:
     last = any(shape[1] == shape[2] != shape[3] for shape in maps)
     if any(shape[1] != shape[2] if last else shape[2] != shape[3] for shape in maps):
         return None  # which axis is D is not clear
+    last_map = states[-1].shape
     states = [by_position(state, channels_last=last) for state in states]
     if not all(bool(state.isfinite().all()) for state in states):
         return None
     if not embedded:
         states.insert(0, states[0][:, :0])
     in_layer = end.shape == states[-1].shape
-    if end.ndim == 4:  # as of BiT, whose last map is normed
+    if end.ndim == 4 and end.shape == last_map:  # as of BiT, whose last map is normed; CLAP reorders its positions
         end = by_position(end, channels_last=last)
     normed = end if end.shape == states[-1].shape and not torch.equal(end, states[-1]) else states[-1]
     return ModelLayers([], None, states, normed, ends_in_layer=in_layer, channels_last=last)

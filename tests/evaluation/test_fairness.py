@@ -316,7 +316,7 @@ def test_a_probe_at_chance_learned_nothing_which_is_not_unfair(tmp_path: Path) -
 
 
 def test_a_method_at_chance_that_reaches_its_probe_is_not_unfair(tmp_path: Path) -> None:
-    for probe, doubtful in ((0.0, False), (2.0, True)):
+    for probe, doubtful in ((-1.0, False), (2.0, True)):
         found = judged(tmp_path / str(probe), {"mean": {"skill": 0.0}, "ridge-mean": {"skill": probe}})
         assert found.methods["mean"].mark == "learned nothing"
         assert found.methods["mean"].doubtful is doubtful

@@ -30,7 +30,7 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 """A label that speaks for itself."""
 DIGITS = "0123456789"
 FOLD = re.compile(r"(?i)fold[-_ ]?\d+")
-EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|contempt|disg|dis$|exc|fea|hap|joy|neu|pleas|ps$|sad|sur)")
+EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|contempt|disg|dis$|exc|fea|hap|joy|neu|pleasant|ps$|sad|sur)")
 """How names of emotions, which most recordings with labels in their names have, begin."""
 WORD_AND_NUMBER = re.compile(r"([^\W\d_]{2,})\d+")
 NUMBERED = re.compile(
@@ -38,7 +38,7 @@ NUMBERED = re.compile(
 )
 """What speakers are usually called, by numbers or hashes."""
 SESSION = re.compile(
-    r"(?i)(?:^|[-_ ])(?:sess?|session|dialog(?:ue)?|level|part|take|day|dis[ck]|cd|vol(?:ume)?|batch|set)[-_ ]?\d+"
+    r"(?i)(?:^|[-_ ])(?:sess?|session|dialog|dialogue|level|part|take|day|dis[ck]|cd|vol(?:ume)?|batch|set)[-_ ]?\d+"
 )
 """What is numbered, but rather neither a class nor a speaker."""
 SEXES = {"f", "m", "w", "female", "male"}

@@ -110,11 +110,11 @@ def _machine() -> str:
 
 def _remove_left(path: Path) -> None:
     """Remove the temporary files and folders of processes that were killed while they wrote `path`."""
-    import psutil  # type: ignore[import-untyped]
-
     parts = re.compile(rf"\.{re.escape(path.stem)}-([0-9a-f]{{6}})-(\d+)-[0-9a-f]{{8}}{re.escape(path.suffix)}")
     for left in path.parent.iterdir():
         if found := parts.fullmatch(left.name):
+            import psutil  # type: ignore[import-untyped]
+
             with suppress(OSError):  # its process may end at this moment
                 ended = found[1] == _machine() and not psutil.pid_exists(int(found[2]))
                 if ended or time.time() - left.stat().st_mtime > DAY_S:

@@ -109,7 +109,7 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
     It has another column that may be the label. One with a row for each file comes before others.
     """
     keys = {key for path in map(PurePosixPath, paths) for key in (path.name, path.stem)}
-    best, most = None, (False, len(paths) / 3)
+    best, most = None, (False, 0)
     for file in [one for one in files if one.suffix.lower() in TABLES][:MOST_TABLES]:
         try:
             table = read_table(file) if file.stat().st_size <= LARGEST else pl.DataFrame()
@@ -122,7 +122,7 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
             hits = sum(PurePosixPath(name).name in keys for name in names)
             others = [name for name in plain.columns if name != column.name]
             may_label = alike("label", others) or any(2 * plain[name].n_unique() <= len(plain) for name in others)
-            rank = len(names) == len(table), hits
+            rank = 10 * len(names) >= 9 * len(table), hits
             if may_label and rank > most and 3 * hits > len(paths) and 2 * hits > len(names):
                 read = f"--from {where}{_form_of(column.name, names.to_list(), paths)}"
                 best, most = NamingTable(f"{file} names {hits:,} of the files in '{column.name}'", read), rank
@@ -133,9 +133,9 @@ def _form_of(column: str, names: Sequence[str], paths: Sequence[str]) -> str:
     """The option that names the folder of files of which there are others of the same names, if one has them all."""
     if not any(one is None for one in match_names(names, paths)):
         return ""
-    forms = Counter(f"{path.parent}/{{}}{path.suffix}" for path in map(PurePosixPath, paths) if path.stem in set(names))
-    whole = [form for form, count in forms.items() if count == len(names)]
-    return f" --columns 'path={whole[0].format(f'{{{column}}}')}'" if len(whole) == 1 and len(forms) > 1 else ""
+    forms = Counter((path.parent, path.suffix) for path in map(PurePosixPath, paths) if path.stem in set(names))
+    whole = [f"{parent}/{{{column}}}{suffix}" for (parent, suffix), count in forms.items() if count == len(names)]
+    return f" --columns 'path={whole[0]}'" if len(whole) == 1 and len(forms) > 1 else ""
 
 
 def read_cuts(path: Path) -> pl.DataFrame | None:

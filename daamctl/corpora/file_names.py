@@ -145,7 +145,8 @@ class _Part:
 
     def is_series(self) -> bool:
         """Whether it is a level of folders with one name and different numbers, as session1 and session2."""
-        return self.is_folder and len({re.sub(r"\d+", "", value) for value in self.counts}) == 1
+        names = {re.sub(r"\d+", "", value) for value in self.counts}
+        return self.is_folder and len(names) == 1 and names != {""}
 
     def is_emotion(self) -> bool:
         """Whether most of its values name emotions."""
@@ -263,6 +264,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
         part
         for part in parts
         if part.place != label.place
+        and (read or not known)  # else the names tell them in another way
         and not _has_parts(part.counts)
         and part.could_name_speakers(label.values)
         and (part.rank() != 1 or len(set(zip(inside, part.values, strict=True))) < len(own))
@@ -388,7 +390,7 @@ def _by_folder(paths: Sequence[str]) -> NamePattern | None:
 def _is_split(values: Iterable[str]) -> bool:
     """Whether values are the names of parts, one of them for training, or of folds."""
     names = set(values)
-    parts = set(parts_of(name.rstrip(DIGITS) for name in names).values())
+    parts = set(parts_of({name.rstrip(DIGITS) for name in names}).values())
     return len(names) > 1 and ({"train"} < parts or all(map(FOLD.fullmatch, names)))
 
 

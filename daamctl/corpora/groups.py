@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import polars as pl
 
@@ -32,11 +32,14 @@ def part_of(folder: str) -> str | None:
     return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
 
 
-def parts_of(names: Iterable[str]) -> dict[str, str]:
-    """Name -> its part, if each has a word for exactly one part, such as `train_splits` and `dev-clean`; else empty.
+def parts_of(names: Collection[str]) -> dict[str, str]:
+    """Name -> its part, if each ends with a word for one, or has words for exactly one, as `dev-clean`; else empty.
 
     What is named for an evaluation is the test part, or the dev part beside another test part.
     """
+    last = {name: part for name in names if (part := part_of(name))}
+    if len(last) == len(names) and len({*last.values()}) > 1:  # as cv-valid-train and cv-valid-test
+        return last
     words = {name: {*re.split(r"[-_ .]+", name.lower())} for name in names}
     has_test = any(PARTS.get(word) == "test" for own in words.values() for word in own)
     known = PARTS | dict.fromkeys(("eval", "evaluation"), "dev" if has_test else "test")

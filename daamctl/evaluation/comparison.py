@@ -511,8 +511,6 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
         notes.append(f"{listed(metrics)} are {number} families; do not report the {better} of the {number}")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
     if len(runs) > 1 and design.n_folds:
-        fewer = len(set(map(len, runs))) > 1
-        notes.append(
-            "methods differ in their seeds" + (", so some scores are averages over fewer runs than others" * fewer)
-        )
+        fewer = ", so some scores are averages over fewer runs than others" if len(set(map(len, runs))) > 1 else ""
+        notes.append(f"methods differ in their seeds{fewer}")
     return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.clips import read_clips
@@ -12,7 +13,7 @@ from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
 from daamctl.artifacts.inputs import clips_of
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.splits import fold_groups
-from daamctl.artifacts.utterances import SENTENCE
+from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import root_of
 from daamctl.errors import ArtifactError, CorpusError
@@ -28,29 +29,31 @@ def leaks(layout: Layout, config: Config) -> list[str]:
 
     Copies of recordings are found by the vectors of the last layer alone, so that only these are read.
     """
-    stored = (layout.embeddings / METADATA_FILE).exists()
-    if not stored and not layout.clips.exists():
+    has_vectors, last_layer = (layout.embeddings / METADATA_FILE).exists(), None
+    if not has_vectors and not layout.clips.exists():
         return []
     try:
-        if stored:
+        if has_vectors:
             features = open_features(layout, config)
             assert isinstance(features.x, StoredVectors)
-            known, clips = corpus_facts(layout, features), features.clips
-            last, wholes = features.x.subset(features.layers[-1:]), known.task.wholes(clips["clip_id"])
-            content = content_ids(last, wholes) if known.content is None else known.content
-            task = known.task
+            last_layer = features.x.subset(features.layers[-1:])
+            clips, task, modality = features.clips, features.head.task, features.head.modality
         else:
             table = clips_of(layout, config)
-            clips, task = table.rows, table.task
+            clips, task, modality = table.rows, table.task, table.modality
+        found_in_clips = content = _content(layout, clips, modality)
+        if content is None and last_layer is not None:
+            content = content_ids(last_layer, task.wholes(clips["clip_id"]))
     except ArtifactError as error:  # e.g. the settings have changed since
         return [f"whether folds share speakers or copies is not checked: {error.message}"]
     task = task.with_sources(clips["utterance_id"], clips["speaker"])
     columns = ("speaker", "utterance_id", *([SENTENCE] if SENTENCE in clips.columns else []))
     found = [check_shared(clips, name, task) for name in columns]
-    if stored:
-        found.append(check_duplicates(clips, content, task, stored=known.content is None))
+    if content is not None:
+        found.append(check_duplicates(clips, content, task, stored=found_in_clips is None))
     texts = [one.text for one in found if one.severity == "warning"]
-    return texts if stored else [*texts, "whether folds share copies is not checked: there are no embeddings"]
+    unknown = ["whether folds share copies is not checked: there are no embeddings"] if content is None else []
+    return texts + unknown
 
 
 def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:
@@ -62,24 +65,24 @@ def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:
         head.task,
         lengths=head.modality == "text",
         tested=fold_groups(features.clips["group"]),
-        content=_content(layout, features),
+        content=_content(layout, features.clips, head.modality),
         sentences=SENTENCE in features.clips.columns,
         max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,
     )
 
 
-def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
+def _content(layout: Layout, clips: pl.DataFrame, modality: Modality) -> NDArray[np.int64] | None:
     """Numbers (N,) that are equal if texts or image files are; None if these are not available.
 
     Always None for speech, whose clips are parts of files, for words, which recur in other sentences, and for given
     embeddings; embeddings are compared instead.
     """
-    if features.head.modality in ("speech", "tokens", "embeddings"):
+    if modality in ("speech", "tokens", "embeddings"):
         return None
     try:
         table = read_clips(layout.clips)
-        rows = features.clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
-        if features.head.modality == "text":
+        rows = clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
+        if modality == "text":
             return None if rows["text"].null_count() else text_ids(rows["text"])
         if rows["path"].null_count():
             return None

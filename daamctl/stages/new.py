@@ -83,7 +83,8 @@ UNREADABLE = "unreadable and left out"
 MOST_FILES = 200_000
 """Files among which those of a table are looked for."""
 LISTS_FOLDER = re.compile(
-    r"(?i)(meta([-_ ]?data)?|labels?|annotations?|(file)?lists?|tables?|csvs?|splits?|protocols?|manifests?)"
+    r"(?i)(^|[-_ ])(meta([-_ ]?data)?|labels?|annotations?|(file)?lists?|tables?|[ct]svs?|splits?|partitions?|"
+    r"protocols?|transcripts?|manifests?|info)($|[-_ ])"
 )
 """Folders of tables, the files of which are in folders beside them."""
 MANY_FOLDS = 30
@@ -429,8 +430,8 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
             rename = f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
         if any(file.suffix.lower().endswith("_conll") for file in others):
             rename = f"entities in brackets are not read: {WRITE_BIO}"
-        listed = [file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)]
-        if items := next((file for file in listed if part_of(file.stem) == "train"), next(iter(listed), None)):
+        some.sort(key=lambda file: part_of(file.stem) != "train")
+        if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
             rename = f"give a table of items: --from {items}"
             if len(part_files(folder)) > 1:
                 rename += f", or name the labels of all parts: --from {folder} --columns label=NAME"
@@ -788,7 +789,9 @@ def _renamed(
         raise CorpusError(
             f"{source}: the column '{listed}' has several values in a row; it must have one", fix="name another column"
         )
-    others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested)]
+    made_of = named_columns(columns.get("text", ""), [])
+    dropped = made_of if "text" in made_of else []  # with them beside the text, `predict` would fill it in again
+    others = [name for name in table.columns if name not in (*columns, *columns.values(), *nested, *dropped)]
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
         return table, []
@@ -799,7 +802,7 @@ def _renamed(
     if not is_file(folder / first):  # perhaps from a folder above on, where a recipe ran
         folder = next((top for top in folder.parents if is_file(top / first)), folder)
     # beside the folder of a data set there may be others
-    tops = (home, home.parent) if LISTS_FOLDER.fullmatch(home.name) else (home,)
+    tops = (home, home.parent) if LISTS_FOLDER.search(home.name) else (home,)
     if not is_file(folder / first):  # perhaps in a folder such as clips/, beside the tables
         near = [one for top in tops for one in sorted(top.iterdir()) if one.is_dir() and is_file(one / first)]
         if len(near) > 1:

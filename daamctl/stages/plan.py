@@ -247,7 +247,7 @@ class _Planner:
         task.memory_on = self.kind
         # without embeddings there is no key that would tell whether the folds were trained on them
         if known.head is None and (existing := len(intact_folds(folder))):
-            task.reason = f"{existing} folds are kept if the embeddings do not change"
+            task.reason = _kept(existing, "embeddings")
         size, problem = known.method(method)
         set_state(task, problem or known.no_split, self.of("extract"))
         if size is None:
@@ -265,7 +265,7 @@ class _Planner:
         config, extract = self.config.for_adapter(method), self.config.extract
         left = self._set_folds(task, known.finetuned(method), config)
         if known.clips is None and (existing := len(intact_folds(self.layout.method(method)))):
-            task.reason = f"{existing} folds are kept if the clips do not change"
+            task.reason = _kept(existing, "clips")
         task.memory_on = (
             "cuda" if extract.min_gpu_memory_gb else resolve_device(config.finetune.device).partition(":")[0]
         )
@@ -575,6 +575,10 @@ class _Planner:
         except ArtifactError as error:
             task.reason = error.message
             return None
+
+
+def _kept(folds: int, inputs: str) -> str:
+    return f"{counted(folds, 'fold')} {'is' if folds == 1 else 'are'} kept if the {inputs} do not change"
 
 
 def _train_seconds(folds: Sequence[Fold]) -> float | None:

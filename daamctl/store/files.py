@@ -34,7 +34,7 @@ LONGEST_S = 50.0
 MOST_FRACTION = 0.25
 """Largest share of the time to spend on saving for that end."""
 DAY_S = 86400.0
-"""Age at which a temporary path is taken for that of a process that was killed, perhaps on another machine."""
+"""Age at which a temporary path is taken for that of a process that was killed on another machine."""
 REPAIRS = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space",
@@ -116,8 +116,11 @@ def _remove_left(path: Path) -> None:
             import psutil  # type: ignore[import-untyped]
 
             with suppress(OSError):  # its process may end at this moment
-                ended = found[1] == _machine() and not psutil.pid_exists(int(found[2]))
-                if ended or time.time() - left.stat().st_mtime > DAY_S:
+                if found[1] == _machine():
+                    ended = not psutil.pid_exists(int(found[2]))
+                else:
+                    ended = time.time() - left.stat().st_mtime > DAY_S
+                if ended:
                     _remove(left)
 
 

@@ -22,6 +22,11 @@ from daamctl.corpora.groups import (
 )
 
 
+def test_of_two_words_for_parts_the_last_counts() -> None:
+    assert parts_of({"cv-valid-train", "cv-valid-test"}) == {"cv-valid-train": "train", "cv-valid-test": "test"}
+    assert parts_of({"train_splits", "train_dev_x"}) == {}
+
+
 def test_what_is_named_for_an_evaluation_is_the_dev_part_beside_a_test_part() -> None:
     assert parts_of(["LA_train", "LA_eval"]) == {"LA_train": "train", "LA_eval": "test"}
     assert parts_of(["train", "evaluation", "test"]) == {"train": "train", "evaluation": "dev", "test": "test"}

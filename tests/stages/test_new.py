@@ -22,6 +22,7 @@ from daamctl.corpora import manifest
 from daamctl.errors import ConfigError, CorpusError
 from daamctl.evaluation.data_checks import check_shared
 from daamctl.methods import METHODS, resolve_method
+from daamctl.models.inputs import files_of, read_inputs
 from daamctl.stages import check, download, new, segment
 from tests.fixtures.given import items, write_items
 
@@ -814,6 +815,9 @@ def test_a_text_in_several_columns(project: Path, tmp_path: Path) -> None:
         made = new.run(project, name, source, columns=columns, encoder="bert-micro")
         assert manifest_of(made)["text"].to_list() == expected
         assert load_config(project, name).download.text == "{title} {text}"
+        assert made.manifest is not None
+        written = [str(one) for one in files_of(str(made.manifest), (".csv", ".parquet"))]
+        assert read_inputs(written, "text", "{title} {text}")["text"].to_list() == expected  # not filled in again
         with pytest.raises(CorpusError, match=r"text=\{title\} \{no\}; .* has the columns title, text, kind"):
             new.run(project, "no", source, columns={**columns, "text": "{title} {no}"}, encoder="bert-micro")
     pl.DataFrame({"a": ["x", "y"], "b": [["p"], ["q"]], "kind": ["c", "d"]}).write_parquet(tmp_path / "lists.parquet")

@@ -219,7 +219,8 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
     sessions = [part for part in could if not part.rank()]
     labels = [part for part in could if part not in sessions]
     known = coded_names(paths)
-    read = [NamePattern.parse(known[1]).read(path) or {} for path in own] if known and known[1] else []
+    code = NamePattern.parse(known[1]) if known and known[1] else None
+    read = [code.read(path) or {} for path in own] if code else []
     codes, voices = (_Part(-1, False, tuple(one.get(name, "") for one in read)) for name in ("label", "speaker"))
     if known and (not read or len(codes.counts.keys() - {""}) > 2):
         corpus, coded = known
@@ -237,7 +238,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
             )
         labels = agreeing
     else:
-        known, read = None, []
+        known, code, read = None, None, []
     example = _example(parts, form)
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
         return replace(pattern, doubts=tuple(_series_doubt(part) for part in sessions[-1:]))
@@ -307,7 +308,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
             who = label if is_swapped or (label.is_folder and (speaker is None or speaker.rank() < 2)) else speaker
             other = _pattern(parts, form, part, who, splits) + ending
             doubts.append(_instead("classes", label, part, own, other))
-    if known and any(pattern.read(path) is None and NamePattern.parse(known[1]).read(path) for path in paths if read):
+    if known and code and any(pattern.read(path) is None and code.read(path) for path in paths):
         doubts.append(
             f"the code of {known[0]} tells the class of those too that the pattern leaves out: --pattern '{known[1]}'"
         )

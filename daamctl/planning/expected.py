@@ -51,6 +51,7 @@ from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.probes import concat_bytes
+from daamctl.store.files import content_key
 from daamctl.store.tables import METADATA_KEY
 
 T = TypeVar("T")
@@ -222,6 +223,7 @@ class Expected:
         if self.clips is None:
             return []
         now, modality, kept = self.config.section("extract"), self.clips.modality, []
+        keys: dict[str, str] = {}  # of the data, by the facts of the encoder: each hashes all clips
         for fold in intact_folds(self.layout.method(method)):
             made, meta = fold.result["run"]["config"], fold.result["meta"]
             sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
@@ -235,9 +237,11 @@ class Expected:
             except ArtifactError:
                 continue
             # the encoder is taken to be as it was: its weights are not read for a plan
-            key = data_key(self.clips, meta["encoder"], self.config.for_adapter(method))
+            facts = content_key(meta["encoder"])
+            if facts not in keys:
+                keys[facts] = data_key(self.clips, meta["encoder"], self.config.for_adapter(method))
             if (
-                key == meta["embeddings_key"]
+                keys[facts] == meta["embeddings_key"]
                 and fold.seed in self.config.seeds_of("finetune")
                 and not differences(fold, self.config)
             ):

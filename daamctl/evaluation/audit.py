@@ -193,12 +193,10 @@ def audit_scores(
         known = [*folds, *(fold for scored in scores.values() for fold in scored.folds)]
         remedy = f"train them: {layout.command('ablate')}, then {layout.command('importance')}"
         if ablation is None or ablation.embeddings_key != data.head.key:
-            ablation, no_ablation = None, f"No layers trained alone on these embeddings; {remedy}"
+            no_ablation = f"No layers trained alone on these embeddings; {remedy}"
         elif others := layers_otherwise(layout.stage("ablate"), ablation, config.evaluate.unit, known):
-            ablation, no_ablation = (
-                None,
-                f"Layers were trained alone with other settings: {first_few(others)}; {remedy}",
-            )
+            no_ablation = f"Layers were trained alone with other settings: {first_few(others)}; {remedy}"
+        ablation = None if no_ablation else ablation
         with progress(len(rankable), "auditing layer scores", "methods") as bar:
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)

@@ -184,12 +184,7 @@ def layers_otherwise(
     """
     changed = [] if found.unit == unit else [f"evaluate.unit: {_show(found.unit)} (now {_show(unit)})"]
     if config is not None and isinstance(found, Ablation):
-        wanted = config.section("ablate")
-        changed += [
-            f"ablate.{name}: {_show(value)} (now {_show(wanted[name])})"
-            for name, value in found.settings.items()
-            if name in wanted and wanted[name] != value
-        ]
+        changed += _differing("ablate", found.settings, config.section("ablate"))
         if not _among(found.folds, folds):
             changed.append(f"layers ranked by an earlier training of '{found.rank_by}'")
     parts = (intact_folds(folder / f"{name}-{found.method}") for name in sorted({row.set for row in found.rows}))
@@ -212,12 +207,7 @@ def protocols_otherwise(found: Protocols, evaluation: Evaluation, folds: Sequenc
     """Settings in which a result of `protocols` differs from an evaluation and the folds behind it."""
     changed = [] if found.item == evaluation.item else [f"scored per {found.item} (now per {evaluation.item})"]
     for fold in folds:
-        now = fold.result["run"]["config"]["train"]
-        changed += [
-            f"train.{name}: {_show(value)} (now {_show(now[name])})"
-            for name, value in found.train.items()
-            if name in now and now[name] != value
-        ]
+        changed += _differing("train", found.train, fold.result["run"]["config"]["train"])
     return list(dict.fromkeys(changed))
 
 
@@ -304,6 +294,12 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return result
+
+
+def _differing(section: str, had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The settings that both have, with other values."""
+    differ = [name for name, value in had.items() if name in now and now[name] != value]
+    return [f"{section}.{name}: {_show(had[name])} (now {_show(now[name])})" for name in differ]
 
 
 def _among(keys: Sequence[str], folds: Sequence[Fold]) -> bool:

@@ -27,6 +27,7 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config
 from daamctl.config.keys import embedding_settings, finetuning_data_settings, without_effect
 from daamctl.config.marks import Affects
 from daamctl.errors import ArtifactError, ConfigError, first_few
+from daamctl.store.differences import flat
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
@@ -283,17 +284,6 @@ def _own(fold: Fold) -> dict[str, Any]:
     per_fold = f" of fold {run['fold']}"
     values = {**_shared(fold), **flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
     return {name: value for name, value in values.items() if name not in HARMLESS and not name.endswith(per_fold)}
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    result: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            result.update(flat(value, f"{prefix}{key}."))
-        else:
-            result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return result
 
 
 def _differing(section: str, had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

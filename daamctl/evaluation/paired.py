@@ -30,11 +30,12 @@ from daamctl.evaluation.comparison import (
     speakers_known,
     with_holm,
 )
-from daamctl.evaluation.consistency import differences, flat
+from daamctl.evaluation.consistency import differences
 from daamctl.evaluation.fairness import identical_groups, judge
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.trials import compare_primary
+from daamctl.store.differences import flat
 
 MOST_DISAGREEMENTS = 10
 CUTTING = ("segment.max_duration_s", "segment.tail", "segment.tail_below_s")

@@ -18,9 +18,10 @@ from daamctl.artifacts.results import Fold
 from daamctl.config.keys import without_effect
 from daamctl.config.marks import Affects
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
+from daamctl.evaluation.consistency import HARMLESS, TRAINING
 from daamctl.methods import METHODS, resolve_method
 from daamctl.methods.heads import resolved
+from daamctl.store.differences import flat
 from daamctl.store.files import content_key
 
 ABSENT = "–"

@@ -21,8 +21,8 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from daamctl.artifacts.results import Fold, SearchPart
+from daamctl.artifacts.results import Fold
 from daamctl.artifacts.terms import encoder_label
 from daamctl.compute.environment import no_telemetry
 from daamctl.compute.progress import Progress
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError
+from daamctl.store.differences import flat
 from daamctl.store.files import locked, sha256_file, write_text
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 60.0
+Point = tuple[str, float | None, int]
+"""Metric, value and step; without a value, nothing is logged."""
+Pairs = Iterable[tuple[str, Any]]
 WRITE_TIMEOUT_S = 60.0
 """Longest wait for another process that writes to the project's own store."""
-MAX_PARAM_CHARS = 500
-MAX_METRICS = 1000  # per call of MLflow
+PER_CALL = 100  # tags and params that MLflow accepts
 MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
 MEANS = tuple(dict.fromkeys(task.primary for task in TASKS.values()))
 """Results of folds whose mean their parent shows."""
@@ -93,16 +95,22 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     Raises:
         ArtifactError: nothing was sent to the store, or it cannot be read.
     """
+    check_database(root, whole=True)
     folders = (root / "data" / stage for stage in ("train", "report"))
     names = {path.name for folder in folders for path in folder.glob("*") if path.is_dir()}
-    file = _file_of(root)
-    there = bool(names) and (file is None or file.is_file())  # opening a store in a file would make it
-    links = {}
-    for name, (number, has_view) in (_experiments(root, names) if there else {}).items():
-        # columns cannot stand in a link, and MLflow ignores a view if it has a filter or an order too
-        table = {"viewStateShareKey": VIEW} if has_view else {"searchFilter": SHOWN, **_order("accuracy")}
-        query = urlencode({"workflowType": "machine_learning", **table})
-        links[name] = f"{address.rstrip('/')}/#/experiments/{number}/runs?{query}"
+    store, file, links = _Store(root), _file_of(root), {}
+    fix = "start the tracking server or fix MLFLOW_TRACKING_URI, then run it again"
+    with _telling(f"MLflow at {shown_store(root)} cannot be read", fix):
+        # opening a store in a file would make it
+        for name in sorted(names) if file is None or file.is_file() else ():
+            found = store.client.get_experiment_by_name(name)
+            if found is None or found.lifecycle_stage != "active":
+                continue
+            # columns cannot stand in a link, and MLflow ignores a view if it has a filter or an order too
+            order = {"orderByKey": "metrics.`accuracy`", "orderByAsc": "false"}
+            table = {"viewStateShareKey": VIEW} if VIEW_TAG in found.tags else {"searchFilter": SHOWN, **order}
+            query = urlencode({"workflowType": "machine_learning", **table})
+            links[name] = f"{address.rstrip('/')}/#/experiments/{found.experiment_id}/runs?{query}"
     if not links:
         raise ArtifactError(
             f"MLflow at {shown_store(root)} has no runs of this project",
@@ -111,14 +119,10 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     return links
 
 
-def _order(metric: str) -> dict[str, str]:
-    return {"orderByKey": f"metrics.`{metric}`", "orderByAsc": "false"}
-
-
 def _view(metric: str) -> str:
     """The table that `run_links` opens, as MLflow's UI stores it."""
     columns = [f"metrics.`{metric}`", *(f"tags.`{name}`" for name in COLUMNS)]
-    table = {"searchFilter": SHOWN, **_order(metric), "orderByAsc": False}
+    table = {"searchFilter": SHOWN, "orderByKey": columns[0], "orderByAsc": False}
     return json.dumps({**table, "selectedColumns": columns, "columnOrder": columns})
 
 
@@ -127,36 +131,26 @@ def not_sent(root: Path, folds: Sequence[Fold]) -> list[Fold]:
     left = [fold for fold in folds if not is_sent(root, fold)]
     if not left or _file_of(root) is not None:
         return left
-    store = _Store(root, writes=False)
+    store = _Store(root)
     return [fold for fold in left if not store.has(*_known_by(fold))]
 
 
-def _experiments(root: Path, names: Collection[str]) -> dict[str, tuple[str, bool]]:
-    """Name -> id of the experiments that the store has, and whether they have our view.
-
-    Raises:
-        ArtifactError: the store cannot be read.
-    """
-    check_database(root, whole=True)
+@contextmanager
+def _telling(what: str, fix: str) -> Iterator[None]:
+    """Put into one line whatever a tracking store may fail with."""
     try:
-        client = _Store(root, writes=False).client
-        found = [client.get_experiment_by_name(name) for name in sorted(names)]
+        yield
     except ArtifactError:
         raise
-    except Exception as error:  # a tracking store may fail in any way
-        raise ArtifactError(
-            f"MLflow at {shown_store(root)} cannot be read: {_first_line(error)}",
-            fix="start the tracking server or fix MLFLOW_TRACKING_URI, then run it again",
-        ) from error
-    there = [one for one in found if one is not None and one.lifecycle_stage == "active"]
-    return {one.name: (one.experiment_id, VIEW_TAG in one.tags) for one in there}
+    except Exception as error:
+        raise ArtifactError(f"{what}: {_first_line(error)}", fix=fix) from error
 
 
 class Tracker:
     """Logs runs to MLflow from a background thread. A run starts, logs epochs, and finishes with a fold on disk.
 
-    MLflow's own asynchronous logging sends metrics alone, and waits without a limit at the end of the process; here a
-    slow or dead server holds neither the making of a run nor its files nor the end.
+    MLflow's own asynchronous logging neither makes runs nor sends files, and waits without a limit at the end of the
+    process; here a slow or dead server holds nothing up.
 
     Args:
         root: the project; None: nothing is logged.
@@ -168,7 +162,7 @@ class Tracker:
     """
 
     def __init__(
-        self, root: Path | None = None, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track"
+        self, root: Path | None = None, *, close_timeout_s: float = 60.0, again: str = "daamctl track"
     ) -> None:
         self.root, self.again, self.close_timeout_s = root, again, close_timeout_s
         self.stored: set[Path] = set()
@@ -185,8 +179,7 @@ class Tracker:
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
-        known = dict(entry)
-        self._put(lambda: self._store.epoch(known))
+        self._put(lambda: self._store.epoch(entry))
 
     def finish(self, fold: Fold) -> None:
         """Log parameters, results and files of a finished fold and end its run, unless the store has them."""
@@ -232,10 +225,10 @@ class Tracker:
 
 
 class _Store:
-    """The calls to MLflow. Only one thread may use it. With `writes=False`, the store is only read."""
+    """The calls to MLflow. Only one thread may use it."""
 
-    def __init__(self, root: Path, *, writes: bool = True) -> None:
-        self.root, self.writes = root, writes
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self._run_id = ""
         """Run of the fold in training, once it has an epoch."""
         self._tags: dict[str, str] = {}
@@ -261,8 +254,6 @@ class _Store:
                 (self.root / DATABASE).touch()  # a file of SQLite's making could be written by its owner alone
             client = MlflowClient(uri)
             client.search_experiments(max_results=1)
-            if self.writes:
-                correct_artifacts(self.root)
         return client
 
     @cached_property
@@ -289,7 +280,7 @@ class _Store:
 
     def has(self, name: str, tags: Mapping[str, str]) -> bool:
         """Whether a finished run has these tags, from whatever project it came."""
-        return any(run.info.status == "FINISHED" for run in self.runs(name, tags))
+        return _has_row(self.root, name, tags) or any(run.info.status == "FINISHED" for run in self.runs(name, tags))
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Remember which run comes next. It is made with its first epoch: another process may finish the fold first."""
@@ -300,166 +291,140 @@ class _Store:
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         self._run_id = self._run_id or self._begin()
-        figures = {name: value for name, value in entry.items() if name not in ("epoch", "step")}
-        self._metrics(self._run_id, figures, step=int(entry["epoch"] or entry["step"] or 0))
+        self._send(self._run_id, _points(entry))
 
     def _begin(self) -> str:
         """Make the run that was started, below that of its method."""
         name, method = self._tags["pipeline"], self._tags["method"]
         with self._alone(f"the MLflow run of {method}", f"{name}-{method}-run"):
             known = self.runs(name, self._parent_tags)
-            parent = known[0] if known else self._make(name, method, self._parent_tags)
+            parent = known[0].info.run_id if known else self._make(name, method, self._parent_tags)
         title = f"{method}-fold{self._tags['fold']}-seed{self._tags['seed']}"
-        return str(self._make(name, title, {**self._tags, PARENT: parent.info.run_id}).info.run_id)
+        return self._make(name, title, {**self._tags, PARENT: parent})
 
-    def _make(self, name: str, title: str, tags: Mapping[str, str]) -> Run:
-        return self.client.create_run(self.experiment(name), run_name=title, tags={STATE: CURRENT, **tags})
+    def _make(self, name: str, title: str, tags: Mapping[str, str]) -> str:
+        run = self.client.create_run(self.experiment(name), run_name=title, tags={STATE: CURRENT, **tags})
+        return str(run.info.run_id)
 
     def finish(self, fold: Fold) -> bool:
         """Log a finished fold and end its run; False if the store has it."""
-        run, method = fold.result["run"], fold.folder.parent.name
+        (name, tags), run = _known_by(fold), fold.result["run"]
         live, self._run_id = self._run_id, ""
         if not live and is_sent(self.root, fold):
             return False
         # another process that waited for the fold may log it at this moment
-        with self._alone(f"the MLflow runs of {method}", f"{run['pipeline']}-{method}"):
-            if self.has(*_known_by(fold)):
+        with self._alone(f"the MLflow runs of {tags['method']}", f"{name}-{tags['method']}"):
+            if self.has(name, tags):
                 if live:
                     self.client.delete_run(live)
                 return False
-            self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
-            self._run_id = live or self._begin()
-            for entry in () if live else fold.history().to_dicts():
-                self.epoch(entry)
-            self._log(fold)
-            for old in self.runs(run["pipeline"], self._tags):
-                if old.info.run_id != self._run_id:
+            self.start(name, fold.folder.parent, run["fold"], run["seed"])
+            run_id = live or self._begin()
+            self._log(run_id, fold, [] if live else fold.history().to_dicts())
+            for old in self.runs(name, self._tags):
+                if old.info.run_id != run_id:
                     if old.info.status == "RUNNING":  # its process was killed
                         self.client.set_terminated(old.info.run_id, "KILLED")
                     self.client.set_tag(old.info.run_id, STATE, SUPERSEDED)
-            self._summarise(run["pipeline"])
-            self.client.set_terminated(self._run_id, "FINISHED")  # last, so that what was interrupted is done again
-        self._run_id = ""
+            self._summarise(name, run_id)
+            self.client.set_terminated(run_id, "FINISHED")  # last, so that what was interrupted is done again
         return True
 
-    def _log(self, fold: Fold) -> None:
-        """Log parameters, facts, results and files of a fold."""
-        from mlflow.entities import Param, RunTag
-
-        run, meta = fold.result["run"], fold.result["meta"]
-        params = dict(_flat(run["config"])) | {"num_layers": len(run["layers"])}
+    def _log(self, run_id: str, fold: Fold, history: Sequence[Mapping[str, float | int | None]]) -> None:
+        """Log parameters, facts, records, results and files of a fold, and the curves of all candidates of a search."""
+        run, meta, search = fold.result["run"], fold.result["meta"], fold.result.get("search")
+        params = flat(run["config"]) | {"num_layers": len(run["layers"])}
         params |= {name: run[name] for name in ("num_parameters", "embed_dim")}
-        facts = {
-            "git_commit": meta["git_commit"] or "none",
-            "embeddings_key": meta["embeddings_key"],
-            "device": meta["device"],
-            "precision": meta["precision"],
-            "encoder": encoder_label(meta["encoder"], run["config"].get("extract", {})),
-            "test_group": run["test_group"],
-            "dev_group": run["dev_group"] or "none",
-            "key": run["key"],
-        }
+        tags = {name: meta[name] or "none" for name in ("git_commit", "embeddings_key", "device", "precision")}
+        tags |= {name: run[name] or "none" for name in ("test_group", "dev_group", "key")}
+        tags["encoder"] = encoder_label(meta["encoder"], run["config"].get("extract", {}))
         if run.get("reconstructed"):
-            facts["reconstructed"] = run["reconstructed"]
-        search = fold.result.get("search")
+            tags["reconstructed"] = run["reconstructed"]
+        points = [point for entry in history for point in _points(entry)]
         if search is not None:
             chosen = {
                 key: int(value) if isinstance(value, float) and value.is_integer() else value  # a layer is 5, not 5.0
                 for key, value in search["candidates"][search["chosen"]]["settings"].items()
             }
             params |= {f"chosen.{key}": value for key, value in chosen.items()}
-            facts["search.chosen"] = json.dumps(chosen)
-            facts["search.edges"] = ", ".join(search["edges"]) or "none"
-            facts["search.candidates"] = str(len(search["candidates"]))
-            self._curves(search)
-        told = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in params.items()]
-        for start in range(0, len(told), 100):  # MLflow accepts at most 100 params per call
-            self.client.log_batch(self._run_id, params=told[start : start + 100])
-        self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
-        results = dict(fold.result["metrics"])
+            tags["search.chosen"] = json.dumps(chosen)
+            tags["search.edges"] = ", ".join(search["edges"]) or "none"
+            tags["search.candidates"] = str(len(search["candidates"]))
+            points += [
+                (f"search/{name} {_in_metric_name(one['settings'])}", value, epoch)
+                for one in search["candidates"]
+                for name, values in (("dev_accuracy", one["dev_accuracy"]), ("dev_loss", one["dev_loss"]))
+                for epoch, value in enumerate(values, start=1)
+            ]
+        results = dict(fold.result["metrics"]) | {"train_s": meta["train_s"]}
         for name in ("train_accuracy", "dev_accuracy"):  # a record has metrics of these names
             results[f"selected_{name}"] = results.pop(name, None)
-        self._metrics(self._run_id, {**results, "train_s": meta["train_s"]}, step=0)
-        self.client.log_artifacts(self._run_id, str(fold.folder))
+        self._send(run_id, [*points, *_points(results)], params.items(), tags.items())
+        self.client.log_artifacts(run_id, str(fold.folder))
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Log a report; the run of the report before goes once the new one is whole."""
         key = sha256_file(folder / "report.html")
-        if _has_row(self.root, name, {"key": key, "kind": "report"}) or self.has(name, {"key": key, "kind": "report"}):
+        if self.has(name, {"key": key, "kind": "report"}):
             return
         own = {"pipeline": name, "kind": "report", **self.own}
-        run_id = self._make(name, "report", {**own, "key": key, **tags}).info.run_id
-        self._metrics(run_id, metrics, step=0)
+        run_id = self._make(name, "report", {**own, "key": key, **tags})
+        self._send(run_id, _points(metrics))
         self.client.log_artifact(run_id, str(folder / "report.html"))
         self.client.log_artifacts(run_id, str(folder / "tables"), "tables")
         for old in self.runs(name, own):
             if old.info.run_id != run_id:
                 self.client.delete_run(old.info.run_id)
         # pictures that the report shows of a method, `<method>-<what>.png`, and its figures go to its run
-        parents = {run.info.run_name: run.info.run_id for run in self.runs(name, {"kind": "method", **self.own})}
         figures = (folder.parents[1] / "metrics" / name).glob("*.json")
         files = [(path.stem, "metrics", path) for path in figures]
         pictures = (folder / "pictures").glob("*-*.png")
         files += [(path.stem.rpartition("-")[0], "pictures", path) for path in pictures]
-        for method, place, path in sorted(files):
-            if method in parents:
-                self.client.log_artifact(parents[method], str(path), place)
+        for parent in self.runs(name, {"kind": "method", **self.own}):
+            for method, place, path in files:
+                if method == parent.info.run_name:
+                    self.client.log_artifact(parent.info.run_id, str(path), place)
         self.client.set_terminated(run_id, "FINISHED")
 
-    def _metrics(self, run_id: str, values: Mapping[str, float | int | None], *, step: int) -> None:
-        from mlflow.entities import Metric
+    def _send(self, run_id: str, points: Iterable[Point], params: Pairs = (), tags: Pairs = ()) -> None:
+        """Log to a run, in as many calls as MLflow asks for."""
+        from mlflow.entities import Metric, Param, RunTag
 
         now = int(time.time() * 1000)
-        metrics = [Metric(key, float(value), now, step) for key, value in values.items() if value is not None]
-        self.client.log_batch(run_id, metrics=metrics)
-
-    def _curves(self, search: SearchPart) -> None:
-        """Log the curve of every candidate on the held-out group, each as its own metric."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = [
-            Metric(f"search/{name} {words}", value, now, epoch)
-            for one in search["candidates"]
-            for words in [_in_metric_name(one["settings"])]
-            for name, values in (("dev_accuracy", one["dev_accuracy"]), ("dev_loss", one["dev_loss"]))
-            for epoch, value in enumerate(values, start=1)
-        ]
-        for start in range(0, len(metrics), MAX_METRICS):
-            self.client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS])
+        metrics = [Metric(name, float(value), now, step) for name, value, step in points if value is not None]
+        settings = [Param(name, str(value)) for name, value in params]
+        facts = [RunTag(name, value) for name, value in tags]
+        for start in range(0, max(len(metrics), len(settings), len(facts)), PER_CALL):
+            part = slice(start, start + PER_CALL)
+            self.client.log_batch(run_id, metrics[part], settings[part], facts[part])
 
     def experiment(self, name: str) -> str:
         """Number of the experiment of a pipeline; made if it is not there."""
         from mlflow.exceptions import MlflowException
 
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
+        correct_artifacts(self.root)
+        if (found := self.client.get_experiment_by_name(name)) is None:
+            # the view that the UI opens, and what it shows
+            tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view(MEANS[0])}
             try:
-                tags = {"mlflow.experimentKind": "custom_model_development"}  # the view that the UI opens
                 return str(self.client.create_experiment(name, _artifacts(self.root), tags))
             except MlflowException:  # another process created it first
-                found = self.client.get_experiment_by_name(name)
-                if found is None:
+                if (found := self.client.get_experiment_by_name(name)) is None:
                     raise
-        if VIEW_TAG not in found.tags:
-            self.client.set_experiment_tag(found.experiment_id, VIEW_TAG, _view(MEANS[0]))
         return str(found.experiment_id)
 
-    def _summarise(self, pipeline: str) -> None:
+    def _summarise(self, pipeline: str, run_id: str) -> None:
         """Log means over the folds of a method and links to them to their parent, and the view to the experiment."""
-        from mlflow.entities import RunTag
-
-        experiment, tags = self.experiment(pipeline), self.client.get_run(self._run_id).data.tags
+        experiment, tags = self.experiment(pipeline), self.client.get_run(run_id).data.tags
         children = self.runs(pipeline, {PARENT: tags[PARENT]})
-        runs = [run for run in children if run.info.status == "FINISHED" or run.info.run_id == self._run_id]
+        runs = [run for run in children if run.info.status == "FINISHED" or run.info.run_id == run_id]
         found = {name: [run.data.metrics[name] for run in runs if name in run.data.metrics] for name in MEANS}
         means = {name: fmean(values) for name, values in found.items() if values}
-        if means:
-            self._metrics(tags[PARENT], {**means, "folds": len(runs)}, step=0)
+        points = _points({**means, "folds": len(runs)} if means else {})
         folds = sorted((run.info.run_name, run.info.run_id) for run in runs)[:MAX_LINKS]
-        links = ", ".join(f"[{name}](#/experiments/{experiment}/runs/{run_id}/artifacts)" for name, run_id in folds)
-        told = {"encoder": tags["encoder"], "mlflow.note.content": f"Weights and predictions of each fold: {links}"}
-        self.client.log_batch(tags[PARENT], tags=[RunTag(key, value) for key, value in told.items()])
+        links = ", ".join(f"[{name}](#/experiments/{experiment}/runs/{fold}/artifacts)" for name, fold in folds)
+        note = ("mlflow.note.content", f"Weights and predictions of each fold: {links}")
+        self._send(tags[PARENT], points, tags=[("encoder", tags["encoder"]), note])
         metric = next((name for name in reversed(MEANS) if name in means), MEANS[0])
         self.client.set_experiment_tag(experiment, VIEW_TAG, _view(metric))
         self.client.set_terminated(tags[PARENT], "FINISHED")
@@ -496,26 +461,17 @@ def register_model(root: Path, folder: Path, name: str) -> str:
         ArtifactError: the store cannot be reached or refuses the model.
     """
     store = _Store(root)
-    try:
+    fix = "correct the name, or the tracking server (MLFLOW_TRACKING_URI); then export again with --force"
+    with _telling(f"MLflow does not register '{name}'", fix):
         from mlflow.exceptions import MlflowException
 
-        client = store.client
-        run = client.create_run(store.experiment(EXPORTED), run_name=name)
-        client.log_artifacts(run.info.run_id, str(folder), "model")
-        client.set_terminated(run.info.run_id)
-        try:
-            client.get_registered_model(name)
-        except MlflowException:
-            client.create_registered_model(name)
+        run = store.client.create_run(store.experiment(EXPORTED), run_name=name)
+        store.client.log_artifacts(run.info.run_id, str(folder), "model")
+        store.client.set_terminated(run.info.run_id)
+        with suppress(MlflowException):  # there is one, or the next call tells the reason
+            store.client.create_registered_model(name)
         source = f"{run.info.artifact_uri}/model"
-        return str(client.create_model_version(name, source, run_id=run.info.run_id).version)
-    except ArtifactError:
-        raise
-    except Exception as error:  # of MLflow, its database and its network
-        raise ArtifactError(
-            f"MLflow does not register '{name}': {without_credentials(_first_line(error))}",
-            fix="correct the name, or the tracking server (MLFLOW_TRACKING_URI); then export again with --force",
-        ) from error
+        return str(store.client.create_model_version(name, source, run_id=run.info.run_id).version)
 
 
 def is_sent(root: Path, fold: Fold) -> bool:
@@ -537,15 +493,19 @@ def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
     tags = {**tags, STATE: CURRENT}
     tagged = " AND EXISTS (SELECT 1 FROM tags WHERE run_uuid = runs.run_uuid AND key = ? AND value = ?)"
     query = (
-        "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) WHERE experiments.name = ? "
+        "SELECT 1 FROM runs JOIN experiments USING (experiment_id) WHERE experiments.name = ? "
         f"AND status = 'FINISHED' AND runs.lifecycle_stage = 'active'{tagged * len(tags)}"
     )
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            found = database.execute(query, (name, *(part for pair in tags.items() for part in pair))).fetchone()[0]
+        return bool(_rows(path, query, name, *(part for pair in tags.items() for part in pair)))
     except sqlite3.DatabaseError:  # damaged, locked or without tables, which MLflow will say
         return False
-    return bool(found)
+
+
+def _rows(path: Path, query: str, *values: str) -> list[Any]:
+    """What is asked of a file of SQLite; nothing is written."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        return database.execute(query, values).fetchall()
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold], counter: Progress | None = None) -> None:
@@ -589,15 +549,10 @@ def check_database(root: Path, *, whole: bool = False) -> None:
     if not path.exists():
         return
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            answer = database.execute("PRAGMA quick_check(1)").fetchone()[0] if whole else "ok"
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):  # somebody writes to it
-            return
-        answer = str(error)
+        beginning = "SELECT 'ok' FROM (SELECT count(*) FROM sqlite_master)"
+        answer = _rows(path, "PRAGMA quick_check(1)" if whole else beginning)[0][0]
     except sqlite3.DatabaseError as error:
-        answer = str(error)
+        answer = "ok" if "locked" in str(error) else str(error)  # somebody writes to it
     if answer != "ok":
         raise ArtifactError(
             f"{path} is damaged ({' '.join(answer.split())})",
@@ -617,8 +572,7 @@ def artifacts_elsewhere(root: Path) -> list[str]:
         return []
     query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE 'file://%/mlartifacts'"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-            return [found for (found,) in database.execute(query) if found != own]
+        return [found for (found,) in _rows(path, query) if found != own]
     except sqlite3.DatabaseError:  # damaged, or without tables, which MLflow will say
         return []
 
@@ -633,9 +587,9 @@ def correct_artifacts(root: Path) -> None:
         for old in artifacts_elsewhere(root):
             with closing(sqlite3.connect(root / DATABASE, timeout=WRITE_TIMEOUT_S)) as database, database:
                 for table, column in (path.split(".") for path in STORED_PATHS.split()):
-                    moved = f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
-                    moved += f"WHERE substr({column} || '/', 1, ?) = ?"
-                    database.execute(moved, (_artifacts(root), len(old) + 1, len(old) + 1, f"{old}/"))
+                    moved = f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
+                    moved += f"WHERE instr({column} || '/', ?2 || '/') = 1"
+                    database.execute(moved, (_artifacts(root), old))
     except sqlite3.OperationalError as error:
         raise ArtifactError(f"{root / DATABASE} cannot be changed: {error}", fix=repair_of_store(root)) from error
 
@@ -669,11 +623,7 @@ def _in_metric_name(settings: Mapping[str, float | str]) -> str:
     return " ".join(words).replace("e+", "e")
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    items: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            items += _flat(value, f"{prefix}{key}.")
-        else:
-            items.append((f"{prefix}{key}", value))
-    return items
+def _points(values: Mapping[str, float | None]) -> list[Point]:
+    """Metrics, at the epoch or step that is among them, else at 0."""
+    step = int(values.get("epoch") or values.get("step") or 0)
+    return [(name, value, step) for name, value in values.items() if name not in ("epoch", "step")]

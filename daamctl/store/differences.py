@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,17 @@ class Difference(NamedTuple):
     place: str
     first: Any
     second: Any
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    result: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            result.update(flat(value, f"{prefix}{key}."))
+        else:
+            result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return result
 
 
 def differences(first: Any, second: Any, *, place: str, tolerance: float = TOLERANCE) -> Iterator[Difference]:

@@ -114,22 +114,6 @@ class EncoderAndItems:
     items: ItemSet
 
 
-def data_key(table: ClipTable, facts: Mapping[str, Any], config: Config) -> str:
-    """Content key of the training data: the items, and all that affects how the encoder reads them.
-
-    Args:
-        facts: of the encoder.
-    """
-    facts = {name: value for name, value in facts.items() if name not in FREE_FACTS}
-    if "max_tokens" in facts:
-        # a limit above that of fine-tuning changes nothing, so it must not change the key
-        facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
-    if facts.get("pooling") == "all-frames":
-        facts["pad_to_s"] = config.segment.max_duration_s
-    settings = finetuning_data_settings(config, table.modality)
-    return content_key({"clips": clips_key(table), "encoder": facts, "settings": settings})
-
-
 class EncoderSource:
     """The clips of a corpus, and a function that opens a fresh encoder for them.
 
@@ -138,13 +122,15 @@ class EncoderSource:
 
     Args:
         table: the clips; their groups are the folds.
+        facts: of the encoder, if they are known without opening it.
     """
 
-    def __init__(self, table: ClipTable, open: Callable[[], EncoderAndItems]) -> None:
-        self.table, self.open = table, open
+    def __init__(
+        self, table: ClipTable, open: Callable[[], EncoderAndItems], facts: Mapping[str, Any] | None = None
+    ) -> None:
+        self.table, self.open, self._facts = table, open, facts
         self._opened: EncoderAndItems | None = None
         self._kept: EncoderAndItems | None = None
-        self._facts: Mapping[str, Any] | None = None
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -153,6 +139,21 @@ class EncoderSource:
             self._opened = self.open()
             self._facts = self._opened.facts
         return self._facts
+
+    @cached_property
+    def _clips_key(self) -> str:
+        return clips_key(self.table)
+
+    def key(self, config: Config) -> str:
+        """Content key of the training data: the items, and all that affects how the encoder reads them."""
+        facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
+        if "max_tokens" in facts:
+            # a limit above that of fine-tuning changes nothing, so it must not change the key
+            facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
+        if facts.get("pooling") == "all-frames":
+            facts["pad_to_s"] = config.segment.max_duration_s
+        settings = finetuning_data_settings(config, self.table.modality)
+        return content_key({"clips": self._clips_key, "encoder": facts, "settings": settings})
 
     def ask_worker(self, engine: Engine, device: str) -> None:
         """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
@@ -216,7 +217,7 @@ class AdapterTrial(Trial):
         return content_key(
             {
                 "format": KEY_FORMAT,
-                "data": data_key(self.data.table, self.data.facts, self.config),
+                "data": self.data.key(self.config),
                 "method": self.spec.method,
                 "code": self._code,
                 "finetune": key_settings(self.config, "finetune"),
@@ -287,7 +288,7 @@ class AdapterTrial(Trial):
             },
             "meta": {
                 "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
-                "embeddings_key": data_key(self.data.table, self.data.facts, self.config),
+                "embeddings_key": self.data.key(self.config),
                 "encoder": dict(opened.facts),
                 "evaluation_precision": facts["evaluation_precision"],
             },

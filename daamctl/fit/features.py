@@ -155,11 +155,6 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     """
     head = embeddings_of(layout, config)
     clips, stored = open_embeddings(layout.embeddings, layers)
-    return features_of(head, clips, stored, config)
-
-
-def features_of(head: EmbeddingsMetadata, clips: pl.DataFrame, stored: StoredVectors, config: Config) -> Features:
-    """Embeddings on disk as training data."""
     usual = min(Config().extract.shard_clips, len(stored) + len(head.unreadable))
     first = int(stored.starts[1])
     # unreadable clips are missing in their shards; nothing tells in which, so a little less counts as usual too

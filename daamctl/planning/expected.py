@@ -26,27 +26,25 @@ from daamctl.artifacts.embeddings import (
     check_settings,
     embeddings_in,
     finished_sets,
-    open_embeddings,
     read_head,
     with_keys,
 )
-from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
+from daamctl.artifacts.inputs import clips_of, crops_of, embeddings_of, utterances_of
 from daamctl.artifacts.layout import Layout
+from daamctl.artifacts.reconstruction import CROPS
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import Split, fold_groups, split_of
 from daamctl.compute.devices import is_held, resolve_device
 from daamctl.config import Config, TrainingStage
-from daamctl.config.keys import embedding_settings, names
-from daamctl.config.marks import AppliesTo
+from daamctl.config.keys import embedding_settings
 from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.data.stage_table import STAGES
 from daamctl.data.task import task_of
 from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import ArtifactError, MethodError, TrainingError
-from daamctl.evaluation.consistency import differences
-from daamctl.fit.adapter import data_key
-from daamctl.fit.features import POOL_CLIPS, Features, features_of, gpu_room
+from daamctl.fit.adapter import AdapterTrial, EncoderAndItems, EncoderSource
+from daamctl.fit.features import POOL_CLIPS, Features, gpu_room, open_features
 from daamctl.fit.runner import kept_folds
 from daamctl.fit.trial import FoldSpec, FusionTrial, build_method, candidates_of, trials_of
 from daamctl.methods import CLOSED_FORM
@@ -77,7 +75,7 @@ class Expected:
 
     Attributes:
         outdated: stage -> why its existing result does not match the settings.
-        utterances, clips: the tables; None if they are missing or outdated.
+        utterances, clips, crops: the tables; None if they are missing or outdated.
         head: metadata of the embeddings; None likewise.
         stats: number, lengths and groups of the items, as far as they are known.
         splits: one per fold; empty if the items are unknown or cannot be split.
@@ -94,6 +92,7 @@ class Expected:
         self.utterances = self._current("download", layout.utterances, utterances_of)
         self.clips = self._current("segment", layout.clips, clips_of)
         self.head = self._current("extract", layout.embeddings / STAGES["extract"].finished, embeddings_of)
+        self.crops = self._current("crop", layout.stage("crop") / CROPS, crops_of)
         self.stats = corpus_stats_of(config, self.utterances, self.clips)
         self.copies = 1 if os.environ.get("MLFLOW_TRACKING_URI") else 2
         self.splits: list[Split] = []
@@ -134,15 +133,23 @@ class Expected:
         return self.utterances.facts if self.utterances is not None else {}
 
     @functools.cached_property
+    def vectors(self) -> tuple[tuple[int, ...], int] | None:
+        """Stored layers, perhaps with layer 0, and D; None if they are not known yet."""
+        if self.head is not None:
+            return self.head.layers, self.head.embed_dim
+        if self.given:
+            return tuple(self.given["layers"]), int(self.given["embed_dim"])
+        if (size := self.encoder_size) is None:
+            return None
+        return tuple(range(1 - self.config.extract.layer_00, size.num_layers + 1)), size.embed_dim
+
+    @functools.cached_property
     def sizes(self) -> tuple[int, int, int] | None:
         """L (without layer 0), D and C; None if they are not known yet."""
-        if self.head is not None:
-            return sum(layer > 0 for layer in self.head.layers), self.head.embed_dim, len(self.head.classes)
-        if self.stats.classes and self.given:
-            return sum(layer > 0 for layer in self.given["layers"]), self.given["embed_dim"], self.stats.classes
-        if self.stats.classes is None or self.encoder_size is None:
+        classes = self.stats.classes if self.head is None else len(self.head.classes)
+        if self.vectors is None or classes is None:
             return None
-        return self.encoder_size.num_layers, self.encoder_size.embed_dim, self.stats.classes
+        return sum(layer > 0 for layer in self.vectors[0]), self.vectors[1], classes
 
     @property
     def num_items(self) -> int | None:
@@ -208,45 +215,36 @@ class Expected:
                     return folder
         return None
 
-    def kept(self, folder: Path, method: str, layers: tuple[int, ...] | None = None) -> list[Fold]:
-        """Folds in a folder that training a method will keep; none without embeddings, which are part of the key."""
+    @functools.cached_property
+    def features(self) -> Features:
+        """The embeddings, of which no vectors are read."""
+        return open_features(self.layout, self.config)
+
+    def kept(self, method: str, layers: tuple[int, ...] | None = None, folder: Path | None = None) -> list[Fold]:
+        """Folds that training a method will keep; none without embeddings, which are part of the key.
+
+        Args:
+            layers: on which it is trained; None: all.
+            folder: in which the folds are; None: that of the method.
+        """
         if self.head is None or not self.splits:
             return []
-        clips, stored = open_embeddings(self.layout.embeddings)
-        features = features_of(self.head, clips, stored, self.config)
-        features = features if layers is None else features.subset(layers)
+        features = self.features if layers is None else self.features.subset(layers)
         trials = trials_of(FusionTrial, self.layout, method, features, self.config)
-        return [fold for fold in kept_folds(folder, trials).values() if fold is not None]
+        found = kept_folds(folder or self.layout.method(method), trials)
+        return [fold for fold in found.values() if fold is not None]
 
     def finetuned(self, method: str) -> list[Fold]:
         """Folds that fine-tuning with a method will keep; none without clips, which are part of the key."""
-        if self.clips is None:
+        if self.clips is None or not self.splits:
             return []
-        now, modality, kept = self.config.section("extract"), self.clips.modality, []
-        keys: dict[str, str] = {}  # of the data, by the facts of the encoder: each hashes all clips
-        for fold in intact_folds(self.layout.method(method)):
-            made, meta = fold.result["run"]["config"], fold.result["meta"]
-            sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
-            # fine-tuning does not read the stored embeddings, so how they are stored may differ
-            sections["extract"] = {
-                **made["extract"],
-                **{name: now[name] for name in names("extract", AppliesTo.STORED)},
-            }
-            try:
-                check_settings(sections, self.config, modality, what="folds", path=self.layout.method(""))
-            except ArtifactError:
-                continue
-            # the encoder is taken to be as it was: its weights are not read for a plan
-            facts = content_key(meta["encoder"])
-            if facts not in keys:
-                keys[facts] = data_key(self.clips, meta["encoder"], self.config.for_adapter(method))
-            if (
-                keys[facts] == meta["embeddings_key"]
-                and fold.seed in self.config.seeds_of("finetune")
-                and not differences(fold, self.config)
-            ):
-                kept.append(fold)
-        return kept
+        config, folds = self.config.for_adapter(method), intact_folds(self.layout.method(method))
+        # the encoder is taken to be as it was: its weights are not read for a plan
+        facts = {content_key(made): made for made in (fold.result["meta"]["encoder"] for fold in folds)}
+        sources = [EncoderSource(self.clips, _closed, made) for made in facts.values()]
+        trials = [trial for one in sources for trial in trials_of(AdapterTrial, self.layout, method, one, config)]
+        keys = {trial.key for trial in trials}
+        return [fold for fold in folds if fold.result["run"]["key"] in keys]
 
     def method(self, method: str, layers: int | None = None) -> tuple[MethodSize | None, Obstacle | None]:
         """Size of a method over all layers or `layers` of them, or why it cannot be built."""
@@ -315,14 +313,9 @@ class Expected:
 
     def embeddings_bytes(self) -> int | None:
         """Disk of the embeddings."""
-        if self.num_items is None or not (self.given or self.encoder_size):
+        if self.num_items is None or self.vectors is None:
             return None
-        if self.given:
-            layers, dim = len(self.given["layers"]), int(self.given["embed_dim"])
-        else:
-            assert self.encoder_size is not None
-            layers, dim = self.encoder_size.num_layers + self.config.extract.layer_00, self.encoder_size.embed_dim
-        return self.num_items * layers * dim * np.dtype(self.storage).itemsize
+        return self.num_items * len(self.vectors[0]) * self.vectors[1] * np.dtype(self.storage).itemsize
 
     def fold_bytes(self, weights: Iterable[int], stage: TrainingStage = "train") -> int | None:
         """Disk of all folds of trainings whose folds have so many bytes of weights each."""
@@ -330,3 +323,7 @@ class Expected:
             return None
         tested = sum(len(split.test) for split in self.splits) * (ROW_BYTES + 4 * self.stats.classes)
         return self.copies * len(self.config.seeds_of(stage)) * sum(len(self.splits) * one + tested for one in weights)
+
+
+def _closed() -> EncoderAndItems:
+    raise AssertionError("a plan opens no encoder")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +25,6 @@ from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance, folds_and_key
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.layout import Layout
-from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.terms import counted, encoder_label
@@ -54,7 +54,6 @@ from daamctl.planning.recorded import (
     Throughput,
     work_of_fold,
 )
-from daamctl.planning.repair import repair_of
 from daamctl.planning.tasks import Blockers, Task, set_state
 from daamctl.reconstruction.training import kept_trainings
 from daamctl.reconstruction.vqvae import VQVAE
@@ -144,7 +143,6 @@ class _Planner:
         self.known = Expected(layout, config)
         self.recorded = RecordedSpeeds(layout, config, measured)
         self.tasks: list[Task] = []
-        self.crops: Crops | None = None
 
     def add(self, stage: str, entry: str | None) -> None:
         """Add the task of a stage, or of one entry of the list that it runs for."""
@@ -231,8 +229,7 @@ class _Planner:
             task.notes.append(f"the same vectors are in {folder}: they are used, not embedded again")
             self._set_disk(task, 0)
             return
-        device = resolve_device(config.device)
-        task.memory_on = "cuda" if config.min_gpu_memory_gb else device.partition(":")[0]
+        device, task.memory_on = resolve_device(config.device), self._memory_on(config)
         if known.encoder_size is not None and known.stats.modality is not None:
             precision = resolve_precision(config.precision, device, work="encoder")
             task.memory_bytes = weight_bytes(known.encoder_size, config, known.stats.modality, device, precision)
@@ -242,12 +239,9 @@ class _Planner:
             self._set_time(task, rate, task.total - task.done)
 
     def train(self, task: Task) -> None:
-        known, method, folder = self.known, str(task.method), self.layout.method(str(task.method))
-        left = self._set_folds(task, known.kept(folder, method), self.config)
+        known, method = self.known, str(task.method)
+        left = self._set_folds(task, known.kept(method), self.config, "" if known.head else "embeddings")
         task.memory_on = self.kind
-        # without embeddings there is no key that would tell whether the folds were trained on them
-        if known.head is None and (existing := len(intact_folds(folder))):
-            task.reason = _kept(existing, "embeddings")
         size, problem = known.method(method)
         set_state(task, problem or known.no_split, self.of("extract"))
         if size is None:
@@ -263,12 +257,8 @@ class _Planner:
     def finetune(self, task: Task) -> None:
         known, method = self.known, str(task.method)
         config, extract = self.config.for_adapter(method), self.config.extract
-        left = self._set_folds(task, known.finetuned(method), config)
-        if known.clips is None and (existing := len(intact_folds(self.layout.method(method)))):
-            task.reason = _kept(existing, "clips")
-        task.memory_on = (
-            "cuda" if extract.min_gpu_memory_gb else resolve_device(config.finetune.device).partition(":")[0]
-        )
+        left = self._set_folds(task, known.finetuned(method), config, "" if known.clips else "clips")
+        task.memory_on = self._memory_on(config.finetune)
         size, problem = None, None
         if known.stats.modality is not None:
             try:
@@ -297,7 +287,7 @@ class _Planner:
     def evaluate(self, task: Task) -> None:
         trained = self.of("train", "finetune")
         task.work = counted(len(trained), "method")
-        made = self._current(task, [self.layout.method(name) for name in self.config.trained], trained, find_evaluation)
+        made = self._current(task, trained, find_evaluation)
         if made is not None:
             wanted = {name: {*self.config.seeds_of(stage_of(name))} for name in self.config.trained}
             scored = {name: {run.seed for run in one.runs} for name, one in made.methods.items()}
@@ -310,11 +300,11 @@ class _Planner:
         task.work, task.memory_on = "layer groups", self.kind
         rank_by = choose_ranking(self.layout, self.config, known.sizes).name if known.sizes else settings.rank_by
         ranking = [one for one in self.of("train") if one.method == rank_by]
-        made = self._current(task, [self.layout.method(str(one.method)) for one in ranking], [], find_ablation)
+        made = self._current(task, ranking, find_ablation)
         upstream = [*self.of("extract"), *ranking]
         unlisted = "; ".join(self.config.unlisted().values())
         set_state(task, Obstacle(unlisted) if unlisted else None, upstream)
-        if known.sizes is None or not known.splits or unlisted:
+        if known.sizes is None or known.vectors is None or not known.splits or unlisted:
             self._set_disk(task, None)
             return
         size = known.method(str(rank_by))[0] if ranking else None
@@ -324,8 +314,7 @@ class _Planner:
         elif ranking[0].is_done:
             finished = intact_folds(self.layout.method(str(rank_by)))
             order = ranked(layer_scores(fold for fold in finished if fold.seed in self.config.train.seeds))
-        stored = known.head.layers if known.head else known.given.get("layers", range(1, known.sizes[0] + 1))
-        layers = [layer for layer in stored if layer > 0]
+        layers = [layer for layer in known.vectors[0] if layer > 0]
         wanted = settings.k, settings.layers, layers, settings.presets
         try:
             groups = choose_sets(layers if order is None else order, *wanted)  # until then any layers stand for them
@@ -348,7 +337,7 @@ class _Planner:
         task.work, task.total = f"{counted(len(groups), 'group')} × {counted(runs, 'fold')}", len(groups) * runs
         settled = {name: group for name, group in groups.items() if order is not None or not name.startswith(RANKED)}
         folder = self.layout.stage("ablate")
-        kept = [fold for name in settled for fold in known.kept(folder / f"{name}-{method}", method, settled[name])]
+        kept = [fold for name in settled for fold in known.kept(method, settled[name], folder / f"{name}-{method}")]
         task.took_s = _train_seconds(kept)
         task.done = len(kept) if fresh else min(len(kept), task.total - 1)  # the table is still to be written
         if len(settled) < len(groups):
@@ -368,18 +357,14 @@ class _Planner:
         task.memory_bytes = known.training_bytes(max(known.state_bytes(method, size, k) for k, size in sizes.items()))
         rate = self.recorded.training(method, known.sizes)
         if rate is not None:
-            each = [
-                work_of_fold(method, self.config, *map(len, (split.train, split.dev, split.test)))
-                for split in known.splits
-            ]
-            task.time_s, task.basis = (task.total - task.done) * float(np.mean(each)) * rate.seconds, "estimated"
+            each = fmean(self._work_of_folds(method, self.config).values())
+            task.time_s, task.basis = (task.total - task.done) * each * rate.seconds, "estimated"
             task.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
 
     def importance(self, task: Task) -> None:
         known, settings, trained = self.known, self.config.importance, self.of("train")
         task.work, task.memory_on = "maps", self.kind
-        folders = [*(self.layout.method(str(one.method)) for one in trained), self.layout.stage("ablate")]
-        made = self._current(task, folders, self.of("train", "ablate"), find_importance)
+        made = self._current(task, self.of("train", "ablate"), find_importance)
         task.done = int(made is not None and made.key == folds_and_key(self.layout, self.config)[1])
         task.basis = "not known"
         set_state(task, None, trained, any_upstream=True)
@@ -409,9 +394,10 @@ class _Planner:
 
     def report(self, task: Task) -> None:
         """As `other`; the page also shows settings of its own, which those of earlier versions do not record."""
-        written, now = self.layout.report_settings, self.config.section("report")
-        self.other(task, lambda _: not written.is_file() or read_json(written) == now)
-        if not task.done and task.reason is None and written.is_file() and read_json(written) != now:
+        written = self.layout.report_settings
+        changed = written.is_file() and read_json(written) != self.config.section("report")
+        self.other(task, lambda _: not changed)
+        if changed and task.reason is None:
             task.reason = "written with other settings"
 
     def other(self, task: Task, find: Callable[[Path], bool] = Path.exists) -> None:
@@ -422,26 +408,17 @@ class _Planner:
         """
         reads = STAGES[task.stage].reads
         task.work = f"one {task.unit.removesuffix('s')}"
-        folders = [self.layout.stage(one) for one in reads]
-        task.done = int(bool(self._current(task, folders, self.of(*reads), find)))
+        task.done = int(bool(self._current(task, self.of(*reads), find)))
         set_state(task, None, self.of(*reads[:1]))
         self._set_quick(task)
 
     def crop(self, task: Task) -> None:
-        path, settings = self.layout.stage("crop") / CROPS, self.config.crop
-        task.work = f"crops of {settings.size} pixels"
-        if path.is_file():
-            try:
-                self.crops = read_crops(path)
-            except ArtifactError as error:
-                task.reason, task.fix = error.message, repair_of(path, self.layout)
-            if self.crops is not None and self.crops.settings != settings.model_dump(mode="json"):
-                self.crops, task.reason = None, "it was made with other settings"
-        task.done = int(self.crops is not None)
+        task.work = f"crops of {self.config.crop.size} pixels"
+        task.done, task.reason = int(self.known.crops is not None), self.known.outdated.get("crop")
         set_state(task, None, self.of("download"))
 
     def reconstruct(self, task: Task) -> None:
-        arm, settings, crops = str(task.method), self.config.reconstruct, self.crops
+        arm, settings, crops = str(task.method), self.config.reconstruct, self.known.crops
         number = None
         if crops is not None:
             number = crops.part("train").height
@@ -469,8 +446,7 @@ class _Planner:
 
     def score(self, task: Task) -> None:
         arms = self.of("reconstruct")
-        folders = [folder_of(self.layout, "reconstruct", arm.method) for arm in arms]
-        task.work, task.done = f"{len(arms)} blocks", int(self._current(task, folders, arms, Path.exists) is not None)
+        task.work, task.done = f"{len(arms)} blocks", int(self._current(task, arms, Path.exists) is not None)
         set_state(task, None, arms)
 
     def _step_s(self, arm: str) -> float:
@@ -493,8 +469,15 @@ class _Planner:
         # the fastest, because other programs only ever slow a step down
         return min(times) * settings.batch_size / size
 
-    def _set_folds(self, task: Task, kept: Sequence[Fold], config: Config) -> int:
+    def _memory_on(self, settings: Any) -> str:
+        """Kind of device that holds the encoder."""
+        return "cuda" if self.config.extract.min_gpu_memory_gb else resolve_device(settings.device).partition(":")[0]
+
+    def _set_folds(self, task: Task, kept: Sequence[Fold], config: Config, missing: str) -> int:
         """Fill in the trainings and their steps (of a probe neither), and which folds are kept.
+
+        Args:
+            missing: the inputs, if they are not there. Without them no key tells whether folds were trained on them.
 
         Returns:
             Clips in the steps of all folds that are not finished.
@@ -503,6 +486,9 @@ class _Planner:
         seeds = config.seeds_of("finetune" if task.stage == "finetune" else "train")
         task.total = len(splits) * len(seeds) or None
         task.done, task.took_s = len(kept), _train_seconds(kept)
+        if missing and (existing := len(intact_folds(self.layout.method(method)))):
+            verb = "is" if existing == 1 else "are"
+            task.reason = f"{counted(existing, 'fold')} {verb} kept if the {missing} do not change"
         parts = [counted(len(splits), "fold")] if splits else []
         if len(seeds) > 1:
             parts.append(f"{len(seeds)} seeds")
@@ -523,12 +509,15 @@ class _Planner:
                 parts.append(counted(low, "step") if low == high else f"{low:,} to {high:,} steps")
         task.work = " × ".join(parts)
         finished = {(fold.fold, fold.seed) for fold in kept}
-        return sum(
-            work_of_fold(method, config, *map(len, (split.train, split.dev, split.test)))
-            for split in splits
-            for seed in seeds
-            if (split.fold, seed) not in finished
-        )
+        work = self._work_of_folds(method, config)
+        return sum(work[fold] for fold in work for seed in seeds if (fold, seed) not in finished)
+
+    def _work_of_folds(self, method: str, config: Config) -> dict[int, int]:
+        """Fold -> clips in its steps."""
+        return {
+            split.fold: work_of_fold(method, config, *map(len, (split.train, split.dev, split.test)))
+            for split in self.known.splits
+        }
 
     def _set_time(self, task: Task, rate: Throughput, units: int) -> None:
         task.time_s, task.basis = rate.seconds * units, "measured" if rate.source == MEASURED else "recorded"
@@ -548,21 +537,20 @@ class _Planner:
     def _set_quick(self, task: Task) -> None:
         """Fill in a stage that takes seconds, or minutes if there are many predictions."""
         known, config = self.known, self.config
-        runs = len(config.train.seeds) * len(config.methods) + len(config.seeds_of("finetune")) * len(config.finetunes)
+        runs = sum(len(config.seeds_of(stage_of(method))) for method in config.trained)
         if not task.is_done:
             task.basis = "quick"
             if (known.num_items or 0) * runs > QUICK_PREDICTIONS:
                 task.notes.append("takes minutes rather than seconds because of the number of predictions")
         self._set_disk(task, QUICK_BYTES.get(task.stage, task.disk_bytes))
 
-    def _current(
-        self, task: Task, folders: Sequence[Path], needed: Sequence[Task], find: Callable[[Path], T]
-    ) -> T | None:
-        """The record of a stage if it is newer than the results in the folders that it reads, and these are whole."""
+    def _current(self, task: Task, needed: Sequence[Task], find: Callable[[Path], T]) -> T | None:
+        """The record of a stage if it is newer than the results of the tasks that it reads, and these are done."""
         file = folder_of(self.layout, task.stage) / STAGES[task.stage].finished
         if not file.is_file() or not file.stat().st_size:
             return None
         patterns = ("*.json", "fold*/result.json", "seed*/result.json")
+        folders = [folder_of(self.layout, one.stage, one.method) for one in needed]
         inputs = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
         # by time, as make does, because it opens no file
         if any(path.stat().st_mtime > file.stat().st_mtime for path in inputs):
@@ -575,10 +563,6 @@ class _Planner:
         except ArtifactError as error:
             task.reason = error.message
             return None
-
-
-def _kept(folds: int, inputs: str) -> str:
-    return f"{counted(folds, 'fold')} {'is' if folds == 1 else 'are'} kept if the {inputs} do not change"
 
 
 def _train_seconds(folds: Sequence[Fold]) -> float | None:

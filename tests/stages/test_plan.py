@@ -24,7 +24,7 @@ from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.errors import ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
-from daamctl.fit import runner
+from daamctl.fit import adapter, runner
 from daamctl.planning.recorded import work_of_fold
 from daamctl.planning.tasks import Task
 from daamctl.stages import ablate, download, extract, finetune, pipeline, plan, segment, train
@@ -194,7 +194,7 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert planned(project)[0]["linear-probe"]["state"] == "to do"
 
 
-def test_fine_tuning_on_few_sentences(project: Path) -> None:
+def test_fine_tuning_on_few_sentences(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every seed draws other sentences, with other numbers of words, and a batch is of sentences."""
     text = "download: {corpus: demo-tokens}\nextract: {encoder: llama-micro}\nmethods: [ridge-last]\n"
     text += "train: {shots: 3, seeds: [1, 2]}\nfinetunes: [linear-probe]\n"
@@ -206,6 +206,8 @@ def test_fine_tuning_on_few_sentences(project: Path) -> None:
     assert planned(project, "few")[0]["linear-probe"]["work"] == "1 fold × 2 seeds × 2 trainings × 2 steps"
     finetune.run(layout, config, method="linear-probe", track=False)
     assert planned(project, "few")[0]["linear-probe"]["state"] == "done"
+    monkeypatch.setattr(adapter, "KEY_FORMAT", 0)  # other code trains again
+    assert planned(project, "few")[0]["linear-probe"]["state"] == "to do"
 
 
 def test_what_is_to_do_is_what_run_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,12 +80,12 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     if unchecked:
         probes = closest_probes(short_names(unchecked))
         steps.append(f"Add {listed(probes)} to the methods, to check whether the others were trained well.")
-    if _one_layer(evaluation):
-        return steps  # the other steps are about fusing
+    if _one_layer(evaluation) or not evaluation.task.by_accuracy:
+        return steps  # the other steps are about fusing, and `fusing` compares taggers with the reference alone
     found = _best_fusion(evaluation)
     if found is None:
         steps.append("Add ridge-best-layer to the methods, to see whether fusing beats the best single layer.")
-    elif evaluation.task.by_accuracy:
+    else:
         steps += _more_units(evaluation, *found)
     return steps
 

@@ -190,7 +190,8 @@ def _rank(
     elif chosen.rejected:
         why = f"no density qualifies ({chosen.rejected})"
     if name is None or not score or tied(score):
-        return name, {}, [], [f"Layers are not ranked: {why}. Choose layers with ablate.layers."], []
+        advice = "" if config.ablate.layers or config.ablate.presets else " Choose layers with ablate.layers."
+        return name, {}, [], [f"Layers are not ranked: {why}.{advice}"], []
     if list(score) != list(features.layers):
         raise ArtifactError(
             f"layers cannot be ranked: '{name}' was trained on layers {list(score)}, but the embeddings hold "
@@ -277,8 +278,7 @@ def _method_notes(method: str, config: Config, features: Features, sets: Mapping
                 break
         if None not in weights:
             notes.append(
-                f"On {names} '{method}' does not weight anything: its initial weight is {weights[0]:.3g} for every "
-                "input, and training can only change that constant (D6, D33). These rows measure the decoder, not the "
-                "weighting."
+                f"On {names} '{method}' gives every input the same weight, {weights[0]:.3g} before training (D6, D33). "
+                "These rows measure the decoder and what else the method trains, not the weighting."
             )
     return notes

@@ -350,6 +350,7 @@ def test_missing_folds_and_missing_probe() -> None:
     text = steps(data)
     assert text.startswith("Finish the missing folds of sga. ")
     assert "Add ridge-best-layer to the methods" in text
+    assert steps({**data, "modality": "tokens"}) == "Finish the missing folds of sga."
 
 
 def test_a_method_without_a_probe_of_its_input() -> None:

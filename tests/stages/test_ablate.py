@@ -131,8 +131,8 @@ def test_the_fix_is_one_and_what_is_left_is_said(layout):
     config = settings(method="daam-v1-mlp")
     fixed = {**config.method_settings, "daam-v1-mlp": {"hidden_dim": 8, "num_heads": 1}}
     assert run(layout, config.model_copy(update={"method_settings": fixed})).notes[1] == (
-        "On highest-1, lowest-1 'daam-v1-mlp' does not weight anything: its initial weight is 1 for every input, and "
-        "training can only change that constant (D6, D33). These rows measure the decoder, not the weighting."
+        "On highest-1, lowest-1 'daam-v1-mlp' gives every input the same weight, 1 before training (D6, D33). These "
+        "rows measure the decoder and what else the method trains, not the weighting."
     )
 
 
@@ -243,6 +243,10 @@ def test_a_density_that_ties_all_layers_ranks_none(layout, rank_by):
     assert list(result.sets) == ["layers-9"]
     assert result.notes[0].startswith("Layers are not ranked: ")
     assert "its scores tie all layers" in result.notes[0]
+    advice = "Choose layers with ablate.layers."  # which was followed
+    assert (advice in result.notes[0], advice in run(layout, settings(["daam-v1"], rank_by=rank_by)).notes[0]) == (
+        False, True,
+    )  # fmt: skip
 
 
 def test_a_border_that_cuts_through_a_tie_is_told(layout):

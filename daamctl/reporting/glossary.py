@@ -27,6 +27,7 @@ GLOSSARY = {
     "Undertrained": "worse than a closed-form probe of the same input, on the data it was trained on too",
     "Overfitted": "worse than a closed-form probe of the same input, but not on the data it was trained on",
     "Collapsed": "worse than a closed-form probe, because its second training ended worse than the first",
+    "Learned nothing": "no better than always giving one class, or best in the first epoch of every run",
     "Holm": "a correction that keeps the chance of any false finding among several tests at the level",
     "ECE": "expected calibration error: how far the predicted probabilities are from the observed frequencies",
     "Jackknife": "repeats a calculation without each unit in turn, to see how much chance changes it",

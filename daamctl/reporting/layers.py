@@ -26,6 +26,7 @@ from daamctl.reporting.document import (
     Table,
     Text,
     layers_text,
+    plural,
     spread,
 )
 from daamctl.reporting.figure_layers import MethodMaps
@@ -314,7 +315,7 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
             highest = _highest_layers(score, summary.by_layer(name, score.kind))
             alts[score.band] = (
                 f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-                f"{len(score.folds)} runs, trained beside untrained. Highest layers: {highest}."
+                f"{plural(len(score.folds), 'run')}, trained beside untrained. Highest layers: {highest}."
             )
         if score and score.replacement:
             alts[score.replacement] = (
@@ -329,7 +330,8 @@ def _highest_layers(entry: LayerScores, values: Shares) -> str:
     """The highest layers, unless the score does not rank layers."""
     largest = max((abs(row.value) for row in values.values()), default=0.0) or 1.0
     distinct = {round(row.value / largest, 6) for row in values.values()}  # as the audit counts them
-    return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
+    least = min(LEAST_DISTINCT, len(values))
+    return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= least else UNRANKED
 
 
 def _highest_clause(entry: DensityMaps) -> str:

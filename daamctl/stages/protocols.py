@@ -288,10 +288,11 @@ def partitions(clips: pl.DataFrame, config: Config) -> tuple[dict[str, list[pl.S
             f"there are {speakers} speakers, and at most {MOST_SPEAKERS} are left out one at a time"
         )
     told = ""
-    unsaid = clips.height if SENTENCE not in clips.columns else clips[SENTENCE].null_count()
+    items = clips.unique("utterance_id")
+    unsaid = items.height if SENTENCE not in clips.columns else items[SENTENCE].null_count()
     sentences = 0 if unsaid else clips[SENTENCE].n_unique()
     if unsaid:
-        told = f"the sentence of {unsaid} of {clips.height} clips is unknown"
+        told = f"the sentence of {unsaid} of {items.height} items is unknown"
     elif sentences == 1:
         told = "all items have the same sentence"
     elif sentences == clips["utterance_id"].n_unique():

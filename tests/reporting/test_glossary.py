@@ -16,6 +16,7 @@ def terms_of(*blocks: object) -> list[str]:
 def test_glossary_has_the_terms_of_the_report_only() -> None:
     assert terms_of(Text("Kendall’s τ of two rankings."), Bullets(["The densities are equal."])) == ["τ"]
     assert terms_of(Text("Nothing to explain.")) == []
+    assert terms_of(Text("This comparison is not fair: mean learned nothing.")) == ["Learned nothing"]
 
 
 def test_terms_in_folded_parts_and_tables_count() -> None:

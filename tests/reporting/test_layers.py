@@ -176,6 +176,21 @@ def test_pictures_are_described() -> None:
     assert alts["h.png"].endswith("Their correlation is 0.25.")
 
 
+@pytest.mark.parametrize(
+    ("values", "highest"), [((0.6, 0.4), "2, 1"), ((0.5, 0.25, 0.25), UNRANKED), ((0.5, 0.3, 0.2), "2, 1, 3")]
+)
+def test_two_layers_are_ranked_by_two_values(values: tuple[float, ...], highest: str) -> None:
+    ranking = [2, 1, 3][: len(values)]
+    own = scored(label="sum", kind="weight", folds=[[1, 1]], layers=sorted(ranking), ranking=ranking)
+    summary = parse_record(importance_of({}, scores={"sum": own}), Importance, path=Path("summary.json"), fix="")
+    rows = [LayerRow(f"layer-{n}", (n,), "sum", "weight", value) for n, value in zip(ranking, values, strict=True)]
+    shown = replace(summary, rows=rows)
+    part = importance(shown, {}, {own["band"]: b""}, labels={}, task=TASKS["speech"], command="")
+    assert str(tables(part)["stability"].rows[0][2]) == highest
+    markdown = to_markdown(Document("t", "toy", [part]), version="1")
+    assert f"mean and range over 1 run, trained beside untrained. Highest layers: {highest}." in markdown
+
+
 def test_few_layers_stand_below_the_baseline() -> None:
     sets = {ALL: ((1, 2, 3), 0.6), "high": ((2, 3), 0.55), "low": ((1,), 0.4)}
     published = Table("published", "Published", ["a"], [["b"]])
